@@ -18,7 +18,7 @@ from edgeinfer.convert.lower.rows import at_once
 from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.inference import infer
-from edgeinfer.errors import Notes, UnsupportedError
+from edgeinfer.errors import Notes, Problem, UnsupportedError
 
 _DOMAIN = "edgeinfer.expand"
 _LEVELS = 5
@@ -86,25 +86,41 @@ def with_definitions(source: ir.Model, lower: Callable[[ir.Model], T], notes: No
         notes: of what took a definition.
 
     Raises:
-        UnsupportedError: with what is refused in the end.
+        UnsupportedError: with what is refused in the end; of a definition that is refused too, with
+            what was said of the form that it stands for.
     """
-    model = source
+    model, said = source, dict[str, Problem]()
     for _ in range(_LEVELS):
         try:
             return lower(model)
         except UnsupportedError as error:
             again = model.clone()
-            names = {p.node for p in error.problems}
-            refused = [node for name, node in walk(again) if name in names]
+            problems = {p.node: p for p in error.problems}
+            refused = [n for name, n in walk(again) if {name, n.name} & problems.keys()]
             kinds = {id(node): node.op_type for node in refused}
+            known = {id(node): node.name or "" for node in refused}
             done = expand(again, refused)
             if not done:
-                raise
+                raise UnsupportedError(error.target, _of_forms(model, problems, said)) from error
+            names = (known[id(node)] for node in done)
+            said |= {name: problems[name] for name in names if name in problems}
             for op in sorted({kinds[id(node)] for node in done}):
                 notes.add(f"{op}: a form without a lowering: replaced by its definition")
             # Definitions have constants and shapes to be worked out again.
             model = normalise(again).model
     return lower(model)
+
+
+def _of_forms(
+    model: ir.Model, problems: Mapping[str, Problem], said: Mapping[str, Problem]
+) -> list[Problem]:
+    """What was said of forms whose definitions are refused, unless there is more to say now."""
+    origins = {node.name: name for name, node in walk(model)}
+    found = []
+    for name, problem in problems.items():
+        first = said.get(origins.get(name) or "")
+        found.append(problem if first is None or problem.hint else first)
+    return list(dict.fromkeys(found))
 
 
 def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:

@@ -57,6 +57,10 @@ class Builder(Emitter):
         """The shape that ONNX's inference gives an output, where it is known in full."""
         return None
 
+    def keeps(self, axis: int) -> bool:
+        """Whether an axis is known to have one size before the node and after it."""
+        return False
+
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Build the body of a conditional or a loop, whose constants others do not see."""

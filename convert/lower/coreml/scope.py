@@ -186,6 +186,14 @@ class Scope(Builder):
             return None
         return tuple(d for d in shape if isinstance(d, int))
 
+    def keeps(self, axis: int) -> bool:
+        """Whether an axis has one size, or one name, before the node and after it."""
+        node = self.driver.node
+        ends = [] if node is None else [node.inputs[0], node.outputs[0]]
+        sizes = [v.shape[axis] for v in ends if v is not None and v.shape is not None]
+        named = all(isinstance(s, int) or s.value is not None for s in sizes)
+        return len(sizes) == 2 and named and sizes[0] == sizes[1]
+
     def constant(self, value: ir.Value) -> Tensor:
         """Make a constant of an initializer; its values are not copied."""
         return constant_of(value)

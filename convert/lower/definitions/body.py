@@ -53,6 +53,10 @@ class Body:
         """Reshape; one size may be -1."""
         return self.op("Reshape", x, self.const(shape))
 
+    def part(self, x: str, index: int) -> str:
+        """Return one element of a vector, as a vector."""
+        return self.op("Slice", x, self.const([index]), self.const([index + 1]))
+
     def give(self, index: int, value: str) -> None:
         """Make a value the result at an index."""
         self._nodes.append(onnx.helper.make_node("Identity", [value], [f"o{index}"]))
@@ -109,3 +113,19 @@ def raised(body: Body, x: str, number: float) -> str:
 def clipped(body: Body, x: str, low: float, high: float) -> str:
     """Hold between two numbers."""
     return body.op("Clip", x, body.const(float(low)), body.const(float(high)))
+
+
+def cubic_shares(body: Body, far: str, a: float) -> list[str]:
+    """Return the weights of four neighbours, by how far from the second a place lies."""
+    near = body.op("Sub", body.const(1.0), far)
+
+    def outer(t: str) -> str:
+        # a ((t + 1)^3 - 5 (t + 1)^2 + 8 (t + 1) - 4) = a t (t - 1)^2
+        left = body.op("Sub", t, body.const(1.0))
+        return scaled(body, body.op("Mul", t, body.op("Mul", left, left)), a)
+
+    def inner(t: str) -> str:
+        slope = raised(body, scaled(body, t, a + 2.0), -(a + 3.0))
+        return raised(body, body.op("Mul", body.op("Mul", slope, t), t), 1.0)
+
+    return [outer(far), inner(far), inner(near), outer(near)]

@@ -13,6 +13,7 @@ from edgeinfer.convert.lower.definitions.body import (
     Body,
     attribute,
     clipped,
+    cubic_shares,
     input_at,
     raised,
     scaled,
@@ -100,19 +101,7 @@ def _taps(
 
 
 def _cubic(body: Body, at: str, first: str) -> list[tuple[str, str]]:
-    far = body.op("Sub", at, first)
-    near = body.op("Sub", body.const(1.0), far)
-
-    def outer(t: str) -> str:
-        # a ((t + 1)^3 - 5 (t + 1)^2 + 8 (t + 1) - 4) = a t (t - 1)^2
-        left = body.op("Sub", t, body.const(1.0))
-        return scaled(body, body.op("Mul", t, body.op("Mul", left, left)), _CUBIC)
-
-    def inner(t: str) -> str:
-        slope = raised(body, scaled(body, t, _CUBIC + 2.0), -(_CUBIC + 3.0))
-        return raised(body, body.op("Mul", body.op("Mul", slope, t), t), 1.0)
-
-    shares = [outer(far), inner(far), inner(near), outer(near)]
+    shares = cubic_shares(body, body.op("Sub", at, first), _CUBIC)
     return [(raised(body, first, i - 1.0), share) for i, share in enumerate(shares)]
 
 

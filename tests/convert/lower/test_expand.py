@@ -1,8 +1,10 @@
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.lower.expand import definition, expand
+from edgeinfer.convert.lower.expand import definition, expand, with_definitions
 from edgeinfer.convert.lower.single import walk
+from edgeinfer.errors import Notes, Problem, UnsupportedError
 from tests.convert.lower.running import check, model, ops, run
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
@@ -80,3 +82,25 @@ def test_what_has_no_definition_is_left_alone(text: str) -> None:
         node = next(iter(model("g (float[2] x) => (float[2] y) { y = Sin(x) }").graph))
     assert definition(node, 24) is None
     assert expand(whole, [node]) == []
+
+
+def test_of_a_definition_that_is_refused_the_form_is_named() -> None:
+    whole = model("g (float[2,3] x) => (float[2,3] y) { h = Softplus(x) y = Neg(h) }")
+    tried = []
+
+    def refuse(of: ir.Model) -> None:
+        tried.append({node.op_type for node in of.graph})
+        problems = [
+            Problem(node.name or "", node.op_type, "unsupported_op", f"no {node.op_type} here")
+            for node in of.graph
+            if node.op_type in ("Softplus", "Log", "Exp")
+        ]
+        raise UnsupportedError("toy", problems)
+
+    (node, _) = whole.graph
+    node.name = "soft"
+    with pytest.raises(UnsupportedError) as error:
+        with_definitions(whole, refuse, Notes())
+    assert tried[0] == {"Softplus", "Neg"}
+    assert "Softplus" not in tried[-1]
+    assert [(p.node, p.detail) for p in error.value.problems] == [("soft", "no Softplus here")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.builder import Builder, Extent
 from edgeinfer.convert.lower.coreml.ops.shape import partly
 from edgeinfer.convert.lower.coreml.registry import ALL, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
@@ -83,7 +83,11 @@ def resize(
     if mode != "nearest" and not X.is_float:
         raise Refusal(f"mode {mode!r} of {X.dtype}", "unsupported_dtype")
     chosen = [a % X.rank for a in (axes if axes is not None else range(X.rank))]
-    planned = _plan(g, X, chosen, roi, scales, sizes, keep_aspect_ratio_policy)
+    if sizes is not None and keep_aspect_ratio_policy == "stretch":
+        late = _late(g, X, how, dict(zip(chosen, partly(g, sizes), strict=True)))
+        if late is not None:
+            return late
+    planned = _plan(g, X, how, chosen, roi, scales, sizes, keep_aspect_ratio_policy)
     crops = how.transform == "tf_crop_and_resize"
     planned = [p for p in planned if crops or p.out != p.size or p.out is None]
     planned = [p for p in planned if p.out is not None or p.scale != 1.0]
@@ -100,6 +104,49 @@ def resize(
     return g.same(out) if out is X else out
 
 
+_SAMPLED = {**dict.fromkeys(_HALF, "UNALIGN_CORNERS"), "align_corners": "STRICT_ALIGN_CORNERS"}
+
+
+def _late(g: Builder, x: Tensor, how: How, sizes: dict[int, Extent]) -> Tensor | None:
+    """Interpolate the last two axes to sizes that only a run knows, where one operator does."""
+    moving = {
+        a: size
+        for a, size in sizes.items()
+        if not g.keeps(a) and not (isinstance(size, int) and size == x.shape[a])
+    }
+    known = all(isinstance(s, int) and isinstance(x.shape[a], int) for a, s in moving.items())
+    last = (x.rank - 2, x.rank - 1)
+    if known or not x.is_float or not g.offers("resize") or any(a not in last for a in moving):
+        return None
+    if how.mode != "linear" or how.antialias or how.transform not in _SAMPLED:
+        return None
+    source = x
+    if how.transform == "pytorch_half_pixel":
+        for axis, size in moving.items():
+            source = _first_alone(g, source, axis, size)
+    made = g.emit(
+        "resize",
+        x=source,
+        shape=g.vector([moving.get(a, g.extent(x, a)) for a in last]),
+        resized_dims=np.uint32(2),
+        interpolation_mode="LINEAR",
+        sampling_mode=_SAMPLED[how.transform],
+    )
+    shape = [x.shape[a] if a not in moving else made.shape[a] for a in range(x.rank)]
+    g.know_shape(made, shape)
+    return made
+
+
+def _first_alone(g: Builder, x: Tensor, axis: int, size: Extent) -> Tensor:
+    """Leave the first element only of what becomes one element: PyTorch takes no mean there."""
+    if isinstance(size, int):
+        return g.part(x, axis, 0, 1) if size == 1 else x
+    before = g.extent(x, axis)
+    whole = g.const(before, np.int32) if isinstance(before, int) else before
+    one = g.binary("equal", size, 1)
+    return g.part(x, axis, 0, g.select(one, g.const(1, np.int32), whole))
+
+
 def _is_ambiguous(axis: Axis) -> bool:
     if axis.scale is None or axis.size is None:
         return axis.scale is not None and axis.scale != int(axis.scale)
@@ -109,6 +156,7 @@ def _is_ambiguous(axis: Axis) -> bool:
 def _plan(
     g: Builder,
     x: Tensor,
+    how: How,
     axes: list[int],
     roi: Const | None,
     scales: Const | None,
@@ -136,17 +184,15 @@ def _plan(
     known = g.given(0)
     if known is not None:
         wanted = [known[a] for a in axes]
-    return [
-        Axis(a, h, w, _late_scale(sizes, h, w), r)
-        for a, h, w, r in zip(axes, have, wanted, spans, strict=True)
-    ]
-
-
-def _late_scale(sizes: Tensor, size: int | None, out: int | None) -> float | None:
-    """The factor that symbolic sizes stand in, which no integer shows."""
-    if size is not None and out is not None:
-        return None
-    raise Refusal("resizes to a size that only a run knows", "dynamic_shape")
+    known_or_not = zip(axes, have, wanted, spans, strict=True)
+    moving = [Axis(a, h, w, None, r) for a, h, w, r in known_or_not if not g.keeps(a)]
+    if all(axis.size is not None and axis.out is not None for axis in moving):
+        return moving
+    late = "to a size that only a run knows"
+    if how.mode == "nearest" and how.rounding.startswith("round"):
+        words = f"nearest_mode {how.rounding!r} {late}: engines disagree on what lies halfway"
+        raise Refusal(words, "dynamic_shape", "fix the sizes with --input-shape")
+    raise Refusal(f"resizes {late}", "dynamic_shape")
 
 
 def _keeping_ratio(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.types import Array
-from tests.convert.lower.coreml.run import check, floats
+from tests.convert.lower.coreml.run import check, floats, refusal
 
 OLDER = '<ir_version: 10, opset_import: ["": 21]> '
 
@@ -29,6 +29,24 @@ _BOXES = (
 _PAD = "(float[1,2,h,w] x, int64[8] p) => (float[a,b,c,d] y) {y = Pad%s(x, p)}"
 _PICTURES = (floats(1, 2, 5, 6), floats(1, 2, 7, 4))
 _AMOUNTS = (_whole(0, 0, 1, 2, 0, 0, 3, 1), _whole(0, 0, 0, 3, 0, 0, 2, 0))
+
+_TRANSFORMS = ("half_pixel", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
+_RESIZES = {
+    **{
+        f"{mode} {transform}": f'axes=[2,3], mode="{mode}", '
+        f'coordinate_transformation_mode="{transform}"'
+        for mode in ("linear", "cubic")
+        for transform in (*_TRANSFORMS, "asymmetric")
+    },
+    **{
+        f"nearest {way}": f'axes=[2,3], nearest_mode="{way}", '
+        'coordinate_transformation_mode="asymmetric"'
+        for way in ("floor", "ceil")
+    },
+    "cubic inside": 'axes=[2,3], mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5',
+    "larger": 'axes=[2,3], mode="linear", keep_aspect_ratio_policy="not_smaller"',
+    "smaller": 'axes=[2,3], mode="linear", keep_aspect_ratio_policy="not_larger"',
+}
 
 CASES: dict[str, tuple[str, list[dict[str, Array]]]] = {
     "best": (
@@ -179,6 +197,40 @@ CASES: dict[str, tuple[str, list[dict[str, Array]]]] = {
             for h, w in ((16, 20), (9, 7))
         ],
     ),
+    **{
+        f"{mode} to a size of a run": (
+            "(float[1,2,h,w] x, int64[2] s) => (float[1,2,a,b] y)"
+            f" {{y = Resize<{about}>(x, , , s)}}",
+            [
+                {"x": _PICTURES[0], "s": _whole(9, 4)},
+                {"x": _PICTURES[1], "s": _whole(3, 11)},
+                {"x": _PICTURES[1], "s": _whole(1, 1)},
+            ],
+        )
+        for mode, about in _RESIZES.items()
+    },
+    **{
+        f"{mode} by a factor": (
+            "(float[1,2,h,w] x, float[2] s) => (float[1,2,a,b] y)"
+            f" {{y = Resize<{about}>(x, , s)}}",
+            [
+                {"x": _PICTURES[0], "s": np.array([1.5, 0.75], np.float32)},
+                {"x": _PICTURES[1], "s": np.array([2, 3], np.float32)},
+            ],
+        )
+        for mode, about in _RESIZES.items()
+        if "align_corners" not in mode and "aspect" not in about
+    },
+    "open pictures to one size": (
+        "(float[b,2,5,6] x) => (float[b,2,7,4] y) <int64[3] s = {2, 7, 4}> {b = Shape<end=1>(x)"
+        ' z = Concat<axis=0>(b, s) y = Resize<mode="cubic">(x, , , z)}',
+        [{"x": floats(1, 2, 5, 6)}, {"x": floats(3, 2, 5, 6)}],
+    ),
+    "nearest by a factor": (
+        "(float[1,2,h,w] x) => (float[1,2,a,b] y) <float[4] s = {1.0, 1.0, 1.5, 0.4}>"
+        " {y = Resize(x, , s)}",
+        [{"x": x} for x in _PICTURES],
+    ),
     "windows": (
         "(float[b,h,w,3] x) => (float[m,4,3] y) <int64[1] two = {2}, int64[1] three = {3},"
         " int64[3] t = {-1, 4, 3}> {b = Shape<end=1>(x) s = Shape<start=1, end=3>(x)"
@@ -217,3 +269,10 @@ CASES: dict[str, tuple[str, list[dict[str, Array]]]] = {
 def test_sizes_that_only_a_run_knows(case: str) -> None:
     text, feeds = CASES[case]
     check(f"{OLDER} g {text}", *feeds, rtol=1e-5)
+
+
+def test_what_lies_halfway_is_refused_where_only_a_run_knows_the_ratio() -> None:
+    text = "g (float[1,2,h,w] x, int64[2] s) => (y) {y = Resize<axes=[2,3]>(x, , , s)}"
+    (problem,) = refusal(text)
+    assert "engines disagree on what lies halfway" in problem.detail
+    assert "--input-shape" in problem.hint

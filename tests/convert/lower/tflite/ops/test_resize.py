@@ -73,6 +73,29 @@ def test_to_sizes_known_at_run_time(mode: str) -> None:
     check(text, *feeds)
 
 
+@pytest.mark.parametrize("policy", ["stretch", "not_larger"])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_to_sizes_of_a_run_by_places_and_weights(mode: str, policy: str) -> None:
+    text = (
+        "g (float[1,2,n,m] x, int64[2] z) => (float[1,2,a,b] y) "
+        f'{{ y = Resize<axes=[2,3], mode="{mode}", keep_aspect_ratio_policy="{policy}">'
+        "(x, , , z) }"
+    )
+    check(
+        text,
+        {"x": some(1, 2, 5, 7), "z": np.array([10, 3])},
+        {"x": some(1, 2, 3, 4), "z": np.array([1, 9])},
+    )
+
+
+def test_by_a_factor_of_a_run() -> None:
+    text = (
+        "g (float[1,2,n,m] x, float[4] s) => (float[1,2,a,b] y) "
+        '{ y = Resize<mode="linear">(x, , s) }'
+    )
+    check(text, {"x": some(1, 2, 5, 7), "s": np.array([1, 1, 1.5, 0.5], np.float32)})
+
+
 def test_ties_that_only_a_run_knows_are_refused() -> None:
     text = graph("1,2,n,m", "int64[4] z = {1, 2, 9, 4}", "x, , , z", mode="nearest")
     with pytest.raises(UnsupportedError, match="round_prefer_floor"):
