@@ -14,6 +14,7 @@ from edgeinfer.convert.lower.definitions import (
     body,
     deform,
     linear,
+    optional,
     recurrent,
     regions,
     resize,
@@ -21,6 +22,7 @@ from edgeinfer.convert.lower.definitions import (
     scatter,
     select,
     spectrum,
+    words,
 )
 
 __all__ = ["DEFINED", "OPSET"]
@@ -37,11 +39,15 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "GridSample": sample.grid_sample,
     "LSTM": recurrent.recurrent,
     "MaxUnpool": sample.max_unpool,
+    "MelWeightMatrix": spectrum.mel_weight_matrix,
+    "OptionalGetElement": optional.get_element,
+    "OptionalHasElement": optional.has_element,
     "RNN": recurrent.recurrent,
     "Resize": resize.resize,
     "RoiAlign": regions.roi_align,
     "STFT": spectrum.stft,
     "TensorScatter": scatter.tensor_scatter,
+    "TfIdfVectorizer": words.tf_idf_vectorizer,
     "Unique": select.unique,
 }
 """By operator of the default domain; None of a form that needs sizes which are not known."""

@@ -69,3 +69,28 @@ def stft(node: ir.Node) -> onnx.FunctionProto | None:
     frames = body.op("Transpose", made, perm=[0, 2, 1])
     body.give(0, body.reshape(frames, 0, 0, len(waves) // 2, 2))
     return body.function()
+
+
+def mel_weight_matrix(node: ir.Node) -> onnx.FunctionProto | None:
+    """Triangles between places that are evenly spaced in mel: a constant."""
+    given = [_constant(node, index) for index in range(5)]
+    known = [c.array.reshape(-1)[0].item() for c in given if c is not None]
+    if len(known) < len(given):
+        return None
+    bins, length, rate, low, high = known
+    first, last = (2595 * np.log10(1 + edge / 700) for edge in (low, high))
+    mels = np.arange(bins + 2) * ((last - first) / (bins + 2)) + first
+    hertz = 700 * (10 ** (mels / 2595) - 1)
+    places = ((length + 1) * hertz // rate).astype(int)
+    weights = np.zeros((length // 2 + 1, bins))
+    for i, (left, middle, right) in enumerate(zip(places, places[1:], places[2:], strict=False)):
+        if left == middle:
+            weights[middle, i] = 1
+        else:
+            weights[left : middle + 1, i] = np.arange(middle - left + 1) / (middle - left)
+        if right > middle:
+            weights[middle:right, i] = np.arange(right - middle, 0, -1) / (right - middle)
+    kind = ir.DataType(attribute(node, "output_datatype", ir.DataType.FLOAT.value))
+    body = Body(node)
+    body.give(0, body.const(weights.astype(kind.numpy())))
+    return body.function()

@@ -17,6 +17,9 @@ from edgeinfer.convert.lower.registry import Refusal
 _EXACT = 1 << 24
 """Integers below are exact in float32."""
 
+_BITS = 31
+"""The largest exponent with which a power of two might be in int32."""
+
 
 def _corners(op: Any, a: Tensor, b: Tensor) -> Span | None:
     if not a.is_integer:
@@ -118,6 +121,10 @@ def pow(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
         return g.same(X) if out is X else out
     if X.is_float:
         return g.binary("pow", X, g.cast(Y, X.dtype))
+    if Y.is_integer:
+        return _whole_power(g, X, Y)
+    if Y.data is not None and np.array_equal(Y.data, np.round(Y.data)):
+        return _whole_power(g, X, g.const(np.clip(Y.data, *WHOLE), np.int32))
     low, high = X.bounds
     if exponent is None or exponent < 0 or max(abs(low), abs(high)) ** exponent >= _EXACT:
         raise Refusal(
@@ -126,6 +133,32 @@ def pow(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     power = g.binary("pow", g.cast(X, np.float32), g.cast(Y, np.float32))
     most = int(max(abs(low), abs(high), 1) ** exponent)
     return g.cast(g.unary("round", power), X.dtype, (-most, most))
+
+
+def _whole_power(g: Builder, x: Tensor, y: Tensor) -> Tensor:
+    """Squares and products, by the bits of the exponent."""
+    largest, most = max(map(abs, x.bounds)), max(map(abs, y.bounds))
+    top = largest ** min(most, 64) if largest > 1 else 1
+    base = Tensor(np.dtype(np.int32), x.shape, g.physical(x))
+    exponent = g.cast(y, np.int32)
+    rest = g.unary("abs", exponent) if y.bounds[0] < 0 else exponent
+    if most > _BITS:
+        # All but -1, 0 and 1, of which the last bit is enough, have left int32 by then.
+        odd = g.binary("mod", rest, 2)
+        capped = g.binary("add", odd, _BITS - 1)
+        rest = g.select(g.binary("greater", rest, _BITS), capped, rest)
+    shape = np.ones([1] * max(x.rank, y.rank), np.int32)
+    made, square = g.const(shape, np.int32), base
+    for _ in range(min(most, _BITS).bit_length()):
+        taken = g.binary("equal", g.binary("mod", rest, 2), 1)
+        made = g.select(taken, g.binary("mul", made, square), made)
+        rest, square = g.binary("floor_div", rest, 2), g.binary("mul", square, square)
+    if y.bounds[0] < 0:
+        gone = g.binary("greater", g.unary("abs", base), 1)
+        gone = g.binary("logical_and", gone, g.binary("less", exponent, 0))
+        made = g.select(gone, g.const(shape * 0, np.int32), made)
+    low = 0 if x.bounds[0] >= 0 else -top
+    return g.fitted(Tensor(x.dtype, made.shape, g.physical(made), span=(low, top)))
 
 
 @OPS.lower("Max", since=13, dtypes=NUMBERS)

@@ -7,8 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.registry import INTEGERS, OPS
-from edgeinfer.convert.lower.coreml.tensor import Tensor, limits
+from edgeinfer.convert.lower.coreml.registry import BOOL, INTEGERS, OPS
+from edgeinfer.convert.lower.coreml.tensor import WHOLE, Tensor, limits
 from edgeinfer.convert.lower.registry import Refusal
 
 
@@ -40,11 +40,12 @@ def bitwise_xor(g: Builder, A: Tensor, B: Tensor) -> Tensor:
 
 
 def _by_bits(g: Builder, kind: str, a: Tensor, b: Tensor) -> Tensor:
-    """Add up what each pair of bits makes; the sign is one more bit, with a negative weight."""
-    width = a.dtype.itemsize * 8
-    if width > 16 and (a.dtype.kind == "u" or width > 32):
-        raise Refusal(f"bits of {a.dtype} are beyond int32", "unsupported_dtype")
+    """Add up what each pair of bits makes; the sign is one more bit, with a negative weight.
+
+    Wider integers lie in int32, whose sign bit is that of all bits above.
+    """
     signed = a.dtype.kind == "i"
+    width = min(a.dtype.itemsize * 8, 32 if signed else 31)
     total: Tensor | None = None
     rest = [Tensor(np.dtype(np.int32), t.shape, g.physical(t)) for t in (a, b)]
     for bit in range(width):
@@ -68,33 +69,66 @@ def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
 
     Places that are no bits of the type, negative ones too, shift everything out.
     """
-    width = X.dtype.itemsize * 8
-    if width > 16:
-        raise Refusal(f"bits of {X.dtype} are beyond int32", "unsupported_dtype")
-    powers = g.const(1 << np.arange(width + 1), np.int32)
     by = g.cast(Y, np.int32)
-    held = g.binary("minimum", by, width)
-    if by.bounds[0] < 0:
-        held = g.select(g.binary("less", by, 0), g.const(width, np.int32), held)
-    plain = Tensor(np.dtype(np.int32), X.shape, g.physical(X))
-    if direction == "RIGHT":
-        out = g.binary("floor_div", plain, _power(g, powers, held))
-    else:
-        kept = g.binary("mod", plain, _power(g, powers, g.binary("sub", width, held)))
-        out = g.binary("mul", kept, _power(g, powers, held))
+    plain = Tensor(np.dtype(np.int32), X.shape, g.physical(X), span=X.bounds)
+    if direction == "LEFT":
+        return _left(g, X, plain, by)
+    # As no value has more than 32 bits, the sign is all that is left of it after 31 places.
+    places = _held(g, by, 31)
+    half = g.binary("floor_div", places, 2, (0, 15))
+    rest = g.binary("sub", places, half, (0, 16))
+    once = g.binary("floor_div", plain, _power(g, half))
+    out = g.binary("floor_div", once, _power(g, rest))
+    return Tensor(X.dtype, out.shape, out.variable, span=X.bounds)
+
+
+def _left(g: Builder, x: Tensor, plain: Tensor, by: Tensor) -> Tensor:
+    width = x.dtype.itemsize * 8
+    if width <= 16:
+        places = _held(g, by, width)
+        kept = g.binary("mod", plain, _power(g, g.binary("sub", width, places, (0, width))))
+        out = g.binary("mul", kept, _power(g, places))
         # The highest bit is the sign of signed integers.
-        return g.fitted(Tensor(X.dtype, out.shape, out.variable, span=(0, (1 << width) - 1)))
-    return Tensor(X.dtype, out.shape, out.variable, span=limits(X.dtype))
+        return g.fitted(Tensor(x.dtype, out.shape, out.variable, span=(0, (1 << width) - 1)))
+    if x.dtype != np.int32:
+        (low, high), most = x.bounds, 1 << min(max(by.bounds[1], 0), 64)
+        out = g.binary("mul", plain, _power(g, _held(g, by, 30)))
+        span = (min(low * most, low), max(high * most, high))
+        return g.fitted(Tensor(x.dtype, out.shape, out.variable, span=span))
+    places = _held(g, by, 31)
+    # Of 2**31 there is no int32: the bit that becomes the sign is moved by itself.
+    kept = _power(g, g.binary("minimum", g.binary("sub", 31, places), 30, (0, 30)))
+    low_bits = g.binary("mul", g.binary("mod", plain, kept), _power(g, places))
+    sign = g.binary("mod", g.binary("floor_div", plain, kept), 2)
+    moved = g.binary("add", low_bits, g.binary("mul", sign, WHOLE[0]))
+    none = g.binary("logical_or", g.binary("less", by, 0), g.binary("greater", by, 31))
+    made = g.select(g.binary("equal", by, 0), plain, moved)
+    return g.select(none, g.const(0, np.int32), made)
 
 
-@OPS.lower("BitCast", since=26, dtypes=INTEGERS)
+def _held(g: Builder, by: Tensor, most: int) -> Tensor:
+    """Places up to a number, which stands for negative ones too."""
+    held = g.binary("minimum", by, most, (min(by.bounds[0], most), most))
+    if by.bounds[0] >= 0:
+        return held
+    made = g.select(g.binary("less", by, 0), g.const(most, np.int32), held)
+    made.span = (0, most)
+    return made
+
+
+def _power(g: Builder, exponents: Tensor) -> Tensor:
+    """Two to the power of small integers."""
+    powers = g.const(1 << np.arange(min(exponents.bounds[1], 30) + 1), np.int32)
+    held = g.binary("minimum", exponents, 30) if exponents.bounds[1] > 30 else exponents
+    return g.emit("gather", x=powers, indices=held, axis=0)
+
+
+@OPS.lower("BitCast", since=26, dtypes=INTEGERS | BOOL)
 def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
-    """Another reading of the same small integer, which is how integers wrap."""
+    """Another reading of the same integer, which is how small integers wrap."""
     dtype = np.dtype(ir.DataType(to).numpy())
-    if dtype.kind not in "iu" or dtype.itemsize != input.dtype.itemsize or dtype.itemsize > 2:
-        raise Refusal(f"{input.dtype} as {dtype}", "unsupported_dtype")
+    if input.dtype == np.bool_ and dtype.itemsize == 1:
+        return g.cast(input, dtype)
+    if dtype.kind not in "iu" or input.dtype.kind not in "iu":
+        raise Refusal(f"bits of {input.dtype} as {dtype}", "unsupported_dtype")
     return g.fitted(Tensor(dtype, input.shape, g.physical(input), span=input.bounds))
-
-
-def _power(g: Builder, powers: Tensor, exponents: Tensor) -> Tensor:
-    return g.emit("gather", x=powers, indices=exponents, axis=0)

@@ -20,7 +20,6 @@ from edgeinfer.convert.lower.tflite.ops import (
     index,
     matrix,
     norm,
-    optional,
     pool,
     quant,
     recurrent,
@@ -30,7 +29,6 @@ from edgeinfer.convert.lower.tflite.ops import (
     shape,
     signal,
     sort,
-    text,
     unary,
 )
 
@@ -52,7 +50,6 @@ __all__ = [
     "index",
     "matrix",
     "norm",
-    "optional",
     "pool",
     "quant",
     "recurrent",
@@ -62,7 +59,6 @@ __all__ = [
     "shape",
     "signal",
     "sort",
-    "text",
     "unary",
 ]
 

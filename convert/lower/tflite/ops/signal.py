@@ -111,34 +111,3 @@ def _numpy_kind(output_datatype: int) -> np.dtype[Any]:
     if kind not in ANY:
         raise Refusal(f"cannot hold {kind.name.lower()}", "unsupported_dtype")
     return np.dtype(kind.numpy())
-
-
-@OPS.lower("MelWeightMatrix", since=17, dtypes=ANY)
-def mel_weight_matrix(
-    g: Builder,
-    num_mel_bins: Const,
-    dft_length: Const,
-    sample_rate: Const,
-    lower_edge_hertz: Const,
-    upper_edge_hertz: Const,
-    *,
-    output_datatype: int = 1,
-) -> Tensor:
-    """Triangles between places that are evenly spaced in mel."""
-    bins, length, rate, low, high = (
-        c.array.ravel()[0].item()
-        for c in (num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz)
-    )
-    first, last = (2595 * np.log10(1 + edge / 700) for edge in (low, high))
-    mels = np.arange(bins + 2) * ((last - first) / (bins + 2)) + first
-    hertz = 700 * (10 ** (mels / 2595) - 1)
-    places = ((length + 1) * hertz // rate).astype(int)
-    weights = np.zeros((length // 2 + 1, bins))
-    for i, (left, middle, right) in enumerate(zip(places, places[1:], places[2:], strict=False)):
-        if left == middle:
-            weights[middle, i] = 1
-        else:
-            weights[left : middle + 1, i] = np.arange(middle - left + 1) / (middle - left)
-        if right > middle:
-            weights[middle:right, i] = np.arange(right - middle, 0, -1) / (right - middle)
-    return g.const(weights.astype(_numpy_kind(output_datatype)))

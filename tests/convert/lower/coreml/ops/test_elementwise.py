@@ -1,3 +1,4 @@
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -175,3 +176,74 @@ def test_more_than_five_axes() -> None:
         "f = Transpose<perm=[3,1,5,0,4,2]>(e) y = Reshape(f, t)}"
     )
     check(text, {"x": floats(4, 6)})
+
+
+def _whole(kind: str, low: int, high: int, seed: int) -> Array:
+    made = np.random.default_rng(seed).integers(low, high, 200).astype(kind)
+    made[:4] = low, high - 1, 0, 1
+    return made
+
+
+SHIFTS = np.r_[np.arange(-3, 40), np.zeros(157)].astype(int)
+
+
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_shifts_of_int32(direction: str) -> None:
+    x, by = _whole("int32", -(2**31), 2**31, 0), np.random.default_rng(1).permutation(SHIFTS)
+    outside = (by < 0) | (by > 31)
+    if direction == "LEFT":
+        wide = [0 if o else int(a) << int(b) for a, b, o in zip(x, by, outside, strict=True)]
+        right = [(w + 2**31) % 2**32 - 2**31 for w in wide]
+    else:
+        right = [int(a) >> (31 if o else int(b)) for a, b, o in zip(x, by, outside, strict=True)]
+    text = (
+        '<ir_version: 10, opset_import: ["": 28]> g (int32[200] x, int32[200] s) => (int32[200] y)'
+        f' {{y = BitShift<direction="{direction}">(x, s)}}'
+    )
+    _same(text, {"x": x, "s": by.astype(np.int32)}, right, CoreMLOptions())
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint32", "uint64"])
+def test_bits_of_wider_integers_that_int32_holds(kind: str) -> None:
+    low = -(2**31) if kind == "int64" else 0
+    x, z = (_whole(kind, low, 2**31, seed) for seed in (0, 1))
+    by, small = (np.abs(SHIFTS) % n for n in (64, 16))
+    for call, second, right in (
+        ("BitwiseAnd(x, z)", z, x & z),
+        ("BitwiseOr(x, z)", z, x | z),
+        ("BitwiseXor(x, z)", z, x ^ z),
+        ('BitShift<direction="RIGHT">(x, z)', by, x.astype(object) >> by.astype(object)),
+    ):
+        text = (
+            f'<ir_version: 10, opset_import: ["": 28]> g ({kind}[200] x, {kind}[200] z)'
+            f" => ({kind}[200] y) {{y = {call}}}"
+        )
+        _same(text, {"x": x, "z": second.astype(kind)}, list(right), CoreMLOptions())
+    text = (
+        f'<ir_version: 10, opset_import: ["": 28]> g ({kind}[200] x, {kind}[200] z)'
+        f' => ({kind}[200] y) {{y = BitShift<direction="LEFT">(x, z)}}'
+    )
+    held = CoreMLOptions(integers={"x": (max(low, -(2**15)), 2**15), "z": (0, 15)})
+    x = (x // 2**16).astype(kind)
+    right = [int(a) << int(b) for a, b in zip(x, small, strict=True)]
+    _same(text, {"x": x, "z": small.astype(kind)}, right, held)
+
+
+def test_powers_of_integers() -> None:
+    x = np.random.default_rng(0).integers(-40, 40, 200).astype(np.int32)
+    by = np.random.default_rng(1).integers(0, 32, 200).astype(np.int32)
+    by[:6], x[:6] = (10**9, 10**9 + 1, -1, -2, -3, -3), (1, -1, 2, -3, 1, -1)
+    right = [(int(a) ** int(b) + 2**31) % 2**32 - 2**31 for a, b in zip(x[6:], by[6:], strict=True)]
+    text = "g (int32[200] x, int32[200] p) => (int32[200] y) {y = Pow(x, p)}"
+    _same(text, {"x": x, "p": by}, [1, -1, 0, 0, 1, -1, *right], CoreMLOptions())
+    held = CoreMLOptions(integers={"x": (-9, 9), "p": (0, 9)})
+    text = "g (int64[3] x, int64[3] p) => (int64[3] y) {y = Pow(x, p)}"
+    _same(text, {"x": np.array([-9, 9, 3]), "p": np.array([9, 8, 0])}, [-(9**9), 9**8, 1], held)
+    (problem,) = refusal(text)
+    assert "-9 to 9" in problem.hint
+
+
+def _same(text: str, feeds: dict[str, Array], right: list[int], options: CoreMLOptions) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = evaluate(text, lower(text, Path(folder), options=options), feeds)["y"]
+    assert found.tolist() == [int(n) for n in right]
