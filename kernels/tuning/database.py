@@ -8,6 +8,7 @@ read. Several programs may add to one file at once.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -17,16 +18,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, BinaryIO
 
+from edgeinfer.bundle.held import try_lock
 from edgeinfer.errors import EdgeInferError, OutputError
 
-try:
-    import fcntl
-except ImportError:  # Windows, where nothing is tuned
-    fcntl = None  # type: ignore[assignment]
-
 VERSION = 1
+
+_PATIENCE_S = 60.0
+"""Seconds to wait for another program that adds a line."""
+
+_LONGEST = 1 << 20
+"""Bytes of a line; the longest order of a search has some ten thousand."""
 
 TRIED, FINAL = "tried", "final"
 
@@ -190,7 +193,7 @@ class Database:
         self._check_kind()
         try:
             with self.path.open("rb") as file:
-                for line in file:
+                for line in _lines(file):
                     record = _record(line)
                     if record is not None:
                         found.records.append(record)
@@ -209,8 +212,9 @@ class Database:
         while True:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX)
+                if os.name == "posix":
+                    if not try_lock(file, _PATIENCE_S):
+                        raise BlockingIOError(errno.EAGAIN, "another program keeps it locked")
                     if not self._is_there(file):
                         continue
                 yield file
@@ -226,10 +230,19 @@ class Database:
             return False
 
 
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines; of one that is longer than any record its beginning, which is none."""
+    is_rest = False
+    while line := file.readline(_LONGEST):
+        if not is_rest:
+            yield line
+        is_rest = not line.endswith(b"\n")
+
+
 def _record(line: bytes) -> Record | None:
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or data.get("v") != VERSION:
         return None

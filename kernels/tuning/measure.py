@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.kernels.tuning import workload
 from edgeinfer.kernels.tuning.worker import serve
 from edgeinfer.machine.cuda import Recording, Transfers
@@ -247,10 +248,13 @@ def _alone() -> Iterator[None]:
     """Measure on a GPU while no other process does; they go on compiling meanwhile."""
     import fcntl
 
-    path = Path(tempfile.gettempdir(), f"edgeinfer-gpu-{os.getuid()}.lock")
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    # In a folder of our own: nobody else can put something in its place, or hold it.
+    descriptor = os.open(writable_folder("locks") / "gpu", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _spread(times: Sequence[float]) -> float:

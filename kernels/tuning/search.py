@@ -40,7 +40,7 @@ from tvm.s_tir import meta_schedule as ms  # noqa: E402
 from tvm.s_tir.schedule import Trace  # noqa: E402
 
 from edgeinfer.kernels.rules import cuda  # noqa: E402
-from edgeinfer.kernels.tuning import workload  # noqa: E402
+from edgeinfer.kernels.tuning import traces, workload  # noqa: E402
 from edgeinfer.kernels.tuning.worker import serve  # noqa: E402
 
 ROUND, GPU_ROUND = 16, 32
@@ -244,6 +244,7 @@ class Search:
     def _remember(self, trace: Any, seconds: float | None) -> None:
         sch = Schedule(self._mod)
         try:
+            traces.check(trace)
             Trace.apply_json_to_schedule(trace, sch)
         except Exception:  # an order of another version of TVM: it is found again or not
             return

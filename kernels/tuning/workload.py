@@ -11,6 +11,8 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from edgeinfer.kernels.tuning import traces
+
 NAME = "main"
 _KEPT = frozenset({"tirx.noalias", "s_tir"})
 
@@ -76,12 +78,13 @@ def order(function: tirx.PrimFunc, trace: Any) -> tirx.PrimFunc:
     """Return the function with its loops ordered as a trace, or the plan of a rule, says.
 
     Raises:
-        ValueError: the trace does not fit it.
+        ValueError: the trace does not fit it, or is not of what a search writes.
     """
     if isinstance(trace, Mapping):
         from edgeinfer.kernels.rules import cuda
 
         return cuda.apply(copy(function), trace)
+    traces.check(trace)
     sch = s_tir.Schedule(tvm.IRModule({NAME: copy(function)}))
     try:
         s_tir.schedule.Trace.apply_json_to_schedule(trace, sch)

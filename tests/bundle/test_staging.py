@@ -1,10 +1,12 @@
 """Temporary folders of others beside an output are left alone."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from edgeinfer.bundle import staging
 from edgeinfer.bundle.held import LOCK
 from edgeinfer.bundle.staging import Staging
 
@@ -92,3 +94,20 @@ def test_what_is_left_is_swept_whatever_the_umask(tmp_path: Path, umask: int) ->
     killed._lock.close()
     Staging(tmp_path / "other.edge").remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_holds_the_output_s_folder_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a folder asks for the right to read it only."""
+    import fcntl
+
+    monkeypatch.setattr(staging, "_PATIENCE_S", 0.2)
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        start = time.monotonic()
+        Staging(tmp_path / "m.edge").remove()
+        assert 0.2 <= time.monotonic() - start < 5
+    finally:
+        os.close(held)

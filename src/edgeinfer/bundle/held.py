@@ -22,6 +22,8 @@ _NEW = ".new"
 _MOMENT_S = 60.0
 """What is younger may still be in the making."""
 
+_LOOK_S = 0.02
+
 
 def hold(folder: Path, told: bytes = b"") -> IO[bytes]:
     """Keep a new folder until the file that this returns is closed.
@@ -48,17 +50,30 @@ def hold(folder: Path, told: bytes = b"") -> IO[bytes]:
     return lock
 
 
-def try_lock(stream: IO[bytes]) -> bool:
-    """Lock a file until it is closed; False where another process holds it, or none can tell."""
+def try_lock(file: IO[bytes] | int, seconds: float = 0.0) -> bool:
+    """Lock a file until it is closed; False where another process holds it, or none can tell.
+
+    Args:
+        file: open, or its descriptor.
+        seconds: to wait for who holds it. Whoever may read a file may hold it for ever, so none is
+            waited for without an end.
+    """
     if sys.platform == "win32":
         return False
     import fcntl
 
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_S)
+        except OSError:
+            return False
+        else:
+            return True
 
 
 def holder(folder: Path) -> str:

@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from edgeinfer.bundle.held import hold, holder, remove, remove_if_abandoned
+from edgeinfer.bundle.held import hold, holder, remove, remove_if_abandoned, try_lock
 from edgeinfer.errors import OutputError
+
+_PATIENCE_S = 5.0
+"""Seconds for another writer to look and begin, which takes it milliseconds."""
 
 
 class Staging:
@@ -168,13 +171,11 @@ def _alone(folder: Path) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    import fcntl
-
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        # Some network file systems cannot lock folders; two may then begin at once.
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Some network file systems cannot lock folders, and whoever may read one can hold it; two
+        # may then begin at once.
+        try_lock(descriptor, _PATIENCE_S)
         yield
     finally:
         os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from edgeinfer.errors import OutputError
+from edgeinfer.kernels.tuning import database as tuning_database
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, Record, best
 
 ONE = Record(TRIED, "k1", "x86-64-v3", "some CPU", 1, "matmul", [[1, "a"], []], 2.5, 0.01, 5)
@@ -91,6 +93,15 @@ def _writer(database: Database, name: str, count: int, writers: int = 1) -> subp
     given = (str(database.path), name, str(count), str(writers))
     command = [sys.executable, "-c", WRITER, *given]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def test_a_line_longer_than_any_record_is_not_read_whole(database: Database) -> None:
+    database.add(ONE)
+    with database.path.open("ab") as file:
+        file.write(b"[" * 3_000_000 + b"\n" + b"[" * 100_000 + b"\n")
+    database.add(ONE)
+    read = database.read()
+    assert (len(read.records), read.damaged) == (2, 2)
 
 
 def test_two_writers_do_not_mix_their_lines(database: Database) -> None:
@@ -178,6 +189,19 @@ def test_another_program_waits_for_the_lock(database: Database) -> None:
         assert len(database.read().records) == 1
     assert writer.wait(30) == 0
     assert len(database.read().records) == 2
+
+
+def test_who_keeps_the_lock_is_told_in_the_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may read the file can hold it."""
+    monkeypatch.setattr(tuning_database, "_PATIENCE_S", 0.2)
+    database.add(ONE)
+    with database.path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        with pytest.raises(OutputError, match="another program keeps it locked"):
+            database.add(ONE)
+    assert database.read().records == [ONE]
 
 
 def test_the_last_word_on_a_workload_counts_of_this_cpu_first() -> None:
