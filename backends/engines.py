@@ -19,6 +19,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import ModuleType
 
+from edgeinfer.machine.pages import loading_code
+
 _OPENVINO_TELEMETRY = "openvino_telemetry"
 _SPEC_PACKAGE = "_edgeinfer_coreml_spec"
 _COREMLTOOLS_OPTIONAL = ("torch", "tensorflow", "sklearn", "xgboost", "transformers", "scipy")
@@ -122,7 +124,7 @@ def _without_torch(name: str) -> ModuleType:
     """
     if name in sys.modules:
         return _imported(name)
-    with _absent("torch"):
+    with _absent("torch"), loading_code():
         return _imported(name)
 
 

@@ -101,7 +101,7 @@ class Registry:
     ) -> None:
         self.target, self.dtypes, self.max_rank = target, dtypes, max_rank
         self.lacking = lacking
-        self._entries: dict[tuple[str, str, int], Lowering] = {}
+        self._entries: dict[tuple[str, str], dict[int, Lowering]] = {}
 
     def lower(
         self,
@@ -119,14 +119,14 @@ class Registry:
         """
 
         def register(function: _F) -> _F:
-            key = (domain, op, since)
-            if key in self._entries:
-                taken = self._entries[key].function.__qualname__
+            versions = self._entries.setdefault((domain, op), {})
+            if since in versions:
+                taken = versions[since].function.__qualname__
                 raise ValueError(f"{self.target}: {op} since {since} is taken by {taken}")
             parameters = list(inspect.signature(function).parameters.values())[1:]
             named = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
             inputs = tuple(p for p in parameters if p not in named)
-            self._entries[key] = Lowering(
+            versions[since] = Lowering(
                 op,
                 domain,
                 since,
@@ -143,11 +143,12 @@ class Registry:
 
     def find(self, op: str, opset: int, domain: str = "") -> Lowering | None:
         """Return the newest entry that a version of the operator set reaches."""
-        fit = [e for (d, o, s), e in self._entries.items() if (d, o) == (domain, op) and s <= opset]
-        return max(fit, key=lambda e: e.since, default=None)
+        versions = self._entries.get((domain, op), {})
+        newest = max((since for since in versions if since <= opset), default=None)
+        return None if newest is None else versions[newest]
 
     def __iter__(self) -> Iterator[Lowering]:
-        return iter(self._entries.values())
+        return (entry for versions in self._entries.values() for entry in versions.values())
 
 
 def _is_const(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:

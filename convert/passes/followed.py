@@ -1,13 +1,13 @@
 """Which vectors onnx's inference may follow: what sizes are made of, not whatever is a vector.
 
-Where it follows what vectors hold, onnx 1.23 keeps 70 to 150 bytes for each element that an
-operator of ``_FOLLOWS`` takes or makes, known or not, and a length may follow from another vector.
-So their inputs are hidden, which is to say that they have no length, unless they are known before
-to be short.
+Where it follows what vectors hold, onnx 1.23 keeps 70 to 150 bytes for each element that such an
+operator takes or makes, known or not, and a length may follow from another vector. So their inputs
+are hidden, which is to say that they have no length, unless they are known before to be short.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -19,17 +19,25 @@ _LONGEST = 256
 _MOST = 1 << 18
 """Elements that all operators of a model may take."""
 
-_SCHEMAS = onnx.defs.get_all_schemas_with_history()
 
-_FOLLOWS = {s.name for s in _SCHEMAS if s.has_data_propagation_function} - {"Shape", "Size"}
-"""Operators of which onnx follows what they take; these two look at shapes alone."""
+@functools.cache
+def _is_followed(op: str) -> bool:
+    """Whether onnx follows what an operator takes, itself or the operators it consists of.
 
-_CONSIST_OF_OTHERS = {
-    s.name
-    for s in _SCHEMAS
-    if (s.has_function or s.has_context_dependent_function)
-    and not s.has_type_and_shape_inference_function
-}
+    All schemas at once would take a tenth of a second.
+    """
+    version = onnx.defs.onnx_opset_version()
+    while version and onnx.defs.has(op, version):
+        schema = onnx.defs.get_schema(op, version)
+        # These two look at shapes alone.
+        if schema.has_data_propagation_function and op not in ("Shape", "Size"):
+            return True
+        consists = schema.has_function or schema.has_context_dependent_function
+        if consists and not schema.has_type_and_shape_inference_function:
+            return True
+        version = schema.since_version - 1
+    return False
+
 
 _OF_ALL = frozenset({"Add", "Concat", "Mul", "Sub"})
 """Operators that make something only of what all their inputs hold; the others go by the first."""
@@ -104,7 +112,7 @@ def hide(model: onnx.ModelProto) -> Hidden:
     for number, (graph, scope) in enumerate(_scopes(model.graph, None)):
         hidden: dict[str, onnx.TypeProto] = {}
         for index, node in enumerate(graph.node):
-            if node.op_type not in _FOLLOWS and node.op_type not in _CONSIST_OF_OTHERS:
+            if not _is_followed(node.op_type):
                 continue
             sizes = [scope.size(name) for name in node.input]
             most = sum(size or 0 for size in sizes)

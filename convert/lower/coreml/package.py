@@ -92,7 +92,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
                 compute_precision=ct.precision.FLOAT32,
                 inputs=inputs,
                 classifier_config=classifier,
-                pass_pipeline=_pipeline(options),
+                pass_pipeline=_pipeline(options, scope.program),
                 skip_model_load=True,
                 package_dir=str(path),
             )
@@ -165,15 +165,32 @@ _DONE = frozenset({"common::guard_negative_gather_indices"})
 gather for positions below zero, also where there are none (``ops/index.py``)."""
 
 
-def _pipeline(options: CoreMLOptions) -> Any:
+_NEEDS = {
+    "common::fuse_gelu_tanh_approximation": frozenset({"tanh"}),
+    "common::fuse_prelu": frozenset({"relu", "mul"}),
+}
+"""Operations without which a pass of coremltools 9.0 finds nothing, for those passes that make
+symbols to describe what they look for: the first one loads SymPy, a quarter of a second."""
+
+
+def _pipeline(options: CoreMLOptions, program: Any) -> Any:
     import coremltools as ct
 
     pipeline = ct.PassPipeline.DEFAULT
-    pipeline.remove_passes(_INEXACT | _BROKEN | _DONE)
+    here = frozenset(kind for f in program.functions.values() for kind in _kinds(f))
+    idle = {name for name, needed in _NEEDS.items() if not needed <= here}
+    pipeline.remove_passes(_INEXACT | _BROKEN | _DONE | idle)
     only_where_any(pipeline)
     if options.packing is not None or options.halves:
         add_packing(pipeline, options.packing or Packing(), halves=options.halves)
     return pipeline
+
+
+def _kinds(block: Any) -> Iterator[str]:
+    for operation in block.operations:
+        yield operation.op_type
+        for inner in operation.blocks:
+            yield from _kinds(inner)
 
 
 def settle(path: Path, metadata: Mapping[str, str]) -> None:

@@ -8,7 +8,8 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _MAPPED_FILE = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) r--s [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +"
@@ -38,9 +39,21 @@ def when_giving_back(action: Callable[[], None]) -> None:
     _asked.append(action)
 
 
+_code_mb = 0.0
+
+
+@contextmanager
+def loading_code() -> Iterator[None]:
+    """Count what the process grows by in the block as code, which nobody can give back."""
+    global _code_mb
+    before = resident_mb()
+    yield
+    _code_mb += max(0.0, resident_mb() - before)
+
+
 SMALL_MB = 256.0
-"""What a process may hold before it is worth a tenth of a second to look for what it can give back
-while it is at work."""
+"""What a process may hold in addition to large libraries before it is worth a tenth of a second to
+look for what it can give back while it is at work."""
 
 
 def give_back(above_mb: float = 0.0) -> None:
@@ -53,7 +66,7 @@ def give_back(above_mb: float = 0.0) -> None:
     Args:
         above_mb: resident memory up to which nothing is done.
     """
-    if above_mb and 0.0 < resident_mb() <= above_mb:
+    if above_mb and 0.0 < resident_mb() - _code_mb <= above_mb:
         return
     gc.collect()
     for action in _asked:
