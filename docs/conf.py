@@ -1,4 +1,4 @@
-"""The manual as a site: ``make site`` builds it into build/site, offline, and warns of no broken link."""
+"""The manual as a site: ``make site`` builds it into build/site, offline; a broken link fails."""
 
 from __future__ import annotations
 
