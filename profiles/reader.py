@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from edgeinfer import toml
 from edgeinfer.errors import ProfileError
@@ -22,6 +23,8 @@ from edgeinfer.profiles.schema import (
     Quantization,
     Quirk,
 )
+
+Item = TypeVar("Item", str, tuple[str, bool])
 
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 """A profile's name becomes a folder's name in the bundle, so nothing else may pass."""
@@ -103,11 +106,12 @@ def _strings(name: str, value: Any, where: str, faults: list[str]) -> tuple[str,
     items = tuple(_string(name, v, f"{where}[{i}]", faults) for i, v in enumerate(value))
     if not items and name in _NON_EMPTY:
         faults.append(f"{where}: expected at least one entry")
-    faults.extend(
-        f"{where}: {item!r} is listed twice"
-        for item in sorted({i for i in items if items.count(i) > 1})
-    )
+    faults.extend(f"{where}: {item!r} is listed twice" for item in _doubles(items))
     return items
+
+
+def _doubles(items: Iterable[Item]) -> list[Item]:
+    return sorted(item for item, count in Counter(items).items() if count > 1)
 
 
 def _count(_: str, value: Any, where: str, faults: list[str]) -> int | None:
@@ -172,16 +176,11 @@ def _cross_checks(values: dict[str, Any], faults: list[str]) -> None:
     if values["name"] in values.get("aliases", ()):
         faults.append(f"aliases: {values['name']!r} is the name already")
     ids = [quirk.id for quirk in values.get("quirks", ())]
-    faults.extend(
-        f"quirks: id {i!r} is used twice" for i in sorted({i for i in ids if ids.count(i) > 1})
-    )
+    faults.extend(f"quirks: id {i!r} is used twice" for i in _doubles(ids))
     tables = values.get("quantization", ())
     writes = [(q.format, q.activations == FLOAT8) for q in tables]
     formats = {*values["formats"], *values.get("optional_formats", ())}
-    faults.extend(
-        f"quantization: format {f!r} is described twice"
-        for f, _ in sorted({w for w in writes if writes.count(w) > 1})
-    )
+    faults.extend(f"quantization: format {f!r} is described twice" for f, _ in _doubles(writes))
     faults.extend(
         f"quantization: format {f!r} is not one of the target's"
         for f in sorted({f for f, _ in writes} - formats)

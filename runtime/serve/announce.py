@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
 KIND = "_http._tcp.local."
 """Browsers of services know it; programs look for ``path=/v2`` in its texts."""
+
+PATIENCE_S = 30.0
+"""Seconds in which a name has to be found that nobody else has; a network may refuse them all."""
+
+_log = logging.getLogger("edgeinfer.serve")
 
 
 def check_announcing() -> None:
@@ -32,6 +39,8 @@ def check_announcing() -> None:
 class Announcement:
     """Tells the local network where the server is, while it runs.
 
+    It is a convenience: a network that does not take it keeps no server from serving.
+
     Args:
         options: of the server.
         interfaces: addresses to tell it at; None for all but loopback.
@@ -40,6 +49,19 @@ class Announcement:
     def __init__(self, options: ServeOptions, interfaces: Sequence[str] | None = None) -> None:
         self._options, self._interfaces = options, interfaces
         self._network: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Start beside what the server does; where it fails, the log says why."""
+        self._task = asyncio.get_running_loop().create_task(self._started())
+
+    async def _started(self) -> None:
+        try:
+            await asyncio.wait_for(self.start(), PATIENCE_S)
+        except Exception as e:
+            why = f"no name was free in {PATIENCE_S:g} s" if isinstance(e, TimeoutError) else e
+            _log.warning("the local network is not told of this server: %s", why)
+            await self._closed()
 
     async def start(self) -> None:
         """Announce; where the name is taken, with a number behind it."""
@@ -70,10 +92,17 @@ class Announcement:
 
     async def stop(self) -> None:
         """Take it back."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait((self._task,))
         if self._network is not None:
             await self._network.async_unregister_all_services()
-            await self._network.async_close()
-            self._network = None
+        await self._closed()
+
+    async def _closed(self) -> None:
+        network, self._network = self._network, None
+        if network is not None:
+            await network.async_close()
 
     def _addresses(self) -> list[str]:
         if self._interfaces is not None:

@@ -103,7 +103,7 @@ class App:
                 if self.rpc is not None:
                     await self.rpc.start()
                 if self._announcement is not None:
-                    await self._announcement.start()
+                    self._announcement.begin()
                 # Probes are answered while models load.
                 if self._loads:
                     loading = asyncio.wrap_future(self.hub.changes.submit(self.hub.load_all))

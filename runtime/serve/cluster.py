@@ -21,6 +21,9 @@ from edgeinfer.runtime.serve.options import ServeOptions
 
 NAME = "edgeinfer"
 
+_OLDEST = (2, 60)
+"""Earlier ones let whoever reaches their ports run programs; from here on they ask for a token."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
@@ -74,9 +77,16 @@ def check_cluster(options: ServeOptions, replicas: Replicas, hub: Hub) -> None:
             f"--ray: {', '.join(stateful)}: sequences live in one replica; give --replicas 1"
         )
     try:
+        import ray
         from ray import serve  # noqa: F401
     except ImportError as e:
         raise NotAvailableError(f"--ray needs Ray Serve; {install('ray')}") from e
+    if tuple(map(int, ray.__version__.split(".")[:2])) < _OLDEST:
+        least = ".".join(map(str, _OLDEST))
+        raise NotAvailableError(
+            f"--ray needs Ray {least} or newer, which asks for a token on its ports, and "
+            f"{ray.__version__} is installed; {install('ray')}"
+        )
 
 
 def deployment(

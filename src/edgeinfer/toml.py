@@ -1,10 +1,42 @@
 """TOML by the standard library; before Python 3.11 by the package that became part of it."""
 
+import re
 import sys
+from typing import Any
 
 if sys.version_info >= (3, 11):
+    import tomllib
     from tomllib import TOMLDecodeError as TOMLDecodeError
-    from tomllib import loads as loads
 else:
+    import tomli as tomllib
     from tomli import TOMLDecodeError as TOMLDecodeError
-    from tomli import loads as loads
+
+_DEEPEST = 64
+"""Brackets within brackets, and parts of a key; the library's time grows with their square."""
+
+_TOKENS = re.compile(
+    r""" \#[^\n]* | "(?:[^"\\\n]|\\.)*" | '[^'\n]*' | [\w-]+ | [.\[\]{}] """, re.VERBOSE | re.DOTALL
+)
+
+
+def loads(text: str) -> dict[str, Any]:
+    """Read a document.
+
+    Raises:
+        TOMLDecodeError: it is none, or nested too deeply.
+    """
+    depth = parts = 0
+    for token in _TOKENS.finditer(text):
+        found = token.group()
+        if found == ".":
+            parts += 1
+        elif text[token.end() : token.end() + 9].lstrip(" \t")[:1] != ".":
+            parts = 0
+        depth = max(0, depth + (found in "[{") - (found in "]}"))
+        if max(depth, parts) > _DEEPEST:
+            line = text.count("\n", 0, token.start()) + 1
+            raise TOMLDecodeError(f"more than {_DEEPEST} levels (at line {line})")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as e:
+        raise TOMLDecodeError("too many levels") from e

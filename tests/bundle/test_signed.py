@@ -71,12 +71,51 @@ def test_a_counter_may_not_fall(zipped: Path, signed: Sign, keys: list[str]) -> 
         Bundle.open(zipped, trusted=keys, protect_rollback=True)
 
 
-def test_a_counter_is_of_a_key(zipped: Path, signed: Sign, keys: list[str]) -> None:
+def test_a_counter_is_of_the_keys_that_are_trusted(
+    zipped: Path, signed: Sign, keys: list[str], tmp_path: Path
+) -> None:
     signed("a", 7)
     Bundle.open(zipped, trusted=keys, protect_rollback=True).close()
-    signed("b", 1)
-    with Bundle.open(zipped, trusted=keys[1:], protect_rollback=True) as bundle:
+    new_keys(tmp_path / "c", tmp_path / "c.pub")
+    signed("c", 1)
+    with Bundle.open(zipped, trusted=[tmp_path / "c.pub"], protect_rollback=True) as bundle:
         assert [s.counter for s in bundle.signatures_by] == [1]
+
+
+@pytest.mark.parametrize("left", ["ab", "b", "a"])
+def test_a_signature_that_is_taken_out_brings_no_older_one_back(
+    zipped: Path, signed: Sign, keys: list[str], left: str
+) -> None:
+    """Signatures are not signed themselves; one by a key without a history proves nothing."""
+    signed("a", 2)
+    Bundle.open(zipped, trusted=keys, protect_rollback=True).close()
+    signed("a", 1)
+    signed("b", 1)
+    with Bundle.open(zipped) as bundle:
+        content = json.loads(bundle.signatures() or b"")
+    first, second = content["signatures"]
+    content["signatures"] = {"ab": [first, second], "a": [first], "b": [second]}[left]
+    put_signatures(zipped, json.dumps(content).encode())
+    with pytest.raises(SignatureError, match="has counter 1, and 2 was seen here"):
+        Bundle.open(zipped, trusted=keys, protect_rollback=True)
+
+
+def test_a_new_key_goes_on_where_the_old_one_was(
+    zipped: Path, signed: Sign, keys: list[str]
+) -> None:
+    signed("a", 5)
+    Bundle.open(zipped, trusted=keys, protect_rollback=True).close()
+    signed("a", 6)
+    signed("b", 2)
+    Bundle.open(zipped, trusted=keys, protect_rollback=True).close()
+    with Bundle.open(zipped) as bundle:
+        content = json.loads(bundle.signatures() or b"")
+    signed("b", 6)
+    with Bundle.open(zipped, trusted=keys, protect_rollback=True) as bundle:
+        assert sorted(s.counter or 0 for s in bundle.signatures_by) == [6, 6]
+    put_signatures(zipped, json.dumps(content).encode())
+    with pytest.raises(SignatureError, match="has counter 2, and 6 was seen here"):
+        Bundle.open(zipped, trusted=keys, protect_rollback=True)
 
 
 def test_what_cannot_be_remembered_is_not_protected(

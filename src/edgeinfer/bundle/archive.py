@@ -116,7 +116,7 @@ class Bundle:
         self._files = self.manifest.files()
         self._about(lambda: rules.check_name(self.manifest.name))
         self._compare_listing()
-        self._about(lambda: rules.check_counters(self.manifest.name, self.signatures_by))
+        self._about(lambda: rules.check_counters(self.manifest.name, self.signatures_by, keys))
         self.native: Verdict = judge(native, self.signed_by, digest)
         self._native = frozenset(record.path for record in native_files(self.manifest))
         forks.watch(self)

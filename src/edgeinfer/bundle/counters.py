@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from edgeinfer.bounded import read_bounded
@@ -24,13 +25,16 @@ _MOST = 1 << 10
 """Bytes of a counter."""
 
 
-def raise_counter(key: str, name: str, counter: int) -> None:
-    """Refuse a counter below the highest that was seen, else remember it.
+def raise_counters(name: str, trusted: Iterable[str], signed: Mapping[str, int]) -> None:
+    """Refuse counters below what was seen, else remember them.
+
+    None of a key falls, and the highest one is no lower than that of any trusted key: signatures
+    can be taken out, and a key that is new here proves nothing about what the others signed.
 
     Args:
-        key: id of the key that signed it.
         name: of the model.
-        counter: as it is signed.
+        trusted: ids of all keys whose signature would do.
+        signed: the counter of each of them that signed it.
 
     Raises:
         SignatureError: a higher one was seen.
@@ -43,8 +47,19 @@ def raise_counter(key: str, name: str, counter: int) -> None:
         folder = private_folder(root, _FOLDER)
         with (folder / _LOCK).open("ab") as lock:
             _hold(lock.fileno())
-            digest = hashlib.sha256(f"{key}\0{name}".encode()).hexdigest()
-            _compare(folder / digest, name, counter)
+            places = {key: folder / _digest(key, name) for key in {*trusted, *signed}}
+            seen = {key: _seen(place) for key, place in places.items()}
+            fallen = [(n, seen[key]) for key, n in signed.items() if n < seen[key]]
+            if (most := max(signed.values())) < max(seen.values()):
+                fallen.append((most, max(seen.values())))
+            for counter, before in fallen:
+                raise SignatureError(
+                    f"has counter {counter}, and {before} was seen here: an older {name[:60]!r} in "
+                    "its place"
+                )
+            for key, counter in signed.items():
+                if counter > seen[key]:
+                    _keep(places[key], counter)
     except OSError as e:
         text = f"counters cannot be kept: {e.strerror or e}"
         raise OutputError(
@@ -52,19 +67,22 @@ def raise_counter(key: str, name: str, counter: int) -> None:
         ) from e
 
 
-def _compare(place: Path, name: str, counter: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
+def _digest(key: str, name: str) -> str:
+    return hashlib.sha256(f"{key}\0{name}".encode()).hexdigest()
+
+
+def _seen(place: Path) -> int:
+    """Return the highest counter that was seen; -1 for none."""
+    try:
         text = read_bounded(place, _MOST)
-        if not text.isdigit():
-            raise OSError(errno.EINVAL, "it holds no number; write the highest there", str(place))
-        seen = int(text)
-        if counter < seen:
-            raise SignatureError(
-                f"has counter {counter}, and {seen} was seen here: an older {name[:60]!r} in its "
-                "place"
-            )
-        if counter == seen:
-            return
+    except FileNotFoundError:
+        return -1
+    if not text.isdigit():
+        raise OSError(errno.EINVAL, "it holds no number; write the highest there", str(place))
+    return int(text)
+
+
+def _keep(place: Path, counter: int) -> None:
     with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as file:
         file.write(str(counter))
         file.flush()

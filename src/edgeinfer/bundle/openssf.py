@@ -26,8 +26,9 @@ SUFFIX = ".sig"
 WHOLE = "."
 """What a statement calls a model that is one file."""
 
-_MOST = 64 << 20
-"""Bytes of a signature's file: a line for each file of a model."""
+_MOST = 4 << 20
+"""Bytes of a signature's file, some 150 for each file of a model; the library makes objects of
+them that take 27 times as much."""
 
 
 def beside(location: Path, given: str | os.PathLike[str] | None) -> Path | None:

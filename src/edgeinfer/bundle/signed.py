@@ -10,9 +10,9 @@ from pathlib import Path
 
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle import openssf
-from edgeinfer.bundle.counters import raise_counter
+from edgeinfer.bundle.counters import raise_counters
 from edgeinfer.bundle.rules import MANIFEST_NAME
-from edgeinfer.bundle.signing import Signature, curve_keys, verified
+from edgeinfer.bundle.signing import Signature, curve_keys, ids_of, verified
 from edgeinfer.errors import SignatureError, UsageError
 
 REVOKED_ENV = "EDGEINFER_REVOKED"
@@ -58,7 +58,8 @@ class SignedRules:
         if not keys:
             return ()
         curves = curve_keys(keys)
-        ours = [key for key in keys if key not in curves.values()]
+        # One key may be in several files.
+        ours = [key for key in keys if not curve_keys([key])]
         if not curves:
             return verified(
                 manifest, signatures(), ours, signers=self.signers, revoked=self.revoked
@@ -104,17 +105,22 @@ class SignedRules:
         if self.expect_name not in (None, name):
             raise SignatureError(f"expected the model {self.expect_name!r}, received {name[:60]!r}")
 
-    def check_counters(self, name: str, signatures: Sequence[Signature]) -> None:
-        """Hold every trusted signature's counter to what was seen; each key counts for itself.
+    def check_counters(
+        self, name: str, signatures: Sequence[Signature], keys: Sequence[Path]
+    ) -> None:
+        """Hold the counters of trusted signatures to what was seen of these and other keys.
 
         Raises:
             SignatureError: one fell, or is missing.
         """
-        for signature in signatures if self.protect_rollback else ():
+        if not self.protect_rollback:
+            return
+        for signature in signatures:
             if signature.counter is None:
                 hint = "`edgeinfer sign --counter`"
                 raise SignatureError(f"the signature by key {signature.key} has no counter: {hint}")
-            raise_counter(signature.key, name, signature.counter)
+        signed = {s.key: s.counter for s in signatures if s.counter is not None}
+        raise_counters(name, ids_of(keys), signed)
 
 
 def revoked_here(given: str | os.PathLike[str] | None) -> frozenset[str]:

@@ -202,6 +202,16 @@ def curve_keys(keys: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
+def ids_of(keys: Sequence[Path]) -> list[str]:
+    """Return the ids of those public keys that are ours.
+
+    Raises:
+        UsageError: a key cannot be read or is of another kind.
+        NotAvailableError: the library is missing; has the install line.
+    """
+    return [key_id(_public(path)) for path in keys if not curve_keys([path])]
+
+
 def parse(raw: bytes) -> list[Signature]:
     """Read ``signatures.json``.
 

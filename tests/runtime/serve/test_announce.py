@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from edgeinfer.errors import UsageError
+from edgeinfer.runtime.serve import announce
 from edgeinfer.runtime.serve.announce import KIND, Announcement
+from edgeinfer.runtime.serve.app import App
+from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.options import ServeOptions
 from tests.runtime.serve.conftest import KEY
 
@@ -55,3 +58,41 @@ def test_it_is_found_and_taken_back() -> None:
 
     assert zeroconf is not None
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["taken", "broken"])
+def test_a_network_that_takes_no_name_keeps_nobody_from_serving(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody in it may answer for every name, without end."""
+    options = ServeOptions(host="0.0.0.0", port=8765, keys=(KEY,), mdns=True)
+    closed: list[bool] = []
+
+    class Network:
+        async def async_close(self) -> None:
+            closed.append(True)
+
+    async def start(self: Announcement) -> None:
+        self._network = Network()
+        if fault == "broken":
+            raise OSError("no such device")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Announcement, "start", start)
+    monkeypatch.setattr(announce, "PATIENCE_S", 0.1)
+
+    async def main() -> None:
+        hub = Hub((), options)
+        app, sent = App(hub), asyncio.Queue[Any]()
+        told = asyncio.Queue[Any]()
+        told.put_nowait({"type": "lifespan.startup"})
+        living = asyncio.create_task(app({"type": "lifespan"}, told.get, sent.put))
+        assert (await asyncio.wait_for(sent.get(), 10))["type"] == "lifespan.startup.complete"
+        await asyncio.sleep(0.3)
+        told.put_nowait({"type": "lifespan.shutdown"})
+        await asyncio.wait_for(living, 10)
+
+    asyncio.run(main())
+    assert closed == [True]
+    why = {"taken": "no name was free in 0.1 s", "broken": "no such device"}[fault]
+    assert f"the local network is not told of this server: {why}" in caplog.text

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from edgeinfer.errors import UsageError
+from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.runtime.serve.cluster import (
     Replicas,
     check_cluster,
@@ -46,6 +47,22 @@ def test_how_many() -> None:
     for wrong in ("", "0", "2:1", "1:", "a", "1:2:3", "-1"):
         with pytest.raises(UsageError, match="replicas"):
             read_replicas(wrong)
+
+
+@pytest.mark.parametrize("version", ["2.50.0", "2.59.1"])
+def test_a_ray_that_asks_for_no_token_is_refused(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reaches its ports could run programs."""
+    old = types.ModuleType("ray")
+    old.__version__, old.serve = version, types.ModuleType("ray.serve")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", old)
+    monkeypatch.setitem(sys.modules, "ray.serve", old.serve)
+    options = ServeOptions(keys=(KEY,))
+    hub = Hub((), options)
+    with pytest.raises(NotAvailableError, match=f"needs Ray 2.60 or newer.*{version}"):
+        check_cluster(options, Replicas(), hub)
+    hub.close()
 
 
 @pytest.mark.parametrize(
