@@ -271,6 +271,16 @@ def _wrapper() -> Callable[[Array], Any]:
     return wrap
 
 
+def _failed(error: Exception) -> RunError:
+    """Say what ended a run; the machine holds sizes that it counts against what they may be."""
+    if "match_cast" not in str(error):
+        return RunError(f"tvm failed: {one_line(error)}")
+    return RunError(
+        "tvm: these inputs ask for a size that there is not (fewer elements than none, more than "
+        f"an axis has, or sizes that do not fit each other): {one_line(error)}"
+    )
+
+
 def _closed(*_: object) -> NoReturn:
     raise ClosedError(f"backend {NAME!r}: used after close()")
 
@@ -336,7 +346,7 @@ class TvmExecutable:
         except BackendError:
             raise
         except Exception as error:
-            raise RunError(f"tvm failed: {one_line(error)}") from error
+            raise _failed(error) from error
         return {name: made[name] for name in self._given}
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
@@ -480,7 +490,7 @@ class TvmBound:
         except BackendError:
             raise
         except Exception as error:
-            raise RunError(f"tvm failed: {one_line(error)}") from error
+            raise _failed(error) from error
 
     def release(self) -> None:
         """Let go of the library; a later call raises ``ClosedError``."""

@@ -7,6 +7,7 @@ by what rounding leaves.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,15 @@ class Taps:
     source: Array
     weights: Array
     outside: Array
+
+
+def keeping_ratio(
+    wanted: Sequence[int], have: Sequence[int], policy: str
+) -> tuple[list[int], float]:
+    """Return sizes that keep their ratio, one of them as wanted, and the scale of all."""
+    factors = [F32(w) / F32(h) for w, h in zip(wanted, have, strict=True)]
+    scale = min(factors) if policy == "not_larger" else max(factors)
+    return [int(np.floor(scale * F32(h) + F32(0.5))) for h in have], float(scale)
 
 
 def coordinates(

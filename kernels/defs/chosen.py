@@ -6,6 +6,7 @@ How much there is only a run knows: a kernel has memory for as much as there can
 from __future__ import annotations
 
 from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
@@ -30,6 +31,18 @@ def places(size: Expr, dtype: str) -> tirx.PrimFunc:
                 _append(at, count, [], tirx.Cast("int64", i))
 
     return function("places", buffers, body, results=2)
+
+
+def listed(count: int) -> tirx.PrimFunc:
+    """Write numbers that are given as arguments into a vector (int64, count)."""
+    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
+        T.func_name("listed")
+        T.func_attr({"tirx.noalias": True})
+        numbers = [T.arg(f"n{i}", T.int64()) for i in range(count)]
+        out = T.arg("out", T.Buffer((count,), "int64", align=8))
+        for i, number in enumerate(numbers):
+            T.buffer_store(out, number, [i])
+    return builder.get()
 
 
 def _append(out: Buffer, count: Buffer, column: list[int], value: Expr) -> None:

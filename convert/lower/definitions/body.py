@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,20 @@ class Body:
     def part(self, x: str, index: int) -> str:
         """Return one element of a vector, as a vector."""
         return self.op("Slice", x, self.const([index]), self.const([index + 1]))
+
+    @contextmanager
+    def inside(self) -> Iterator[list[onnx.NodeProto]]:
+        """Collect nodes apart, for the body of a loop; they may read what there is outside."""
+        outer, self._nodes = self._nodes, []
+        try:
+            yield self._nodes
+        finally:
+            self._nodes = outer
+
+    def name(self) -> str:
+        """Return a name that nothing has yet."""
+        self._made += 1
+        return f"v{self._made - 1}"
 
     def give(self, index: int, value: str) -> None:
         """Make a value the result at an index."""

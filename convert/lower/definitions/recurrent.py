@@ -1,9 +1,9 @@
-"""LSTM, GRU and RNN, step by step: for a known number of steps, with every option they have."""
+"""LSTM, GRU and RNN with every option: step by step, or as a Scan of many or open steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -33,13 +33,15 @@ class _Way:
     """One direction, as names of values: weights turned for a product from the left.
 
     Attributes:
-        gates: (steps, batch, gates * hidden), the input's products with all biases that can be
-            added before.
+        products: (steps, batch, gates * hidden), of the input, with all biases that can be added
+            before.
+        gates: the same of each step, where steps are written one by one.
         r: (hidden, gates * hidden).
         kept: a GRU's recurrent bias of the new state, where it is reset with the product.
         peephole: (hidden,) each: input, output, forget.
     """
 
+    products: str
     gates: list[str]
     r: str
     kept: str
@@ -55,7 +57,7 @@ def recurrent(node: ir.Node) -> onnx.FunctionProto | None:
     if x is None or r is None or x.shape is None or r.shape is None or len(x.shape) != 3:
         return None
     steps, hidden = x.shape[1 if layout else 0], r.shape[2]
-    if not isinstance(steps, int) or not isinstance(hidden, int) or not 0 < steps <= MOST_STEPS:
+    if not isinstance(hidden, int) or steps == 0:
         return None
     body = Body(node)
     direction = attribute(node, "direction", "forward")
@@ -67,11 +69,16 @@ def recurrent(node: ir.Node) -> onnx.FunctionProto | None:
     lengths = body.given(4)
     results, last = [], []
     for way in range(ways):
-        own = _way(node, body, turned, way, steps, functions[way])
+        own = _way(node, body, turned, way, functions[way])
         state = _first(node, body, way, layout)
-        step = partial(_STEPS[kind], node, body, own, hidden)
         backwards = direction == "reverse" or way == 1
-        shown, state = _run(body, step, own, state, lengths, backwards)
+        step = partial(_STEPS[kind], node, body, hidden=hidden)
+        if isinstance(steps, int) and steps <= MOST_STEPS:
+            own = replace(own, gates=_one_by_one(body, own, steps))
+            shown, state = _run(body, partial(step, own), own, state, lengths, backwards)
+        else:
+            given = [s or _zeros(body, own, hidden) for s in state]
+            shown, state = _scan(node, body, step, own, given, lengths, backwards)
         results.append(body.op("Unsqueeze", shown, body.const([1])))
         last.append(state)
     _give(node, body, results, last, layout)
@@ -128,7 +135,6 @@ def _way(
     body: Body,
     x: str,
     way: int,
-    steps: int,
     functions: tuple[Callable[[str], str], ...],
 ) -> _Way:
     w, r = (body.op("Transpose", _of_way(body, f"i{i}", way), perm=[1, 0]) for i in (1, 2))
@@ -143,14 +149,25 @@ def _way(
             of_state = body.op("Concat", gates, none, axis=1)
         bias = body.reshape(body.op("Add", of_input, of_state), -1)
         products = body.op("Add", products, bias)
-    rows = [products]
-    if steps > 1:
-        rows = body.ops("Split", steps, products, axis=0, num_outputs=steps)
-    gates_of = [body.op("Squeeze", row, body.const([0])) for row in rows]
     peephole: tuple[str, ...] = ()
     if node.op_type == "LSTM" and body.given(7):
         peephole = tuple(body.ops("Split", 3, _of_way(body, "i7", way), axis=0, num_outputs=3))
-    return _Way(gates_of, r, kept, peephole, functions)
+    return _Way(products, [], r, kept, peephole, functions)
+
+
+def _one_by_one(body: Body, way: _Way, steps: int) -> list[str]:
+    rows = [way.products]
+    if steps > 1:
+        rows = body.ops("Split", steps, way.products, axis=0, num_outputs=steps)
+    return [body.op("Squeeze", row, body.const([0])) for row in rows]
+
+
+def _zeros(body: Body, way: _Way, hidden: int) -> str:
+    """A state before the first step: (batch, hidden)."""
+    batch = body.op("Shape", way.products, start=1, end=2)
+    shape = body.op("Concat", batch, body.const([hidden]), axis=0)
+    zeros = body.op("ConstantOfShape", shape)
+    return body.op("CastLike", zeros, way.products)
 
 
 def _first(node: ir.Node, body: Body, way: int, layout: int) -> list[str]:
@@ -172,20 +189,71 @@ def _run(
     lengths: str,
     backwards: bool,
 ) -> tuple[str, list[str]]:
-    nothing, shown = body.const(0.0) if lengths else "", {}
+    nothing, shown = body.const(0.0) if lengths else "", dict[int, str]()
     count = len(way.gates)
     for index in reversed(range(count)) if backwards else range(count):
         after = step(index, state)
         shown[index] = after[0]
         if lengths:
-            live = body.op("Greater", lengths, body.const(np.array(index, np.int32)))
-            live = body.op("Unsqueeze", live, body.const([1]))
-            shown[index] = body.op("Where", live, after[0], nothing)
-            pairs = zip(after, state, strict=True)
-            after = [body.op("Where", live, a, b or nothing) for a, b in pairs]
+            place = body.const(np.array(index, np.int32))
+            shown[index], after = _live(body, lengths, place, after, [s or nothing for s in state])
         state = after
     rows = [body.op("Unsqueeze", shown[i], body.const([0])) for i in range(count)]
     return body.op("Concat", *rows, axis=0), state
+
+
+def _live(
+    body: Body, lengths: str, place: str, after: list[str], state: list[str]
+) -> tuple[str, list[str]]:
+    """Return what a step shows and the states after it; sequences that have ended keep theirs."""
+    live = body.op("Unsqueeze", body.op("Greater", lengths, place), body.const([1]))
+    nothing = body.op("CastLike", body.const(0.0), after[0])
+    shown = body.op("Where", live, after[0], nothing)
+    return shown, [body.op("Where", live, a, b) for a, b in zip(after, state, strict=True)]
+
+
+def _scan(
+    node: ir.Node,
+    body: Body,
+    step: Callable[..., list[str]],
+    way: _Way,
+    state: list[str],
+    lengths: str,
+    backwards: bool,
+) -> tuple[str, list[str]]:
+    """Write one step as the body of a Scan over any number of them."""
+    kind = (node.inputs[0].dtype or ir.DataType.FLOAT) if node.inputs[0] else ir.DataType.FLOAT
+
+    def info(name: str, dtype: ir.DataType = kind, rank: int = 2) -> onnx.ValueInfoProto:
+        return onnx.helper.make_tensor_value_info(name, dtype.value, [None] * rank)
+
+    before, row, place = [body.name() for _ in state], body.name(), body.name()
+    with body.inside() as nodes:
+        after = step(replace(way, gates=[row]), index=0, state=before)
+        shown = body.op("Identity", after[0])
+        if lengths:
+            shown, after = _live(body, lengths, place, after, before)
+    given, taken, rows = [way.products], [*map(info, before), info(row)], 1
+    if lengths:
+        count = body.op("Shape", way.products, start=0, end=1)
+        zero, one = (body.const(np.array(v, np.int64)) for v in (0, 1))
+        places = body.op("Range", zero, body.op("Squeeze", count), one)
+        given.append(body.op("Cast", places, to=ir.DataType.INT32.value))
+        taken.append(info(place, ir.DataType.INT32, 0))
+        rows = 2
+    graph = onnx.helper.make_graph(nodes, "step", taken, [*map(info, after), info(shown)])
+    back = int(backwards)
+    found = body.ops(
+        "Scan",
+        len(state) + 1,
+        *state,
+        *given,
+        body=graph,
+        num_scan_inputs=rows,
+        scan_input_directions=[back] * rows,
+        scan_output_directions=[back],
+    )
+    return found[-1], found[:-1]
 
 
 def _clipped(node: ir.Node, body: Body, x: str) -> str:
@@ -198,14 +266,14 @@ def _summed(body: Body, own: str, state: str, weights: str) -> str:
 
 
 def _rnn(
-    node: ir.Node, body: Body, way: _Way, hidden: int, index: int, state: list[str]
+    node: ir.Node, body: Body, way: _Way, index: int, state: list[str], hidden: int
 ) -> list[str]:
     total = _summed(body, way.gates[index], state[0], way.r)
     return [way.functions[0](_clipped(node, body, total))]
 
 
 def _lstm(
-    node: ir.Node, body: Body, way: _Way, hidden: int, index: int, state: list[str]
+    node: ir.Node, body: Body, way: _Way, index: int, state: list[str], hidden: int
 ) -> list[str]:
     h, c = state
     squash, bend, show = way.functions
@@ -232,7 +300,7 @@ def _lstm(
 
 
 def _gru(
-    node: ir.Node, body: Body, way: _Way, hidden: int, index: int, state: list[str]
+    node: ir.Node, body: Body, way: _Way, index: int, state: list[str], hidden: int
 ) -> list[str]:
     (h,) = state
     squash, bend = way.functions

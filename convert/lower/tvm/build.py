@@ -119,7 +119,7 @@ def build(
                 compiled = _compiled(tvm.IRModule({name: made.function}), machine)
     if reason:
         with target:
-            compiled = _compiled(_copying(ready) if machine.cuda else ready, machine)
+            compiled = _compiled(_copying(ready, machine), machine)
     with tempfile.TemporaryDirectory() as folder:
         link = apple.link if machine.system == "macos" else cc.cross_compiler(linker)
         compiled.export_library(str(path), fcompile=link, workspace_dir=folder)
@@ -146,18 +146,24 @@ def _compiled(module: tvm.IRModule, machine: Machine) -> Any:
         raise
 
 
-def _copying(module: tvm.IRModule) -> tvm.IRModule:
-    """Have a GPU copy what is a result in another shape.
+def _copying(module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
+    """Write loops for a result in another shape where TVM's virtual machine would do it.
 
-    TVM's virtual machine looks at other reshapes as views, and writes loops for these that nothing
-    orders any more: the host would run them, on memory that it cannot read.
+    It looks at such a result as a view where it can tell that there are as many elements, and at
+    most of them on a GPU; for others it writes loops that nothing orders any more: the host would
+    run a GPU's, on memory that it cannot read, and a CPU's take callers' arrays for aligned ones.
     """
     from tvm.s_tir import dlight
 
     passes = [relax.transform.LegalizeOps(), relax.transform.RewriteDataflowReshape()]
-    return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(
-        tvm.transform.Sequential(passes)(module)
-    )
+    made = tvm.transform.Sequential(passes)(module)
+    if machine.cuda:
+        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(made)
+    cpu, before = Cpu(machine.lanes, machine.registers), {g.name_hint for g in module.functions}
+    for where, function in list(made.functions.items()):
+        if isinstance(function, tirx.PrimFunc) and where.name_hint not in before:
+            made[where] = _unaligned(schedule(function, cpu))
+    return made
 
 
 def effort(kernels: int, lines: int) -> str:
@@ -184,8 +190,10 @@ def _not_direct(kernels: int, static: bool, lines: int, most: int) -> str:
 def prepared(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRModule:
     """Fuse what is element-wise, and order the loops."""
     target = machine.target()
+    # Names of one size become one name, and what compares them in a run is gone.
+    names = [] if _compares(module) else [relax.transform.CanonicalizeBindings()]
     passes = [
-        relax.transform.CanonicalizeBindings(),
+        *names,
         relax.transform.DeadCodeElimination(),
         relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),
         relax.transform.AnnotateTIROpPattern(),
@@ -207,6 +215,13 @@ def prepared(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMo
             module[where] = _unaligned(_tuned(tuning, where, before, own, calls))
     # Where a value went into two readers, its names are defined twice.
     return tirx.transform.ConvertSSA()(module)
+
+
+def _compares(module: tvm.IRModule) -> bool:
+    """Whether a run holds sizes against each other."""
+    functions = [f for f in module.functions.values() if isinstance(f, relax.Function)]
+    blocks = [b for f in functions for b in getattr(f.body, "blocks", ())]
+    return any(isinstance(b, relax.MatchCast) for block in blocks for b in block.bindings)
 
 
 def _unaligned(function: tirx.PrimFunc) -> tirx.PrimFunc:

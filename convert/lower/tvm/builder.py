@@ -81,6 +81,19 @@ class Step:
     position: int
 
 
+class Own:
+    """Names a kernel's own for open sizes: those of the graph may be computed, a parameter not."""
+
+    def __init__(self) -> None:
+        self.names: dict[Any, Any] = {}
+
+    def __call__(self, size: Size) -> Size:
+        """Return the size to write in the kernel."""
+        if isinstance(size, int):
+            return size
+        return self.names.setdefault(size, tirx.Var(f"s{len(self.names)}", "int64"))
+
+
 class Builder:
     """Writes Relax for one machine.
 
@@ -97,6 +110,7 @@ class Builder:
         self.inputs: list[Any] = []
         self.sizes: dict[str, Any] = {}
         self.counted: list[Any] = []
+        self.told: list[tuple[Any, Size]] = []
         self.current: Callable[[], ir.Node | None] = lambda: None
         self.functions = 0
         self.value: Callable[[ir.Value], Tensor]
@@ -156,6 +170,12 @@ class Builder:
                 tensor._made = relax.const(data, tensor.dtype)
         return tensor._made
 
+    def said(self, size: Size) -> Size:
+        """Return what a size that a run decides is, where that is known."""
+        if not isinstance(size, tirx.Var):
+            return size
+        return next((known for own, known in self.told if own.same_as(size)), size)
+
     # ---- operators
 
     def emit(self, made: Any) -> Tensor:
@@ -168,6 +188,10 @@ class Builder:
         if not isinstance(kind, relax.TensorType) or kind.shape is None:
             raise Refusal("the result's size depends on values", "dynamic_shape")
         dtype, shape = str(kind.dtype.dtype), tuple(map(plain, kind.shape.values))
+        said = tuple(self.said(s) for s in shape)
+        if any(a is not b for a, b in zip(said, shape, strict=True)):
+            # What has a size of another name is read only where a run finds both to be the same.
+            var, shape = self.block.match_cast(var, relax.TensorType(list(said), dtype)), said
         if not self.on_cpu and 0 in shape and all(isinstance(s, int) for s in shape):
             # Threads of a GPU cannot be cut for no elements.
             return self.const(np.zeros(shape, dtype))
@@ -243,6 +267,10 @@ class Builder:
         kept = self._follow(function, tensors, dtype)
         if kept is not None:
             return kept
+        if not all(t.is_static for t in tensors):
+            from edgeinfer.convert.lower.tvm.sizes import spread
+
+            tensors = tuple(spread(self, tensors))
         shape = broadcast([t.shape for t in tensors])
         single = [_single(t) for t in tensors]
         varying = [t for t, s in zip(tensors, single, strict=True) if s is None]

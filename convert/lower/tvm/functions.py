@@ -18,7 +18,7 @@ from typing import Any
 import onnx_ir as ir
 from tvm import relax, te, tirx
 
-from edgeinfer.convert.lower.tvm.builder import Builder, Size, Tensor, plain, same
+from edgeinfer.convert.lower.tvm.builder import Builder, Size, Tensor, plain
 from edgeinfer.convert.passes.infra import bodies
 
 
@@ -55,16 +55,6 @@ class Function:
     results: tuple[tuple[str, tuple[Size | None, ...]], ...]
 
 
-def is_result(function: Function, index: int, like: Tensor) -> bool:
-    """Whether a result is of a tensor's kind."""
-    dtype, shape = function.results[index]
-    return (
-        dtype == like.dtype
-        and len(shape) == like.rank
-        and all(a is not None and same(a, b) for a, b in zip(shape, like.shape, strict=True))
-    )
-
-
 def write(
     g: Builder,
     name: str,
@@ -74,12 +64,14 @@ def write(
     """Write a function of operators; what it gives is in memory of its own."""
     sizes: dict[Any, Any] = {}
     params = parameters(like, sizes)
-    name = title(g, name)
+    name, outer = title(g, name), g.sizes
+    g.sizes = {said: sizes[size] for said, size in outer.items() if size in sizes}
     with g.block.function(name, params, {"edgeinfer.name": name}, private=True):
         with g.block.dataflow():
             made = list(body([g.wrap(p) for p in params]))
             given = [g.block.emit_output(g.expr(fresh(g, t))) for t in made]
         g.block.emit_func_output(relax.Tuple(given))
+    g.sizes = outer
     back = {own: size for size, own in sizes.items()}
     results = tuple((t.dtype, tuple(_outer(s, back) for s in t.shape)) for t in made)
     return Function(g.block.get().get_global_var(name), results)

@@ -42,7 +42,10 @@ def _ordered(block: relax.BindingBlock, taken: set[Any]) -> relax.BindingBlock:
     for binding in block.bindings:
         made_by[binding.var] = binding
         if isinstance(binding, relax.MatchCast):
-            made_by.update({s: binding for s in _sizes_of(binding.var) if s not in taken})
+            # Where it is named again, a size is only compared.
+            for size in _sizes_of(binding.var):
+                if size not in taken:
+                    made_by.setdefault(size, binding)
     if all(isinstance(b, relax.VarBinding) for b in block.bindings):
         return block
     done: dict[Any, None] = {}
@@ -51,10 +54,11 @@ def _ordered(block: relax.BindingBlock, taken: set[Any]) -> relax.BindingBlock:
         if binding.var in done:
             return
         needed = [*relax.analysis.free_vars(binding.value)]
-        if not isinstance(binding, relax.MatchCast):
-            needed += _sizes(binding)
+        is_match = isinstance(binding, relax.MatchCast)
+        needed += _sizes_of(binding.var) if is_match else _sizes(binding)
         for value in needed:
-            if (source := made_by.get(value)) is not None and source.var not in done:
+            source = made_by.get(value)
+            if source is not None and not source.same_as(binding) and source.var not in done:
                 place(source)
         done[binding.var] = None
 

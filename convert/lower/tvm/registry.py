@@ -15,16 +15,11 @@ NUMBERS = FLOATS | INTEGERS
 BOOL = frozenset({D.BOOL})
 ALL = NUMBERS | BOOL
 
-_TURNS = (
-    "turns that only a run counts, or too many of them to write out: fix the sizes "
-    "(--input-shape), or write a Loop"
-)
-
 OPS = Registry(
     "tvm",
     dtypes=ALL,
     lacking={
-        "Scan": _TURNS,
-        "RNN": "more than 128 steps, or an open number of them",
+        "Scan": "the number of axes of a row or a result is not known",
+        "RNN": "an activation that ONNX does not have, or an open number of units",
     },
 )

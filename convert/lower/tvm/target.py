@@ -15,13 +15,14 @@ from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import with_definitions, with_known
+from edgeinfer.convert.lower.loops import as_loop
 from edgeinfer.convert.lower.rows import at_once
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.convert.lower.tvm.turns import unroll
 from edgeinfer.convert.passes import normalise
-from edgeinfer.convert.passes.infra import all_nodes
+from edgeinfer.convert.passes.infra import all_nodes, is_op
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError, UsageError
@@ -189,22 +190,33 @@ def _module_of(
 
     model = source.clone()
     SplitQuantized(_SPLIT)(model)
-    if count := sum(at_once(model, node) for node in all_nodes(model)):
-        notes.add(f"{count} Scan: all turns at once")
-        model = normalise(model).model
-    if count := unroll(model):
-        notes.add(f"{count} loops: every turn is written out")
-        model = normalise(model).model
-    if count := select(model):
-        notes.add(f"{count} If: both branches are computed, one result is taken")
-        model = normalise(model).model
+    model = _settled(model, notes)
 
     def is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
         if not where.cuda and attend.takes(node):
             return True
         return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
 
-    model = with_known(model, is_known, notes)
+    # Definitions have turns too.
+    model = _settled(with_known(model, is_known, notes), notes)
     if not where.cuda and (count := attend.mark(model)):
         notes.add(f"{count} Attention: one kernel each")
     return lower_graph(model, where, tuning)
+
+
+def _settled(model: ir.Model, notes: Notes) -> ir.Model:
+    """Write out the turns and branches that can be; what is left a run decides."""
+    if count := sum(at_once(model, node) for node in all_nodes(model)):
+        notes.add(f"{count} Scan: all turns at once")
+        model = normalise(model).model
+    if count := unroll(model):
+        notes.add(f"{count} loops: every turn is written out")
+        model = normalise(model).model
+    if count := sum(is_op(node, "Scan") and as_loop(model, node) for node in all_nodes(model)):
+        notes.add(f"{count} Scan: a Loop that reads a row in each turn")
+        model = normalise(model).model
+    if count := select(model):
+        notes.add(f"{count} If: both branches are computed, one result is taken")
+        model = normalise(model).model
+
+    return model

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.resample import keeping_ratio
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent, broadcast
 from edgeinfer.convert.lower.tflite.graph import Size, Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, NHWC, OPS
@@ -178,12 +179,10 @@ def _keeping_ratio(
     have = [x.shape[a] for a in axes]
     if None in have:
         raise Refusal("sizes must be known to keep their ratio", "dynamic_shape")
-    pairs = [(int(w), h) for w, h in zip(sizes.data.ravel(), have, strict=True) if h is not None]
-    factors = [np.float32(w) / np.float32(h) for w, h in pairs]
-    scale = float(min(factors) if policy == "not_larger" else max(factors))
-    outs = [int(np.floor(np.float32(scale) * np.float32(h) + np.float32(0.5))) for _, h in pairs]
-    rows = zip(axes, pairs, outs, spans, strict=True)
-    return [Axis(a, h, out, scale, r, out) for a, (_, h), out, r in rows]
+    before = [h for h in have if h is not None]
+    outs, scale = keeping_ratio([int(w) for w in sizes.data.ravel()], before, policy)
+    rows = zip(axes, before, outs, spans, strict=True)
+    return [Axis(a, h, out, scale, r, out) for a, h, out, r in rows]
 
 
 def _groups(axes: list[Axis]) -> list[list[Axis]]:

@@ -9,25 +9,13 @@ import numpy as np
 from tvm import te, tirx
 
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.builder import Builder, Own, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.registry import OPS
 from edgeinfer.kernels.defs import chosen as kernels
 
 _SERIAL = "a loop of one thread, and a GPU's kernels have none"
-
-
-class _Own:
-    """Names a kernel's own for open sizes: those of the graph may be computed, a parameter not."""
-
-    def __init__(self) -> None:
-        self.names: dict[Any, Any] = {}
-
-    def __call__(self, size: Any) -> Any:
-        if isinstance(size, int):
-            return size
-        return self.names.setdefault(size, tirx.Var(f"s{len(self.names)}", "int64"))
 
 
 @OPS.lower("NonZero", since=13)
@@ -39,7 +27,7 @@ def non_zero(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
         raise Refusal("a scalar", "unsupported_rank")
     size = prod(X.shape)
     flat = g.expr(reshape(g, X, (size,)))
-    kernel = kernels.places(_Own()(size), X.dtype)
+    kernel = kernels.places(Own()(size), X.dtype)
     found = g.first(*g.tir_many(kernel, [flat], [((size,), "int64"), kernels.COUNT]))
 
     def compute(places: Any, *source: Any) -> Any:
@@ -81,7 +69,7 @@ def non_max_suppression(
     batches, classes, count = scores.shape
     wanted = max_output_boxes_per_class
     known = None if wanted is not None and wanted.data is None else _item(wanted)
-    own = _Own()
+    own = Own()
     kernel = kernels.suppressed(
         own(batches), own(classes), own(count), _least(own(count), known),
         centred=bool(center_point_box), scored=score_threshold is not None,
@@ -135,7 +123,7 @@ def roi_align(
     if any(isinstance(s, int) and not s for s in X.shape):
         raise Refusal("pictures without elements")
     size = output_height, output_width
-    own = _Own()
+    own = Own()
     kernel = kernels.regions(
         tuple(map(own, X.shape)),
         own(rois.shape[0]),

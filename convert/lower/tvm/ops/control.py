@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.convert.lower.tvm import functions
+from edgeinfer.convert.lower.tvm import functions, sizes
 from edgeinfer.convert.lower.tvm.builder import Builder, Size, Tensor, same
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.registry import ALL, OPS
@@ -103,18 +103,53 @@ def loop(
         rows = [reshape(g, row, (1, *row.shape)) for row in made[len(states) :]]
         return [after, more, *made[: len(states)], *rows]
 
-    step = functions.write(g, "turn", [start, *fixed, *states], turn)
-    for index, state in enumerate(states):
-        if not functions.is_result(step, 2 + index, state):
-            raise Refusal("a state changes its type or size from turn to turn", "dynamic_shape")
-    kept = 2 + len(states)
-    if any(not isinstance(s, int) for _, shape in step.results[kept:] for s in shape):
-        raise Refusal("what turns collect has open sizes", "dynamic_shape")
-    kinds = ((kind, [int(s or 0) for s in shape[1:]]) for kind, shape in step.results[kept:])
-    collected = [g.const(np.zeros((0, *row), kind)) for kind, row in kinds]
-    turns = _Turns(g, [start, going, *fixed], states, collected, step)
+    step, like, free = _settled(g, [start, *fixed], states, turn)
+    turns = _Turns(g, [start, going, *fixed], like, step, free)
     count = None if M is None or M.data is None else int(M.data.item())
-    return turns.results(_DOUBLED if count is None else max(count, 1).bit_length())
+    return turns.results(states, _DOUBLED if count is None else max(count, 1).bit_length())
+
+
+def _settled(
+    g: Builder,
+    head: list[Tensor],
+    states: list[Tensor],
+    turn: Callable[[list[Tensor]], Sequence[Tensor]],
+) -> tuple[functions.Function, list[Tensor], list[Size]]:
+    """Write a turn in which the sizes that it changes are open.
+
+    Returns:
+        The turn, what its states are like, and which sizes of them are open.
+    """
+    like, free = list(states), list[Size]()
+    while True:
+        step = functions.write(g, "turn", [*head, *like], turn)
+        changed = False
+        for index, state in enumerate(like):
+            dtype, shape = step.results[2 + index]
+            if dtype != state.dtype or len(shape) != state.rank:
+                raise Refusal("a state changes its type or rank from turn to turn", "dynamic_shape")
+            own = list(state.shape)
+            for axis, (before, after) in enumerate(zip(state.shape, shape, strict=True)):
+                if not _is_in(before, free) and (after is None or not same(before, after)):
+                    own[axis] = g.count()
+                    free.append(own[axis])
+                    changed = True
+            like[index] = Tensor(state.dtype, tuple(own))
+        if not changed:
+            return step, like, free
+
+
+def _is_in(size: Size, sizes: Sequence[Size]) -> bool:
+    return any(size is other for other in sizes)
+
+
+def _nothing(g: Builder, dtype: str, shape: Sequence[Size | None]) -> Tensor:
+    """Return no rows; of sizes that only a turn tells there are none either."""
+    full = (0, *(0 if s is None else s for s in shape[1:]))
+    if all(isinstance(s, int) for s in full):
+        return g.const(np.zeros(full, dtype))
+    zero = tirx.const(0, dtype)
+    return g.te(lambda: te.compute(full, lambda *i: zero, name="nothing"), name="nothing")
 
 
 def _as_declared(g: Builder, value: ir.Value, number: Tensor) -> Tensor:
@@ -134,25 +169,31 @@ class _Turns:
         g: Builder,
         head: list[Tensor],
         states: list[Tensor],
-        collected: list[Tensor],
         step: functions.Function,
+        free: Sequence[Size],
     ) -> None:
-        self.g, self.head, self.states, self.step = g, head, states, step
-        self.collected = collected
-        open_ = [Tensor(t.dtype, (g.count(), *t.shape[1:])) for t in collected]
+        self.g, self.head, self.step = g, head, step
+        self.states = [[None if _is_in(s, free) else s for s in t.shape] for t in states]
+        self.rows = [
+            (dtype, [None if _is_in(s, free) else s for s in shape])
+            for dtype, shape in step.results[2 + len(states) :]
+        ]
+        open_ = [
+            Tensor(dtype, (g.count(), *(g.count() if s is None else s for s in shape[1:])))
+            for dtype, shape in self.rows
+        ]
         self.like = [*head, *states, *open_]
         self.moved = [0, 1, *range(len(head), len(self.like))]
 
-    def results(self, doubled: int) -> tuple[Tensor, ...]:
+    def results(self, states: Sequence[Tensor], doubled: int) -> tuple[Tensor, ...]:
         """Call the function of so many turns; return states and what was collected."""
         g = self.g
         turns = self._if_it_goes_on(self._next())
         for _ in range(doubled):
             turns = self._if_it_goes_on(self._twice(turns))
-        whole = [*self.head, *self.states, *self.collected]
+        whole = [*self.head, *states, *(_nothing(g, *row) for row in self.rows)]
         made = g.block.emit(functions.call(self._apart(turns), [g.expr(t) for t in whole]))
-        shapes = [list(t.shape) for t in self.states]
-        shapes += [[None, *t.shape[1:]] for t in self.collected]
+        shapes = [*self.states, *([None, *shape[1:]] for _, shape in self.rows)]
         return tuple(functions.item(g, made, 2 + i, shape) for i, shape in enumerate(shapes))
 
     def _next(self) -> Any:
@@ -162,12 +203,12 @@ class _Turns:
         def body(p: list[Any]) -> Any:
             given = [p[0], *p[2:first]]
             made = g.block.emit(functions.call(self.step.where, given))
-            values = [
-                g.block.emit(relax.TupleGetItem(made, i)) for i in range(len(self.step.results))
-            ]
             kept = 2 + len(self.states)
-            for index, before in enumerate(p[first:], kept):
-                values[index] = g.expr(_joined(g, g.wrap(before), g.wrap(values[index])))
+            values = [g.block.emit(relax.TupleGetItem(made, i)) for i in range(kept)]
+            for index, (before, (_, shape)) in enumerate(zip(p[first:], self.rows, strict=True)):
+                told = [s if isinstance(s, int) else None for s in shape]
+                row = functions.item(g, made, kept + index, told)
+                values.append(g.expr(_joined(g, g.wrap(before), row)))
             return relax.Tuple(values)
 
         return functions.write_plain(g, "next", self.like, body)
@@ -200,12 +241,31 @@ class _Turns:
 
 
 def _joined(g: Builder, before: Tensor, row: Tensor) -> Tensor:
+    """Append a row, which has the sizes of those that there are."""
+    shape = (before.shape[0] + 1, *row.shape[1:])
+    if not all(same(a, b) for a, b in zip(before.shape[1:], row.shape[1:], strict=True)):
+        shape = _checked(g, before, row)
+
     def compute(a: Any, b: Any) -> Any:
         def element(index: Any, *rest: Any) -> Any:
             zero = tirx.const(0, "int64")
             old = tirx.Cast("int64", index) < tirx.Cast("int64", a.shape[0])
             return tirx.if_then_else(old, a(index, *rest), b(zero, *rest))
 
-        return te.compute((a.shape[0] + 1, *a.shape[1:]), element, name="joined")
+        return te.compute(shape, element, name="joined")
 
     return g.te(compute, before, row, name="joined")
+
+
+def _checked(g: Builder, before: Tensor, row: Tensor) -> tuple[Size, ...]:
+    """Sizes with one row more; before the first row there was nothing to compare it with."""
+    count = row.rank - 1
+
+    def make(size: Callable[[int], Any]) -> sizes.Decision:
+        none = tirx.EQ(size(0), tirx.const(0, "int64"))
+        alike = [tirx.EQ(size(1 + i), size(1 + count + i)) for i in range(count)]
+        own = [size(1 + count + i) for i in range(count)]
+        return [size(0) + 1, *own], tirx.Or(none, tirx.all(*alike))
+
+    told = sizes.values(g, [*before.shape, *row.shape[1:]])
+    return sizes.decided(g, [told], make, [None, *row.shape[1:]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -11,11 +11,12 @@ import onnx_ir as ir
 from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.registry import Const, Refusal
-from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm import sizes
+from edgeinfer.convert.lower.tvm.builder import Builder, Own, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, larger, smaller
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape, transpose
 from edgeinfer.convert.lower.tvm.registry import NUMBERS, OPS
-from edgeinfer.kernels.defs import chosen
+from edgeinfer.kernels.defs import chosen, running
 from edgeinfer.kernels.defs.math import is_nan
 
 
@@ -147,9 +148,9 @@ def _gathered_updates(
 
     def hit(places: Any, index: Sequence[Any], k: Any) -> tuple[Any, list[Any]]:
         """Whether an update is for an element, and a place at which there surely is one."""
-        sizes = places.shape
-        inside = [i < s for a, (i, s) in enumerate(zip(index, sizes, strict=True)) if a != at]
-        own = [tirx.min(i, s - 1) for i, s in zip(index, sizes, strict=True)]
+        shape = places.shape
+        inside = [i < s for a, (i, s) in enumerate(zip(index, shape, strict=True)) if a != at]
+        own = [tirx.min(i, s - 1) for i, s in zip(index, shape, strict=True)]
         own[at] = k
         place = places(*own).astype("int64")
         size = data.shape[at]
@@ -214,15 +215,15 @@ def scatter_nd(
     if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
         raise Refusal(f"reduction {reduction!r} of {data.dtype}")
     depth = indices.shape[-1]
-    if not isinstance(depth, int) or not all(isinstance(s, int) for s in data.shape[:depth]):
-        raise Refusal("open sizes", "dynamic_shape")
-    sizes = np.asarray(data.shape[:depth], np.int64)
-    if indices.data is None:
-        places = g.map(inside, convert(g, indices, "int64"), g.const(sizes))
+    if not isinstance(depth, int):
+        raise Refusal("an open number of axes", "dynamic_shape")
+    lengths = sizes.values(g, data.shape[:depth])
+    if indices.data is None or lengths.data is None:
+        places = g.map(inside, convert(g, indices, "int64"), lengths)
     else:
         known = np.asarray(indices.data)
-        known = np.where(known < 0, known + sizes, known).astype(np.int64)
-        if (known < 0).any() or (known >= sizes).any():
+        known = np.where(known < 0, known + lengths.data, known).astype(np.int64)
+        if (known < 0).any() or (known >= lengths.data).any():
             raise Refusal("a place outside of the tensor")
         places = g.const(known)
     return g.op(relax.op.scatter_nd, data, places, updates, reduction=_REDUCTIONS[reduction])
@@ -276,11 +277,20 @@ def _running(
 ) -> Tensor:
     at = int(axis.array.reshape(-1)[0]) % x.rank
     size = x.shape[at]
+    if g.on_cpu:
+        own = Own()
+        shape = (prod(x.shape[:at]), size, prod(x.shape[at + 1 :]))
+        kernel = running.running(
+            (own(shape[0]), own(size), own(shape[2])), x.dtype,
+            product=kind == "prod", exclusive=exclusive, reverse=reverse,
+        )  # fmt: skip
+        made = g.tir(kernel, [g.expr(reshape(g, x, shape))], shape, x.dtype)
+        return reshape(g, g.wrap(made), x.shape)
     wide = "float32" if x.dtype == "float16" else x.dtype
     nothing = tirx.const(0 if kind == "sum" else 1, wide)
     reducer = te.sum if kind == "sum" else _COMBINED["mul"][0]
     if not isinstance(size, int) or size > 4096:
-        raise Refusal("a long or open axis", "dynamic_shape")
+        raise Refusal("a long or open axis on a GPU", "dynamic_shape")
 
     def compute(data: Any) -> Any:
         k = te.reduce_axis((0, size), "k")
@@ -339,11 +349,24 @@ def _best(g: Builder, x: Tensor, at: int, count: int, largest: bool) -> Tensor:
     return transpose(g, made, tuple(order.index(a) for a in range(x.rank)))
 
 
+def _wanted(g: Builder, x: Tensor, given: Tensor, at: int) -> Any:
+    """How many elements are wanted of an axis, which has as many."""
+    numbers, size = sizes.known(given), x.shape[at]
+    if numbers is not None and isinstance(size, int):
+        return numbers[0]
+
+    def make(count: Callable[[int], Any], length: Callable[[int], Any]) -> sizes.Decision:
+        return [count(0)], count(0) <= length(0)
+
+    said = sizes.expected(g, x.rank)[at]
+    return sizes.decided(g, [given, sizes.values(g, [size])], make, [said])[0]
+
+
 @OPS.lower("TopK", since=11, dtypes=_SORTED)
 def top_k(
     g: Builder,
     X: Tensor,  # noqa: N803
-    K: Const,  # noqa: N803
+    K: Tensor,  # noqa: N803
     *,
     axis: int = -1,
     largest: int = 1,
@@ -354,15 +377,15 @@ def top_k(
     NaN counts as more than infinity: places need one order of all that there may be.
     """
     at = axis % X.rank
-    size, count = X.shape[at], int(K.array.reshape(-1)[0])
-    if not isinstance(size, int) or (size > _COMPARED and not g.on_cpu):
-        raise Refusal("an open axis, or on a GPU a long one", "dynamic_shape")
-    if size > _COMPARED and count and X.is_static:
+    size, count = X.shape[at], _wanted(g, X, K, at)
+    if not g.on_cpu and (not isinstance(size, int) or size > _COMPARED):
+        raise Refusal("an open or long axis on a GPU", "dynamic_shape")
+    if isinstance(count, int) and count and X.is_static and size > _COMPARED:
         place = _best(g, X, at, count, bool(largest))
         return gather_elements(g, X, place, axis=at), place
 
     def ranks(data: Any) -> Any:
-        k = te.reduce_axis((0, size), "k")
+        k = te.reduce_axis((0, data.shape[at]), "k")
 
         def element(*index: Any) -> Any:
             mine, other = data(*index), data(*index[:at], k, *index[at + 1 :])
@@ -382,7 +405,7 @@ def top_k(
     shape = (*X.shape[:at], count, *X.shape[at + 1 :])
 
     def places(order: Any) -> Any:
-        k = te.reduce_axis((0, size), "k")
+        k = te.reduce_axis((0, order.shape[at]), "k")
         zero = tirx.const(0, "int64")
 
         def element(*index: Any) -> Any:

@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.tvm.fuse import Loops, waiting
 from edgeinfer.convert.lower.tvm.narrow import fits, multiplied
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.tvm.sizes import alike, spread
 from edgeinfer.convert.lower.tvm.tuned import title_of
 from edgeinfer.kernels.defs import gemm
 
@@ -55,6 +56,7 @@ def _with_shape(g: Builder, x: Tensor, shape: tuple[Any, ...]) -> Tensor:
 
 def product(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Multiply (..., M, K) by (..., K, N)."""
+    b = alike(g, b, [None] * (b.rank - 2) + [a.shape[-1], None])
     usable = a.is_static and b.is_static and prod(a.shape) and prod(b.shape)
     w, count = b.blocks, prod(a.shape[:-1]) if usable else 0
     if w is not None and w.turned and a.dtype == "float32" and fits(g, w, count):
@@ -145,6 +147,7 @@ def _spread(g: Builder, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _plain(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    a, b = spread(g, [a, b], inner=2)
     batch = broadcast([a.shape[:-2], b.shape[:-2]])
     rank = len(batch)
 
@@ -218,29 +221,33 @@ def transpose(g: Builder, x: Tensor, perm: tuple[int, ...]) -> Tensor:
 def einsum(g: Builder, *Inputs: Tensor, equation: str) -> Tensor:  # noqa: N803
     """A sum of products over named axes."""
     labels, out = parse(equation, [t.rank for t in Inputs])
-    sizes: dict[str, Any] = {}
+    full: dict[str, Any] = {}
     for names, tensor in zip(labels, Inputs, strict=True):
         for name, size in zip(names, tensor.shape, strict=True):
-            if sizes.get(name, 1) == 1:
-                sizes[name] = size
-    summed = [n for n in sizes if n not in out]
+            if full.get(name, 1) == 1:
+                full[name] = size
+    summed = [n for n in full if n not in out]
+    given = [
+        alike(g, t, [s if s == 1 else full[n] for n, s in zip(names, t.shape, strict=True)])
+        for names, t in zip(labels, Inputs, strict=True)
+    ]
 
     def compute(*tensors: Any) -> Any:
-        axes = {n: te.reduce_axis((0, sizes[n]), f"r{i}") for i, n in enumerate(summed)}
+        axes = {n: te.reduce_axis((0, full[n]), f"r{i}") for i, n in enumerate(summed)}
 
         def element(*index: Any) -> Any:
             at = {**axes, **dict(zip(out, index, strict=True))}
             value = None
-            for names, tensor, source in zip(labels, tensors, Inputs, strict=True):
+            for names, tensor, source in zip(labels, tensors, given, strict=True):
                 own = [
-                    tirx.const(0, "int64") if s == 1 and sizes[n] != 1 else at[n]
+                    tirx.const(0, "int64") if s == 1 and full[n] != 1 else at[n]
                     for n, s in zip(names, source.shape, strict=True)
                 ]
                 one = tensor(*own)
                 value = one if value is None else value * one
             return te.sum(value, axis=list(axes.values())) if axes else value
 
-        return te.compute(tuple(sizes[n] for n in out), element, name="einsum")
+        return te.compute(tuple(full[n] for n in out), element, name="einsum")
 
     g.naive.append("einsum")
-    return g.te(compute, *Inputs, name="einsum")
+    return g.te(compute, *given, name="einsum")

@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import floor
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from tvm import te, tirx
 
 from edgeinfer.convert.lower import resample
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.registry import OPS
+from edgeinfer.convert.lower.tvm.ops.arith import convert
+from edgeinfer.convert.lower.tvm.registry import ALL, OPS
 
-_KINDS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.UINT8, ir.DataType.INT8})
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """What happens along one axis.
+
+    Attributes:
+        index: of the axis.
+        size: before.
+        out: after.
+        scale: None where it is the ratio of the sizes.
+        roi: start and end in normalised coordinates.
+    """
+
+    index: int
+    size: int
+    out: int
+    scale: float | None
+    roi: tuple[float, float]
+
+    @property
+    def ratio(self) -> float:
+        """The scale that coordinates are computed with."""
+        return float(np.float32(self.out / self.size)) if self.scale is None else self.scale
 
 
-@OPS.lower("Resize", since=19, dtypes=_KINDS)
+@OPS.lower("Resize", since=19, dtypes=ALL)
 def resize(
     g: Builder,
     X: Tensor,  # noqa: N803
@@ -36,9 +59,7 @@ def resize(
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:
     """Nearest, linear or cubic."""
-    if keep_aspect_ratio_policy != "stretch":
-        raise Refusal(f"keep_aspect_ratio_policy {keep_aspect_ratio_policy!r}")
-    if mode != "nearest" and X.dtype not in ("float32", "float64"):
+    if mode != "nearest" and not X.dtype.startswith("float"):
         raise Refusal(f"mode {mode!r} of {X.dtype}", "unsupported_dtype")
     how = resample.How(
         mode,
@@ -49,59 +70,96 @@ def resize(
         bool(antialias),
     )
     along = [a % X.rank for a in axes] if axes is not None else list(range(X.rank))
-    if coordinate_transformation_mode == "tf_crop_and_resize":
-        raise Refusal("tf_crop_and_resize")
-    result = X
-    for i, axis in enumerate(along):
-        size = X.shape[axis]
-        scale = _scale(scales, sizes, i, size)
-        if scale == 1:
+    planned = _plan(X, along, roi, scales, sizes, keep_aspect_ratio_policy)
+    crops = how.transform == "tf_crop_and_resize"
+    wide = mode != "nearest" and X.dtype == "float16"
+    result = convert(g, X, "float32") if wide else X
+    masks = []
+    for axis in planned:
+        if not crops and axis.ratio == 1 and axis.out == axis.size:
+            continue
+        if how.transform == "align_corners" and _is_ambiguous(axis):
+            raise Refusal("align_corners with a scale that gives no whole size: engines disagree")
+        found = resample.taps(how, axis.size, axis.out, axis.ratio, axis.roi)
+        masks += [(axis.index, found.outside)] if crops else []
+        result = _summed(g, result, axis, found)
+    return convert(g, _outside(g, result, masks, extrapolation_value), X.dtype)
+
+
+def _is_ambiguous(axis: _Axis) -> bool:
+    # The standard's reference divides by the exact product less one, ONNX Runtime by the size.
+    return axis.scale is not None and axis.out != float(np.float32(axis.scale) * axis.size)
+
+
+def _plan(
+    x: Tensor,
+    axes: list[int],
+    roi: Const | None,
+    scales: Const | None,
+    sizes: Const | None,
+    policy: str,
+) -> list[_Axis]:
+    """Return the axes that have other sizes; what only a run knows has a definition."""
+    given = roi.array.ravel().tolist() if roi is not None and roi.array.size else None
+    factors = None if scales is None or not scales.array.size else scales.array.ravel().tolist()
+    planned = []
+    for k, axis in enumerate(axes):
+        size, span = x.shape[axis], (0.0, 1.0)
+        if factors is not None and factors[k] == 1 and given is None:
             continue
         if not isinstance(size, int):
             raise Refusal("an open size", "dynamic_shape")
-        given = sizes is not None and sizes.array.size
-        out = int(sizes.array[i]) if sizes is not None and given else int(np.floor(size * scale))
-        if coordinate_transformation_mode == "align_corners" and out != size * scale and not given:
-            raise Refusal("align_corners with a scale that gives no whole size: engines disagree")
-        result = _axis(g, result, axis, resample.taps(how, size, out, scale))
-    return result
+        if given is not None:
+            span = given[k], given[k + len(axes)]
+        if factors is not None:
+            out = floor(np.float32(size) * np.float32(factors[k]))
+            planned.append(_Axis(axis, size, out, factors[k], span))
+        elif sizes is not None:
+            planned.append(_Axis(axis, size, int(sizes.array.ravel()[k]), None, span))
+        else:
+            raise Refusal("neither scales nor sizes")
+    if factors is not None or policy == "stretch":
+        return planned
+    wanted, have = [a.out for a in planned], [a.size for a in planned]
+    outs, scale = resample.keeping_ratio(wanted, have, policy)
+    return [replace(a, out=out, scale=scale) for a, out in zip(planned, outs, strict=True)]
 
 
-def _scale(scales: Const | None, sizes: Const | None, i: int, size: Any) -> float:
-    if scales is not None and scales.array.size:
-        return float(scales.array[i])
-    if sizes is None or not isinstance(size, int):
-        raise Refusal("an open size", "dynamic_shape")
-    return float(np.float32(int(sizes.array[i]) / size))
-
-
-def _axis(g: Builder, x: Tensor, axis: int, t: resample.Taps) -> Tensor:
+def _summed(g: Builder, x: Tensor, axis: _Axis, t: resample.Taps) -> Tensor:
     """Sum the taps of one axis."""
-    out, count = t.source.shape
-    shape = (*x.shape[:axis], out, *x.shape[axis + 1 :])
-    source = g.const(t.source.astype(np.int32))
-    weights = g.const(t.weights.astype(x.dtype if x.dtype.startswith("float") else "float32"))
+    at, (out, count) = axis.index, t.source.shape
+    shape = (*x.shape[:at], out, *x.shape[at + 1 :])
+    kind = x.dtype if x.dtype.startswith("float") else "float32"
     plain = count == 1 and bool(np.all(t.weights == 1))
+    weights = [] if plain else [g.const(t.weights.astype(kind))]
 
     def compute(data: Any, places: Any, *factors: Any) -> Any:
         def element(*index: Any) -> Any:
             value: Any = None
             for tap in range(count):
                 k = tirx.const(tap, "int64")
-                at = places(index[axis], k).astype("int64")
-                one = data(*index[:axis], at, *index[axis + 1 :])
-                one = one if plain else one * factors[0](index[axis], k)
+                place = places(index[at], k).astype("int64")
+                one = data(*index[:at], place, *index[at + 1 :])
+                one = one * factors[0](index[at], k) if factors else one
                 value = one if value is None else value + one
             return value
 
         return te.compute(shape, element, name="resize")
 
-    if plain:
-        return g.te(compute, x, source, name="resize")
-    return g.te(compute, x, source, weights, name="resize")
+    return g.te(compute, x, g.const(t.source.astype(np.int32)), *weights, name="resize")
 
 
-@OPS.lower("Upsample", since=9, dtypes=_KINDS)
+def _outside(g: Builder, x: Tensor, masks: list[tuple[int, Any]], value: float) -> Tensor:
+    """Put a value where what was cut out lies beyond the picture."""
+    for axis, mask in masks:
+        if mask.any():
+            form = [-1 if a == axis else 1 for a in range(x.rank)]
+            beyond, fill = g.const(mask.reshape(form)), g.const(np.asarray(value, x.dtype))
+            x = g.map(tirx.Select, beyond, fill, x)
+    return x
+
+
+@OPS.lower("Upsample", since=9, dtypes=ALL)
 def upsample(g: Builder, X: Tensor, scales: Const, *, mode: str = "nearest") -> Tensor:  # noqa: N803
     """``Resize`` as it was."""
     return resize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from tvm import relax, sym, te, tirx
 
 from edgeinfer.convert.lower.registry import Const, Refusal
-from edgeinfer.convert.lower.tvm.builder import Builder, Tensor, broadcast
+from edgeinfer.convert.lower.tvm import sizes
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor, broadcast, same
 from edgeinfer.convert.lower.tvm.ops.arith import dtype_name
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape, transpose
 from edgeinfer.convert.lower.tvm.registry import ALL, NUMBERS, OPS
@@ -22,27 +24,62 @@ def product(sizes: Sequence[Any]) -> Any:
 
 
 @OPS.lower("Reshape", since=14)
-def reshape_(g: Builder, data: Tensor, shape: Const, *, allowzero: int = 0) -> Tensor:
+def reshape_(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
     """The same elements in other sizes."""
-    wanted = [int(s) for s in shape.array.reshape(-1)]
-    sizes: list[Any] = [
+    wanted = sizes.known(shape)
+    if wanted is None:
+        return reshape(g, data, _target(g, data, shape, allowzero))
+    full: list[Any] = [
         data.shape[i] if s == 0 and not allowzero else s for i, s in enumerate(wanted)
     ]
     if -1 in wanted:
         place = wanted.index(-1)
-        rest = sizes[:place] + sizes[place + 1 :]
-        sizes[place] = _rest(data.shape, rest)
-    return reshape(g, data, tuple(sizes))
+        rest = _rest(data.shape, full[:place] + full[place + 1 :])
+        if rest is None:
+            return reshape(g, data, _target(g, data, shape, allowzero))
+        full[place] = rest
+    elif not _surely(data.shape, full):
+        return reshape(g, data, _target(g, data, shape, allowzero))
+    return reshape(g, data, tuple(full))
+
+
+def _surely(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    """Whether two shapes have as many elements, or differ in numbers, which is told later."""
+    numbers = all(isinstance(size, int) for size in (*before, *after))
+    return numbers or same(product(before), product(after))
+
+
+def _target(g: Builder, data: Tensor, shape: Tensor, allowzero: int) -> tuple[Any, ...]:
+    """Have a run compute a target of which 0 keeps a size and one -1 takes what is left."""
+    count = sizes.count_of(shape)
+
+    def make(wanted: Callable[[int], Any], had: Callable[[int], Any]) -> sizes.Decision:
+        one, zero, none = (tirx.const(v, "int64") for v in (1, 0, -1))
+        total = prod((had(i) for i in range(data.rank)), start=one)
+        given = [wanted(i) for i in range(count)]
+        if not allowzero:
+            given = [
+                tirx.Select(tirx.EQ(v, zero), had(i) if i < data.rank else none - one, v)
+                for i, v in enumerate(given)
+            ]
+        left = [tirx.EQ(v, none) for v in given]
+        others = prod((tirx.Select(t, one, v) for t, v in zip(left, given, strict=True)), start=one)
+        rest = tirx.floordiv(total, tirx.Max(others, one))
+        full = [tirx.Select(t, rest, v) for t, v in zip(left, given, strict=True)]
+        return full, tirx.EQ(prod(full, start=one), total)
+
+    operands = [shape, sizes.values(g, data.shape)]
+    return sizes.decided(g, operands, make, sizes.expected(g, count))
 
 
 def _rest(all_sizes: Sequence[Any], rest: Sequence[Any]) -> Any:
-    """What one axis must be for the number of elements to stay."""
+    """What one axis must be for the number of elements to stay; None where only a run knows."""
     top, bottom = list(all_sizes), []
     for size in rest:
         if not isinstance(size, int):
             found = next((i for i, t in enumerate(top) if t is size), None)
             if found is None:
-                raise Refusal("a size that is not known", "dynamic_shape")
+                return None
             del top[found]
         else:
             bottom.append(size)
@@ -64,11 +101,11 @@ def _rest(all_sizes: Sequence[Any], rest: Sequence[Any]) -> Any:
 
 
 def _divided(size: Any, by: int) -> Any:
-    """An open size over a number that it is a multiple of, such as 5 n over 5."""
+    """An open size over a number that it is a multiple of, such as 5 n over 5; else None."""
     analyzer = sym.Analyzer()
     left = analyzer.simplify(tirx.floormod(size, by))
     if not (isinstance(left, tirx.IntImm) and int(left) == 0):
-        raise Refusal("a size that is not known", "dynamic_shape")
+        return None
     return analyzer.simplify(tirx.floordiv(size, by))
 
 
@@ -88,6 +125,7 @@ def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
             raise Refusal("no axes, and open sizes", "dynamic_shape")
     else:
         gone = {int(a) % data.rank for a in axes.array.reshape(-1)}
+        data = sizes.alike(g, data, [1 if a in gone else None for a in range(data.rank)])
     return reshape(g, data, tuple(s for a, s in enumerate(data.shape) if a not in gone))
 
 
@@ -107,54 +145,97 @@ def transpose_(g: Builder, data: Tensor, *, perm: Sequence[int] | None = None) -
 
 
 @OPS.lower("Expand", since=13)
-def expand(g: Builder, input: Tensor, shape: Const) -> Tensor:
+def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
     """Repeated along axes of size 1."""
-    wanted = tuple(int(s) for s in shape.array.reshape(-1))
-    sizes = broadcast([input.shape, wanted])
-    if input.data is not None:
-        return g.const(np.broadcast_to(input.data, sizes))
-    return g.emit(relax.op.broadcast_to(g.expr(input), list(sizes)))
+    wanted = _counts(g, shape)
+    rank = max(input.rank, len(wanted))
+    full = sizes.common(g, [input.shape, wanted], sizes.expected(g, rank))
+    x = sizes.repeated(g, input, full)
+    made = [g.said(full.get(place - len(wanted), size)) for place, size in enumerate(wanted)]
+    whole = broadcast([x.shape, made])
+    if x.data is not None and all(isinstance(size, int) for size in whole):
+        return g.const(np.broadcast_to(x.data, whole))
+    return g.emit(relax.op.broadcast_to(g.expr(x), list(whole)))
+
+
+def _counts(g: Builder, given: Tensor) -> tuple[Any, ...]:
+    """Numbers that a tensor holds, as sizes without a name."""
+    known = sizes.known(given)
+    if known is not None:
+        return tuple(known)
+    count = sizes.count_of(given)
+    return sizes.decided(g, [given], lambda v: ([v(i) for i in range(count)], None), [None] * count)
 
 
 @OPS.lower("Shape", since=21)
 def shape_(g: Builder, data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
-    """The sizes, where they are fixed."""
-    sizes = data.shape[start:end]
-    if not all(isinstance(s, int) for s in sizes):
-        raise Refusal("an open size as a value", "dynamic_shape")
-    return g.const(np.asarray(sizes, np.int64))
+    """The sizes."""
+    return sizes.values(g, data.shape[start:end])
 
 
 @OPS.lower("Size", since=21)
 def size_(g: Builder, data: Tensor) -> Tensor:
-    """The number of elements, where it is fixed."""
-    if not data.is_static:
-        raise Refusal("an open size as a value", "dynamic_shape")
-    return g.const(np.asarray(prod(data.shape), np.int64))
+    """The number of elements."""
+    return reshape(g, sizes.values(g, [prod(data.shape)]), ())
 
 
 @OPS.lower("ConstantOfShape", since=21)
-def constant_of_shape(g: Builder, input: Const, *, value: Any = None) -> Tensor:
+def constant_of_shape(g: Builder, input: Tensor, *, value: Any = None) -> Tensor:
     """One value everywhere."""
-    item = np.zeros(1, np.float32) if value is None else np.asarray(value)
-    shape = tuple(int(s) for s in input.array.reshape(-1))
-    return g.const(np.full(shape, item.reshape(-1)[0], item.dtype))
+    item = (np.zeros(1, np.float32) if value is None else np.asarray(value)).reshape(-1)[0]
+    shape = sizes.asked(g, input)
+    if all(isinstance(size, int) for size in shape):
+        return g.const(np.full(shape, item, item.dtype))
+    fill = g.const(np.asarray(item))
+    return g.te(lambda v: te.compute(shape, lambda *i: v(), name="filled"), fill, name="filled")
 
 
 @OPS.lower("Range", since=11, dtypes=NUMBERS)
-def range_(g: Builder, start: Const, limit: Const, delta: Const) -> Tensor:
-    """Evenly spaced numbers, known now."""
-    first, stop, step = (c.array.reshape(-1)[0] for c in (start, limit, delta))
-    return g.const(np.arange(first, stop, step, dtype=start.array.dtype))
+def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    """Evenly spaced numbers."""
+    ends = (start, limit, delta)
+    if all(t.data is not None for t in ends):
+        first, stop, step = (np.asarray(t.data).reshape(-1)[0] for t in ends)
+        return g.const(np.arange(first, stop, step, dtype=start.dtype))
+    (count,) = sizes.asked(g, g.map(partial(_number, start.dtype), *(_one(g, t) for t in ends)))
+
+    def compute(first: Any, step: Any) -> Any:
+        zero = tirx.const(0, "int64")
+        return te.compute(
+            (count,), lambda i: first(zero) + i.astype(start.dtype) * step(zero), name="range"
+        )
+
+    return g.te(compute, _one(g, start), _one(g, delta), name="range")
+
+
+def _one(g: Builder, x: Tensor) -> Tensor:
+    return reshape(g, x, (1,))
+
+
+def _number(dtype: str, first: Any, limit: Any, step: Any) -> Any:
+    """How many steps there are before a limit; no step at all is none that a run accepts."""
+    stands = tirx.EQ(step, tirx.const(0, dtype))
+    safe = tirx.Select(stands, tirx.const(1, dtype), step)
+    if dtype.startswith("float"):
+        count = tirx.ceil((limit - first).astype("float64") / safe.astype("float64"))
+        count = count.astype("int64")
+    else:
+        zero = tirx.const(0, "int64")
+        apart = first.astype("int64") - limit.astype("int64")
+        count = zero - tirx.floordiv(apart, safe.astype("int64"))
+    return tirx.Select(stands, tirx.const(-1, "int64"), tirx.Max(count, tirx.const(0, "int64")))
 
 
 @OPS.lower("Tile", since=13)
-def tile(g: Builder, input: Tensor, repeats: Const) -> Tensor:
+def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
     """The whole repeated along each axis."""
-    times = [int(r) for r in repeats.array.reshape(-1)]
-    if input.data is not None:
+    times = sizes.known(repeats)
+    if times is None:
+        shape = _multiples(g, input, repeats)
+    elif input.data is not None:
         return g.const(np.tile(input.data, times))
-    shape = tuple(s * t for s, t in zip(input.shape, times, strict=True))
+    else:
+        shape = tuple(s * t for s, t in zip(input.shape, times, strict=True))
 
     def compute(data: Any) -> Any:
         def element(*index: Any) -> Any:
@@ -163,6 +244,14 @@ def tile(g: Builder, input: Tensor, repeats: Const) -> Tensor:
         return te.compute(shape, element, name="tile")
 
     return g.te(compute, input, name="tile")
+
+
+def _multiples(g: Builder, x: Tensor, repeats: Tensor) -> tuple[Any, ...]:
+    def make(times: Callable[[int], Any], had: Callable[[int], Any]) -> sizes.Decision:
+        return [had(i) * times(i) for i in range(x.rank)], None
+
+    operands = [repeats, sizes.values(g, x.shape)]
+    return sizes.decided(g, operands, make, sizes.expected(g, x.rank))
 
 
 @OPS.lower("DepthToSpace", since=13)
@@ -191,17 +280,28 @@ def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DC
 @OPS.lower("EyeLike", since=22)
 def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     """Ones on a diagonal."""
-    if not input.is_static:
-        raise Refusal("an open size", "dynamic_shape")
     kind = input.dtype if dtype is None else dtype_name(dtype)
-    return g.const(np.eye(input.shape[0], input.shape[1], k=k, dtype=np.dtype(kind)))
+    if input.is_static:
+        return g.const(np.eye(input.shape[0], input.shape[1], k=k, dtype=np.dtype(kind)))
+
+    def compute(data: Any) -> Any:
+        def element(row: Any, column: Any) -> Any:
+            hit = tirx.EQ(row.astype("int64") + k, column.astype("int64"))
+            return tirx.Select(hit, tirx.const(1, kind), tirx.const(0, kind))
+
+        return te.compute(data.shape, element, name="eye")
+
+    return g.te(compute, input, name="eye")
 
 
 @OPS.lower("OneHot", since=11, dtypes=ALL)
-def one_hot(g: Builder, indices: Tensor, depth: Const, values: Tensor, *, axis: int = -1) -> Tensor:
+def one_hot(
+    g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1
+) -> Tensor:
     """One value where the index says, another elsewhere."""
-    count = int(depth.array.reshape(-1)[0])
     at = axis % (indices.rank + 1)
+    said = sizes.expected(g, indices.rank + 1)[at]
+    (count,) = sizes.known(depth) or sizes.decided(g, [depth], lambda v: ([v(0)], None), [said])
     shape = (*indices.shape[:at], count, *indices.shape[at:])
 
     def compute(places: Any, pair: Any) -> Any:

@@ -97,9 +97,9 @@ def test_a_branch_whose_size_the_data_decides(tmp_path: Path) -> None:
         (
             "(int64 n, float[k] x) => (float[m] y) <bool t = {1}> { y = Loop(n, t, x)"
             " <body = b (int64 i, bool c, float[p] v) => (bool d, float[q] w)"
-            " { d = Identity(c) w = Concat<axis=0>(v, v) }> }",
+            " <int64[1] a = {0}> { d = Identity(c) w = Unsqueeze(v, a) }> }",
             "x86-64-v3",
-            "changes its type or size from turn to turn",
+            "changes its type or rank from turn to turn",
         ),
     ],
 )

@@ -1,0 +1,261 @@
+"""Sizes that a run decides: written into small tensors of integers, and read from them.
+
+What is read is held against what shape inference says of it, so that sizes which are one size have
+one name; a run in which they differ ends in an error, and never reads beyond a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from tvm import relax, te, tirx
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Size, Tensor, at, plain, same
+from edgeinfer.kernels.defs.chosen import listed
+
+_GPU = "sizes that a run decides, which were never run on a GPU"
+
+Decision = tuple[Sequence[Any], Any]
+"""Sizes as expressions of int64, and a condition without which there are none (None: always)."""
+
+
+def values(g: Builder, sizes: Sequence[Size]) -> Tensor:
+    """Return sizes as a vector of int64."""
+    if all(isinstance(s, int) for s in sizes):
+        return g.const(np.asarray(sizes, np.int64))
+    if not g.on_cpu:
+        raise Refusal(_GPU, "dynamic_shape")
+    # TVM would fuse its own operator with what reads it, and lose sight of a size.
+    kernel = listed(len(sizes)).with_attr("op_pattern", 8)
+    where = g.block.add_func(kernel, "sizes")
+    kind = relax.TensorType([len(sizes)], "int64")
+    return g.emit(relax.call_tir(where, [_number(size) for size in sizes], kind))
+
+
+def known(tensor: Tensor | None) -> list[int] | None:
+    """The integers that a tensor is known to hold."""
+    if tensor is None or tensor.data is None:
+        return None
+    return [int(v) for v in np.asarray(tensor.data).reshape(-1)]
+
+
+def count_of(tensor: Tensor) -> int:
+    """How many elements a tensor of sizes has.
+
+    Raises:
+        Refusal: only a run knows.
+    """
+    if not tensor.is_static:
+        raise Refusal("an open number of sizes", "dynamic_shape")
+    return prod(tensor.shape)
+
+
+def decided(
+    g: Builder,
+    operands: Sequence[Tensor],
+    make: Callable[..., Decision],
+    expected: Sequence[Size | str | None],
+) -> tuple[Size, ...]:
+    """Have a run compute sizes.
+
+    Args:
+        g: the graph.
+        operands: vectors of integers.
+        make: gets functions that read an operand's element, and gives as many sizes as are
+            expected.
+        expected: of each, a size that it must be, or the name that it gets; None for a new one.
+
+    Returns:
+        Sizes that have no other use than the shapes of results: those become the expected ones.
+    """
+    if not g.on_cpu:
+        raise Refusal(_GPU, "dynamic_shape")
+
+    compared = [
+        i for i, size in enumerate(expected) if size is not None and not isinstance(size, str)
+    ]
+
+    def compute(*tensors: Any) -> Any:
+        sizes, holds = make(*map(_reader, tensors))
+        one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
+        test = tirx.all(*(size >= zero for size in sizes), *([] if holds is None else [holds]))
+        whole = [tirx.Select(test, one, zero), *(tirx.Select(test, s, zero) for s in sizes)]
+        whole += [whole[1 + i] for i in compared]
+
+        def element(index: Any) -> Any:
+            result = whole[-1]
+            for place, value in reversed(list(enumerate(whole[:-1]))):
+                hit = tirx.EQ(index.astype("int64"), tirx.const(place, "int64"))
+                result = tirx.if_then_else(hit, value, result)
+            return result
+
+        return te.compute((len(whole),), element, name="sizes")
+
+    found = g.te(compute, *operands, name="sizes")
+    # A name of its own: TVM drops what nobody reads, and with a known size nobody would.
+    own = [g.count() for _ in expected]
+    told = g.block.emit(relax.op.tensor_to_shape(g.expr(found)))
+    sure = [1, *own, *(expected[i] for i in compared)]
+    g.block.match_cast(told, relax.ShapeType([_number(size) for size in sure]))
+    for size, said in zip(own, expected, strict=True):
+        if isinstance(said, str):
+            g.sizes.setdefault(said, size)
+        elif said is not None:
+            g.told.append((size, said))
+    return tuple(own)
+
+
+def _reader(tensor: Any) -> Callable[[int], Any]:
+    """Read elements of a tensor of any rank in their order."""
+    shape = [int(s) for s in tensor.shape]
+
+    def read(place: int) -> Any:
+        index = np.unravel_index(place, shape) if shape else ()
+        return tensor(*(tirx.const(int(i), "int64") for i in index)).astype("int64")
+
+    return read
+
+
+def _number(size: Size) -> Any:
+    return tirx.IntImm("int64", size) if isinstance(size, int) else size
+
+
+def expected(g: Builder, rank: int, output: int = 0) -> list[Size | str | None]:
+    """What shape inference says of a result's sizes."""
+    node = g.current()
+    value = None if node is None or output >= len(node.outputs) else node.outputs[output]
+    if value is None or value.shape is None or len(value.shape) != rank:
+        return [None] * rank
+    return [_said(g, size) for size in value.shape]
+
+
+def _said(g: Builder, size: int | ir.SymbolicDim) -> Size | str | None:
+    if isinstance(size, int):
+        return size
+    return None if size.value is None else g.sizes.get(size.value, size.value)
+
+
+def asked(g: Builder, tensor: Tensor, output: int = 0) -> tuple[Size, ...]:
+    """Return the sizes that a tensor holds, none of them negative."""
+    numbers = known(tensor)
+    if numbers is not None:
+        return tuple(numbers)
+    count = count_of(tensor)
+
+    def make(read: Callable[[int], Any]) -> Decision:
+        return [read(i) for i in range(count)], None
+
+    return decided(g, [tensor], make, expected(g, count, output))
+
+
+# ---- sizes that must fit
+
+
+def alike(g: Builder, x: Tensor, shape: Sequence[Size | None]) -> Tensor:
+    """Return a tensor as one of other sizes, where they may be the same; a run checks it.
+
+    Raises:
+        Refusal: they differ.
+    """
+    wanted = [own if size is None else size for own, size in zip(x.shape, shape, strict=True)]
+    if all(same(own, size) for own, size in zip(x.shape, wanted, strict=True)):
+        return x
+    pairs = zip(x.shape, wanted, strict=True)
+    if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+        raise Refusal(f"sizes {x.shape} and {tuple(wanted)} do not fit", "dynamic_shape")
+    if not g.on_cpu:
+        raise Refusal(_GPU, "dynamic_shape")
+    return g.wrap(g.block.match_cast(g.expr(x), relax.TensorType(wanted, x.dtype)))
+
+
+def spread(g: Builder, tensors: Sequence[Tensor], *, inner: int = 0) -> list[Tensor]:
+    """Repeat tensors along axes of which only a run knows whether they have one element.
+
+    Args:
+        g: the graph.
+        tensors: which are broadcast together.
+        inner: last axes of each that are not.
+    """
+    full = common(g, [t.shape[: t.rank - inner] for t in tensors])
+    return [repeated(g, t, full, inner=inner) for t in tensors]
+
+
+def common(
+    g: Builder, shapes: Sequence[Sequence[Size]], said: Sequence[Size | str | None] = ()
+) -> dict[int, Size]:
+    """Return, by the place from the end, sizes that only a run knows of shapes broadcast together.
+
+    Args:
+        g: the graph.
+        shapes: all of them.
+        said: what the sizes must be, or their names, where that is known.
+
+    Raises:
+        Refusal: they do not fit.
+    """
+    rank = max(map(len, shapes))
+    given = {-a: found for a in range(1, rank + 1) if len(found := _different(shapes, -a)) > 1}
+    if not given:
+        return {}
+
+    def make(read: Callable[[int], Any]) -> Decision:
+        one, start = tirx.const(1, "int64"), 0
+        results, tests = [], []
+        for sizes in given.values():
+            own = [read(start + i) for i in range(len(sizes))]
+            start += len(sizes)
+            result = own[-1]
+            for size in reversed(own[:-1]):
+                result = tirx.Select(tirx.EQ(size, one), result, size)
+            tests += [tirx.Or(tirx.EQ(size, one), tirx.EQ(size, result)) for size in own]
+            results.append(result)
+        return results, tirx.all(*tests)
+
+    wanted = [
+        next((s for s in sizes if isinstance(s, int)), said[axis] if said else None)
+        for axis, sizes in given.items()
+    ]
+    flat = [size for sizes in given.values() for size in sizes]
+    return dict(zip(given, decided(g, [values(g, flat)], make, wanted), strict=True))
+
+
+def _different(shapes: Sequence[Sequence[Size]], axis: int) -> list[Size]:
+    """The sizes of an axis that are not surely one or the same."""
+    found: list[Size] = []
+    for shape in shapes:
+        size = shape[axis] if len(shape) >= -axis else 1
+        is_one = isinstance(size, int) and size == 1
+        if not is_one and not any(same(size, other) for other in found):
+            found.append(size)
+    numbers = [size for size in found if isinstance(size, int)]
+    if len(numbers) > 1:
+        raise Refusal(f"sizes {numbers[0]} and {numbers[1]} do not fit", "dynamic_shape")
+    return found
+
+
+def repeated(g: Builder, x: Tensor, full: dict[int, Size], *, inner: int = 0) -> Tensor:
+    """Repeat a tensor along axes that may have one element, counted from the end."""
+    shape = list(x.shape)
+    for place, size in full.items():
+        axis = x.rank - inner + place
+        if axis >= 0 and not (isinstance(shape[axis], int) and shape[axis] == 1):
+            shape[axis] = size
+    if all(same(a, b) for a, b in zip(shape, x.shape, strict=True)):
+        return x
+
+    def compute(source: Any) -> Any:
+        def element(*index: Any) -> Any:
+            zero, places = tirx.const(0, "int64"), []
+            for i, own, size in zip(index, source.shape, shape, strict=True):
+                kept = same(plain(own), plain(size))
+                places.append(i if kept else tirx.Select(own == 1, zero, i.astype("int64")))
+            return at(source, places)
+
+        return te.compute(tuple(shape), element, name="spread")
+
+    return g.te(compute, x, name="spread")
