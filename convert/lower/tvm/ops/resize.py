@@ -16,6 +16,7 @@ from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.registry import ALL, OPS
 
+
 @dataclass(frozen=True, slots=True)
 class _Axis:
     """What happens along one axis.

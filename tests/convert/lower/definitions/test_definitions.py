@@ -137,12 +137,24 @@ def test_batch_first() -> None:
     same("GRU", turned, ["y", "yh"], want=right, layout=1, **about)
 
 
-def test_open_and_many_steps_have_no_definition() -> None:
-    given = layer("RNN", 1, lengths=False, states=False, peephole=False)
-    for steps in (None, 1000):
-        model = build("RNN", given, ["y"], hidden_size=5)
-        model.graph.inputs[0].shape = ir.Shape([steps, 3, 4])
-        assert expand(model, list(model.graph)) == []
+@pytest.mark.parametrize("steps", [None, 200])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", GATES)
+def test_open_and_many_steps_are_a_scan(kind: str, direction: str, steps: int | None) -> None:
+    ways = 2 if direction == "bidirectional" else 1
+    about: dict[str, Any] = {"hidden_size": 5, "direction": direction}
+    outputs = ["y", "yh", "yc"] if kind == "LSTM" else ["y", "yh"]
+    for given_states in (False, True):
+        given = layer(kind, ways, lengths=True, states=given_states, peephole=given_states)
+        given["x"] = np.resize(given["x"], (steps or 6, 3, 4))
+        model = build(kind, given, outputs, **about)
+        model.graph.inputs[0].shape = ir.Shape([steps, None, 4])
+        want = run(model, given)
+        assert expand(model, list(model.graph))
+        assert sum(n.op_type == "Scan" for n in model.graph) == ways
+        for found, right in zip(run(model, given), want, strict=True):
+            assert found.shape == right.shape
+            np.testing.assert_allclose(found, right, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("corners", [0, 1])
