@@ -53,7 +53,7 @@ from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize import readback
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
-from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.quantize.recipe import lowered_as, recipe
 from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.media.samples import open_data
@@ -157,13 +157,13 @@ def plain(
     work: Path,
     calibrated: Quantizer | None = None,
 ) -> Made:
-    """Write floats, or 8-bit integers everywhere, without asking the gate.
+    """Write floats, or integers everywhere, without asking the gate.
 
     Args:
         case: the task.
         source: its graph.
         engine: where it will run.
-        precision: of floats, or ``PLAIN``.
+        precision: of floats, or a recipe of integers.
         work: for files.
         calibrated: with the same data for the same engine, so that it need not be done again.
 
@@ -171,20 +171,23 @@ def plain(
         EdgeInferError: the target has no such form.
     """
     kind = ENGINES[engine]
-    profile, model = profiles.load(kind.target), source.model
-    if precision == PLAIN:
-        limits = limits_of(profile, kind.format)
+    profile, model, asked = profiles.load(kind.target), source.model, recipe(precision)
+    if asked.is_quantized:
+        limits = limits_of(profile, kind.format, asked)
         if calibrated is None:
-            calibrated = Quantizer(model, recipe(precision), Settings())
-            data = open_data(work / f"{case.name}.npz", source.inputs)
-            calibrated.calibrate(data, [limits], source.inputs)
+            calibrated = Quantizer(model, asked, Settings())
+            if asked.is_static:
+                data = open_data(work / f"{case.name}.npz", source.inputs)
+                calibrated.calibrate(data, [limits], source.inputs)
         model = calibrated.write(limits).model
     folder = work / f"{case.name}-{engine}-{precision}"
     if folder.exists():
         # A package of an earlier run is a folder, which is not written over.
         shutil.rmtree(folder)
     folder.mkdir()
-    lowered = target_for(kind.format).lower(model, profile, LowerOptions("fp32"), folder)
+    lowered = target_for(kind.format).lower(
+        model, profile, LowerOptions(lowered_as(precision), recipe=precision), folder
+    )
     layers = readback.layers(lowered.files[0], kind.format)
     return Made(lowered.files[0], readback.precision_name(layers, lowered.precision))
 

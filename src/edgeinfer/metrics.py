@@ -188,7 +188,7 @@ BUDGETS: dict[str, Budget] = {
     # One rounding is 2^-8: 18 dB worse than fp16.
     "bf16": Budget(4e-3, 4e-1, 13.0, 0.0, 0.975, 1.0, 0.02),
     # Eight bits of range per tensor. Nets that kept the quality of their task on held-out samples
-    # gave at least 17.7 dB and at most 0.15 of the largest value (benchmarks.integer_budgets): the
+    # gave at least 17.7 dB and at most 0.15 of the largest value (benchmarks.budgets): the
     # bounds leave 5.7 dB, and 2.8 times the error. A task metric is the finer judge.
     # A channel of which nothing is left has 0 dB: scores that share a scale with pixel coordinates.
     "static_wi8_ai8": Budget(5e-3, 4.1e-1, 12.0, 3.0, 0.97, 0.9, 0.05, spread_db=3.0),

@@ -31,6 +31,9 @@ def give_biases(written: Any) -> int:
     for node in written.get_ordered_ops():
         if node.get_type_name() != "MatMul" or not _is_stored(node.input_value(1)):
             continue
+        if not node.output(0).get_element_type().is_real():
+            # Sums of integers are exact.
+            continue
         shape = node.output(0).get_partial_shape()
         if shape.rank.is_dynamic or shape[len(shape) - 1].is_dynamic:
             continue

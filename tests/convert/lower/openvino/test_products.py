@@ -72,3 +72,20 @@ def test_names_stay_and_biases_that_differ_are_left_alone(tmp_path: Path) -> Non
     integers.tidy(written)
     assert products.give_biases(written) == 0
     assert written.output(0).get_any_name() == "y"
+
+
+def test_sums_of_integers_get_no_bias(tmp_path: Path) -> None:
+    weights = RNG.integers(-128, 128, (48, 64), np.int8)
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        net (uint8[4,48] x) => (int32[4,64] y) <int8[48,64] w> { y = MatMulInteger(x, w) }""",
+        w=weights,
+    )
+    path = tmp_path / "model.onnx"
+    ir.save(model, path)
+    core = import_openvino().Core()
+    written = core.read_model(path)
+    assert products.give_biases(written) == 0
+    x = RNG.integers(0, 256, (4, 48), np.uint8)
+    found = core.compile_model(written, "CPU")({"x": x})["y"]
+    np.testing.assert_array_equal(found, x.astype(np.int32) @ weights.astype(np.int32))
