@@ -214,6 +214,9 @@ def _digest(data: bytes | memoryview) -> bytes:
 def _holder(written: Written) -> _Holder:
     path, spans = _SPANS[written.job.format](written.lowered.files[0])
     found: dict[bytes, tuple[int, int]] = {}
+    if not path.stat().st_size:
+        # A graph without constants.
+        return _Holder(written.job.title, path, found)
     with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for offset, length in spans:
             if length >= LEAST_TENSOR:

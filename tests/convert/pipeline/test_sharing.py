@@ -172,3 +172,13 @@ def test_what_saves_little_stays_one_file(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sharing, "LEAST_SHARED", BYTES + 1)
     done = export(tmp_path / "m.edge", "rpi5")
     assert [len(v.files) for v in done.manifest.variants] == [1, 1]
+
+
+def test_a_graph_without_constants_has_nothing_to_share(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n,4] x) => (float[n,4] y) { y = Cos(x) }"""
+    done = edgeinfer.export(onnx.parser.parse_model(text), tmp_path / "m.edge", targets=["cpu"])
+    assert {v.format for v in done.manifest.variants} == {"onnx", "openvino_ir"}
+    (empty,) = (f for v in done.manifest.variants for f in v.files if f.path.endswith(".bin"))
+    assert empty.size_bytes == 0
