@@ -33,10 +33,13 @@ def together(run: Callable[[Feeds], Outputs], several: Sequence[Feeds]) -> list[
     names = several[0].keys()
     sizes = [len(next(iter(feeds.values()))) for feeds in several]
     results = run({n: np.concatenate([feeds[n] for feeds in several]) for n in names})
-    ends = np.cumsum(sizes)[:-1]
-    parts = {name: np.split(array, ends) for name, array in results.items()}
-    # Parts are copied, or one kept result would hold the whole batch.
-    return [{name: parts[name][i].copy() for name in parts} for i in range(len(several))]
+    found, start = [], 0
+    for size in sizes:
+        end = start + size
+        # Parts are copied, or one kept result would hold the whole batch.
+        found.append({name: array[start:end].copy() for name, array in results.items()})
+        start = end
+    return found
 
 
 def alike(feeds: Feeds, others: Feeds) -> bool:

@@ -16,6 +16,7 @@ from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.announce import Announcement
 from edgeinfer.runtime.serve.anthropic import PATH as MESSAGES
 from edgeinfer.runtime.serve.anthropic import Anthropic, error_body
+from edgeinfer.runtime.serve.exchange import KEY, Exchange
 from edgeinfer.runtime.serve.facts import check_version
 from edgeinfer.runtime.serve.generate import generate
 from edgeinfer.runtime.serve.http import (
@@ -36,7 +37,7 @@ from edgeinfer.runtime.serve.http import (
     to_json,
 )
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.inflight import hold
+from edgeinfer.runtime.serve.inflight import Received, hold
 from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
@@ -124,10 +125,11 @@ class App:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         id, held = self._id(scope), hold(self.hub.memory)
-        receive = held.received(receive)
+        exchange: Exchange | None = scope.get(KEY)
+        receive = Received(receive, held, exchange)
         # Where there are several, who is before them adds the request's id.
         own = (b"x-edgeinfer-replica", self._replica) if self._replica else (b"x-request-id", id)
-        sent = _Sent(send, (own, *self._origins.headers(scope)))
+        sent = _Sent(send, (own, *self._origins.headers(scope)), exchange)
         try:
             if self._traces.is_on:
                 model = await self._traced(scope, receive, sent, id)
@@ -135,6 +137,8 @@ class App:
                 model = await self._answered(scope, receive, sent)
         finally:
             held.release()
+            if exchange is not None:
+                exchange.went()
         seconds = time.perf_counter() - started
         if model is not None:
             model.metrics.ended(sent.status, seconds)
@@ -281,9 +285,19 @@ def _error_body(path: str, error: RequestError) -> object:
 class _Sent:
     """Sends, and knows what was sent."""
 
-    def __init__(self, send: Send, headers: tuple[Header, ...]) -> None:
-        self._send, self._headers = send, headers
+    __slots__ = ("_exchange", "_headers", "_send", "status")
+
+    def __init__(self, send: Send, headers: tuple[Header, ...], exchange: Exchange | None) -> None:
+        self._send, self._headers, self._exchange = send, headers, exchange
         self.status = 0
+
+    def whole(self, status: int, headers: list[Header], body: bytes) -> bool:
+        """Send all of an answer at once; False where that cannot be."""
+        exchange = self._exchange
+        if exchange is None or not exchange.answer(status, (*headers, *self._headers), body):
+            return False
+        self.status = status
+        return True
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -8,10 +8,12 @@ it is read, until the request is made of it.
 from __future__ import annotations
 
 import asyncio
+import string
 from collections import deque
 from contextvars import ContextVar
 
-from edgeinfer.runtime.serve.http import Message, Receive, RequestError
+from edgeinfer.runtime.serve.exchange import Exchange
+from edgeinfer.runtime.serve.http import Message, Receive, RequestError, too_large
 
 LENGTH = b"inference-header-content-length"
 
@@ -20,6 +22,9 @@ LIST_WEIGHT = 12
 
 _OBJECTS = ((b"[", 88), (b"{", 264), (b",", 40), (b'"', 32), (b":", 64))
 """Bytes of memory that a mark of JSON stands for: lists, objects, values, half a text, fields."""
+
+_PLAIN = b"+-. _" + string.ascii_letters.encode() + string.digits.encode()
+"""What stands for no object; most of a text, which so is read once."""
 
 WAIT_S = 2.0
 """Seconds for which a request waits for others to end before it is told to come back."""
@@ -110,17 +115,6 @@ class Held:
         self._memory.give(self._data)
         self._data = 0
 
-    def received(self, receive: Receive) -> Receive:
-        """Return what receives the body, and holds it."""
-
-        async def counted() -> Message:
-            message = await receive()
-            if size := len(message.get("body", b"")):
-                await self.take(size)
-            return message
-
-        return counted
-
     def release(self) -> None:
         """Give all of it back."""
         if self._size:
@@ -128,13 +122,55 @@ class Held:
             self._size = self._data = 0
 
 
+class Received:
+    """Receives the body of a request, and holds it.
+
+    Args:
+        receive: of ASGI.
+        held: by the request.
+        exchange: of the request, where the server is ours.
+    """
+
+    __slots__ = ("_exchange", "_held", "_receive")
+
+    def __init__(self, receive: Receive, held: Held, exchange: Exchange | None) -> None:
+        self._receive, self._held, self._exchange = receive, held, exchange
+
+    async def __call__(self) -> Message:
+        """Receive a part."""
+        message = await self._receive()
+        if self._exchange is not None and not message.get("more_body", False):
+            self._exchange.went()
+        if size := len(message.get("body", b"")):
+            await self._held.take(size)
+        return message
+
+    async def whole(self, limit: int) -> bytes | None:
+        """Receive all of it at once; None where it has not come yet.
+
+        Raises:
+            RequestError: 413, it is larger than the limit.
+        """
+        exchange = self._exchange
+        if exchange is None or (body := exchange.body()) is None:
+            return None
+        exchange.went()
+        if len(body) > limit:
+            raise too_large(limit)
+        if body:
+            await self._held.take(len(body))
+        return body
+
+
 def weigh(text: bytes) -> int:
     """Return how many bytes JSON takes once it is read, or a little more.
 
     Texts take what they are, or four times that where one character of them is wide.
     """
-    wide = 1 if text.isascii() and b"\\u" not in text else 4
-    return wide * len(text) + sum(text.count(mark) * size for mark, size in _OBJECTS)
+    marks = text.translate(None, _PLAIN)
+    is_narrow = text.isascii() and (b"\\" not in marks or b"\\u" not in text)
+    objects = sum(marks.count(mark) * size for mark, size in _OBJECTS)
+    return (1 if is_narrow else 4) * len(text) + objects
 
 
 _HELD: ContextVar[Held] = ContextVar("held")

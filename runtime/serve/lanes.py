@@ -2,7 +2,7 @@
 
 Handing a run to another thread and its answer back costs a hundred microseconds and more of
 processor time, several times what a small network takes. Such runs go on the loop itself, all that
-came within one turn of it as one batch.
+came within one turn of it as one batch: when the last of them has been read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from edgeinfer.runtime.batches import alike
 from edgeinfer.runtime.fleet import Model
 from edgeinfer.runtime.scheduler import Outputs
+from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.types import Feeds
 
 BRIEF_S = 2.5e-4
@@ -50,10 +51,18 @@ class Lane:
         model: in the runtime.
         seconds: of a run, by the requests it holds; measured.
         measured: the request that was measured; larger ones go to threads.
+        arrivals: requests of the server that have come and were not read yet; None where nobody
+            counts them.
     """
 
-    def __init__(self, model: Model, seconds: Mapping[int, float], measured: Feeds) -> None:
-        self._model = model
+    def __init__(
+        self,
+        model: Model,
+        seconds: Mapping[int, float],
+        measured: Feeds,
+        arrivals: Arrivals | None = None,
+    ) -> None:
+        self._model, self._arrivals = model, arrivals
         self._largest = _bytes(measured)
         self._late = 0
         self._size = max((n for n, s in seconds.items() if s <= BRIEF_S), default=0)
@@ -82,10 +91,13 @@ class Lane:
         if _bytes(feeds) > self._largest or self._late >= LATE:
             done.set_result(self._model.submit(feeds, priority=priority, deadline_s=deadline_s))
             return done
-        if not self._waiting:
-            loop.call_soon(self._run)
         self._is_mixed |= bool(priority)
         self._waiting.append(_Waiting(feeds, priority, deadline_s, done))
+        if self._arrivals is not None and not self._arrivals.count:
+            # Nothing else came with it, or it is the last of what did.
+            self._run()
+        elif len(self._waiting) == 1:
+            loop.call_soon(self._run)
         return done
 
     def _run(self) -> None:

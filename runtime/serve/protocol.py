@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from edgeinfer.runtime.serve.exchange import KEY, Arrivals, Exchange
 
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers, and of all else that is no body."""
@@ -43,6 +46,14 @@ class Joined:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
 
+    def write_now(self, data: bytes) -> None:
+        """Write, after what waits."""
+        if self._parts:
+            self._parts.append(data)
+            self._flush()
+        elif not self._transport.is_closing():
+            self._transport.write(data)
+
     def close(self) -> None:
         """Write what waits, and close."""
         self._flush()
@@ -59,7 +70,84 @@ class Joined:
         return getattr(self._transport, name)
 
 
-def protocol(seconds: float) -> type[HttpToolsProtocol]:
+class _Protocol(HttpToolsProtocol):
+    """One connection; ``protocol`` makes the class of a server.
+
+    Attributes:
+        seconds: until a head must be there.
+        arrivals: of the server.
+    """
+
+    seconds: ClassVar[float]
+    arrivals: ClassVar[Arrivals]
+    _head: asyncio.TimerHandle | None = None
+    _around = _inside = 0
+    _is_open = False
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
+        self._head = self.loop.call_later(self.seconds, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        # These were to wait for the answer before, and nobody reads them now.
+        for cycle, _ in self.pipeline:
+            cast("dict[str, Any]", cycle.scope)[KEY].went()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._around += len(data)
+        super().data_received(data)
+        cycle = self.cycle
+        # To rest and go on again costs two calls of the system: not for what is whole.
+        if cycle is not None and cycle.more_body and len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        if self._is_open and self._head is None:
+            self._head = self.loop.call_later(self.seconds, self._late)
+        if self._around > MOST_HEAD + self._inside // _SHARE:
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_body(self, body: bytes) -> None:
+        self._around -= len(body)
+        self._inside += len(body)
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        # One that comes as a whole is not copied.
+        cycle.body = cycle.body + body if cycle.body else body  # type: ignore[assignment]
+        cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        self._around = self._inside = 0
+        super().on_message_complete()
+        if not self.cycle.response_complete:
+            cast("dict[str, Any]", self.scope)[KEY].came()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_open = True
+
+    def on_headers_complete(self) -> None:
+        self._arrived()
+        super().on_headers_complete()
+        cast("dict[str, Any]", self.scope)[KEY] = Exchange(self.cycle, self.arrivals)
+
+    def _arrived(self) -> None:
+        self._is_open = False
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _late(self) -> None:
+        self._head = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def protocol(seconds: float, arrivals: Arrivals) -> type[HttpToolsProtocol]:
     """Return a protocol that closes connections whose next head does not come in time.
 
     uvicorn limits how long a connection may rest between requests, but not how long one may take
@@ -68,55 +156,6 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
 
     Args:
         seconds: from the first byte, or from the connection, to the end of the head.
+        arrivals: requests that have come are counted there.
     """
-
-    class Protocol(HttpToolsProtocol):
-        _head: asyncio.TimerHandle | None = None
-        _around = _inside = 0
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
-            self._head = self.loop.call_later(seconds, self._late)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._arrived()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            self._around += len(data)
-            super().data_received(data)
-            if self._around > MOST_HEAD + self._inside // _SHARE:
-                self.transport.write(_TOO_LARGE)
-                self.transport.close()
-
-        def on_body(self, body: bytes) -> None:
-            self._around -= len(body)
-            self._inside += len(body)
-            super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            self._around = self._inside = 0
-            super().on_message_complete()
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            if self._head is None:
-                self._head = self.loop.call_later(seconds, self._late)
-
-        def on_headers_complete(self) -> None:
-            self._arrived()
-            super().on_headers_complete()
-
-        def _arrived(self) -> None:
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-
-        def _late(self) -> None:
-            self._head = None
-            if not self.transport.is_closing():
-                self.transport.close()
-
-    return Protocol
+    return type("Protocol", (_Protocol,), {"seconds": seconds, "arrivals": arrivals})

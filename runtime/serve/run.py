@@ -77,11 +77,11 @@ def serve(
     _check_readable(options)
     listening = _listen(options.host, options.port)
     try:
-        app = App(Hub(models, options, trust, text, pipelines))
+        app = App(hub := Hub(models, options, trust, text, pipelines))
         config = uvicorn.Config(
             app,
             loop=_LOOP,
-            http=protocol(options.limits.head_s),
+            http=protocol(options.limits.head_s, hub.arrivals),
             ws="none",
             proxy_headers=False,
             log_config=None,

@@ -13,6 +13,7 @@ from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import ModelMetrics
 from edgeinfer.runtime.serve.options import Upstream
+from edgeinfer.runtime.serve.plans import Plans
 from edgeinfer.runtime.serve.sequences import Sequences
 from edgeinfer.types import Feeds, TensorSpec
 
@@ -37,6 +38,7 @@ class Served:
         batch: requests that one run may hold.
         lane: runs requests on the event loop, where the model's runs are brief.
         sequences: of clients, where the model has states.
+        plans: what the JSON of its requests said before.
         warm: inputs to run it with before it is ready.
         has_meaning: whether its bundle says what it takes and gives.
         pipeline: it takes pictures, recordings or texts, where it is ready and its bundle says so.
@@ -64,6 +66,7 @@ class Served:
     batch: int = 1
     lane: Lane | None = None
     sequences: Sequences | None = None
+    plans: Plans = field(default_factory=lambda: Plans(()))
     warm: Sequence[Feeds] = field(default_factory=tuple)
     has_meaning: bool = False
     pipeline: Pipeline | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,10 +23,11 @@ class Traces:
 
     def __init__(self) -> None:
         self._tracer: Any = None
-        try:
-            from opentelemetry import propagate, trace
-        except ImportError:
+        # Whoever sets a tracer up has imported it; it takes megabytes.
+        if "opentelemetry.trace" not in sys.modules:
             return
+        from opentelemetry import propagate, trace
+
         provider = trace.get_tracer_provider()
         if not isinstance(provider, trace.ProxyTracerProvider):
             self._tracer = provider.get_tracer("edgeinfer.serve")

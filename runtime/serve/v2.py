@@ -40,24 +40,11 @@ class V2:
         Raises:
             RequestError: the request is not what the model takes.
         """
-        limits = self._hub.options.limits
-        if header(scope, b"content-encoding") not in (None, b"identity"):
-            raise RequestError(415, "content-encoding: only identity is supported")
-        size = _length(scope)
-        most = limits.json_bytes if size is None else limits.body_bytes
-        body = await read_body(receive, most, limits.body_s)
-        if size is not None and size > limits.json_bytes:
-            raise RequestError(413, f"the JSON is larger than {limits.json_bytes} bytes")
-        await self._hub.hold_data(body if size is None else body[:size])
-
-        def read() -> tensors.InferRequest:
-            return tensors.read(body, size, model.inputs, model.outputs, limits.elements)
-
-        request = await self._hub.read(len(body), read)
-        results = await self._hub.infer(model, request, lambda: client_left(receive))
+        asked = await self._read(model, scope, receive)
+        results = await self._hub.infer(model, asked, lambda: client_left(receive))
 
         def write() -> tuple[bytes, int | None]:
-            return tensors.write(model.name, request, results, model.outputs)
+            return tensors.write(model.name, asked, results, model.outputs)
 
         size_out = sum(a.nbytes for a in results.values())
         if size_out >= LARGE_BYTES:
@@ -69,6 +56,28 @@ class V2:
         else:
             binary = (b"content-type", b"application/octet-stream")
             await answer(send, 200, content, (binary, (LENGTH, str(head).encode())))
+
+    async def _read(self, model: Served, scope: Scope, receive: Receive) -> tensors.InferRequest:
+        limits = self._hub.options.limits
+        if header(scope, b"content-encoding") not in (None, b"identity"):
+            raise RequestError(415, "content-encoding: only identity is supported")
+        size = _length(scope)
+        most = limits.json_bytes if size is None else limits.body_bytes
+        body = await read_body(receive, most, limits.body_s)
+        if size is not None and size > limits.json_bytes:
+            raise RequestError(413, f"the JSON is larger than {limits.json_bytes} bytes")
+        text = body if size is None else body[:size]
+        if size is not None and (known := model.plans.read(text, body)) is not None:
+            return known
+        await self._hub.hold_data(text)
+
+        def read() -> tensors.InferRequest:
+            return tensors.read(body, size, model.inputs, model.outputs, limits.elements)
+
+        request = await self._hub.read(len(text if model.plans.is_raw else body), read)
+        if size is not None:
+            model.plans.keep(text, body, request)
+        return request
 
     async def other(self, parts: list[str], method: str, receive: Receive, send: Send) -> None:
         """Answer everything else below ``/v2``; ``parts`` are the path's behind it.

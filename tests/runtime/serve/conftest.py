@@ -96,7 +96,7 @@ class Starter:
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=protocol(hub.options.limits.head_s),
+            http=protocol(hub.options.limits.head_s, hub.arrivals),
             log_config=None,
             lifespan="on",
             ssl_certfile=hub.options.certificate,

@@ -11,6 +11,7 @@ import pytest
 
 from edgeinfer.errors import InputError
 from edgeinfer.runtime.fleet import Model, Runtime
+from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.runtime.serve.lanes import BRIEF_S, Lane
 from edgeinfer.types import Feeds
 from tests.runtime.conftest import Fakes, MakeBundle
@@ -101,3 +102,33 @@ def test_who_left_is_not_run(model: Model) -> None:
     before = model.stats().calls.runs
     asyncio.run(run())
     assert model.stats().calls.runs == before + 1
+
+
+def test_a_run_begins_once_nothing_else_is_coming(model: Model) -> None:
+    async def run() -> tuple[list[bool], list[bool], int]:
+        arrivals = Arrivals()
+        lane = Lane(model, BRIEF, ONE, arrivals)
+        before = model.stats().batches
+        alone = lane.submit(feeds(1.0), None, None).done()
+        arrivals.count = 1
+        first = lane.submit(feeds(2.0), None, None)
+        waits = first.done()
+        arrivals.count = 0
+        last = lane.submit(feeds(3.0), None, None)
+        return [alone, waits], [first.done(), last.done()], model.stats().batches - before
+
+    begun, after, runs = asyncio.run(run())
+    assert begun == [True, False]
+    assert after == [True, True]
+    assert runs == 2
+
+
+def test_what_never_comes_keeps_nobody_waiting(model: Model) -> None:
+    async def run() -> Any:
+        arrivals = Arrivals()
+        arrivals.count = 5
+        return await asyncio.wait_for(
+            Lane(model, BRIEF, ONE, arrivals).submit(feeds(4.0), None, None), 5
+        )
+
+    assert asyncio.run(run())["double"].tolist() == [[8.0] * 3]

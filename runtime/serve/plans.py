@@ -1,0 +1,81 @@
+"""What the JSON of requests with raw tensors said, kept: clients send the same before each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgeinfer.runtime.serve.tensors import InferRequest
+from edgeinfer.types import TensorSpec
+
+MOST, MOST_BYTES = 64, 1024
+"""JSON texts of a model that are kept, and bytes of each."""
+
+
+class Plan:
+    """Reads requests whose JSON was read before.
+
+    Args:
+        request: that was read.
+        length: of its body.
+        start: of the raw tensors in it.
+    """
+
+    __slots__ = ("_length", "_parts", "_request")
+
+    def __init__(self, request: InferRequest, length: int, start: int) -> None:
+        self._request, self._length = request, length
+        self._parts = []
+        for name, array in request.feeds.items():
+            shape = array.shape
+            self._parts.append((name, array.dtype, math.prod(shape), start, shape))
+            start += array.nbytes
+
+    def read(self, body: bytes) -> InferRequest | None:
+        """Return a request; None where there are fewer or more bytes than the JSON says."""
+        if len(body) != self._length:
+            return None
+        feeds = {
+            name: np.frombuffer(body, dtype, count, start).reshape(shape)
+            for name, dtype, count, start, shape in self._parts
+        }
+        asked = self._request
+        return InferRequest("", feeds, asked.outputs, asked.binary, asked.parameters)
+
+
+class Plans:
+    """The JSON texts of a model's requests.
+
+    Args:
+        inputs: of the model.
+    """
+
+    def __init__(self, inputs: Sequence[TensorSpec]) -> None:
+        # Texts have lengths of their own, and of truth values each is looked at.
+        self._is_on = not any(spec.dtype in ("string", "bool") for spec in inputs)
+        self._known: dict[bytes, Plan] = {}
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether raw tensors are taken as they lie."""
+        return self._is_on
+
+    def read(self, head: bytes, body: bytes) -> InferRequest | None:
+        """Return a request whose JSON is known; None where it has to be read."""
+        plan = self._known.get(head)
+        return None if plan is None else plan.read(body)
+
+    def keep(self, head: bytes, body: bytes, request: InferRequest) -> None:
+        """Keep what was read, where others may send the same."""
+        if not self._is_on or len(head) > MOST_BYTES:
+            return
+        if request.id or "sequence_id" in request.parameters:
+            return
+        size = sum(array.nbytes for array in request.feeds.values())
+        # Else some of its tensors are in the JSON.
+        if size and len(head) + size == len(body):
+            if len(self._known) >= MOST:
+                self._known.clear()
+            self._known[head] = Plan(request, len(body), len(head))
