@@ -135,15 +135,14 @@ class NativeExecutor:
         self._closed = False
 
     def _layer(self) -> list[Array]:
-        config, kind = self._config, self.cache
-        heads, size = config.kv_heads, config.head_dim
-        made = [
-            aligned((self.pages, heads, size, PAGE), kind),
-            aligned((self.pages, heads, PAGE, size), kind),
+        """The cache of a layer, as its kernels declare it but for the number of pages."""
+        phase = next(p for p in self._tape.phases if isinstance(p, Attention))
+        declared = self._tape.kernels[phase.fused[self.cache].kernel]
+        return [
+            aligned((self.pages, *argument.shape[1:]), argument.dtype)
+            for argument in declared
+            if argument.name in ("k", "v", "factors")
         ]
-        if kind == "uint8":
-            made.append(aligned((self.pages, heads, 2, 2, PAGE), "float32"))
-        return made
 
     def _arrays(self) -> dict[str, Array]:
         config, rows = self._config, self.max_tokens + SLACK
@@ -189,6 +188,11 @@ class NativeExecutor:
         """Compute the logits of the wanted rows and append keys and values to the cache."""
         self._team.run(self._ready(batch))
         return self._shared["logits"][: len(batch.rows), : self.vocab]
+
+    @property
+    def tape(self) -> Tape:
+        """What it runs."""
+        return self._tape
 
     def profile(self, batch: StepBatch) -> dict[str, float]:
         """Run a step and return the microseconds of its phases, by kernel."""

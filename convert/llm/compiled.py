@@ -119,9 +119,10 @@ def _compile(
 def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
     """Functions that write kernels, by name."""
     from edgeinfer.kernels.defs.emit import Cpu
+    from edgeinfer.kernels.defs.gemv import DOTS
     from edgeinfer.kernels.defs.llm import attend, experts, product, rounding, rows
 
-    cpu = Cpu(machine.lanes, machine.registers)
+    cpu, dot = Cpu(machine.lanes, machine.registers), DOTS[machine.name]
     return {
         "product": product.product,
         "norm_round": lambda *v: rounding.norm_round(cpu, *v),
@@ -133,9 +134,9 @@ def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
         "expert_gate": experts.expert_gate,
         "expert_down": experts.expert_down,
         "turn": lambda what: attend.turn(cpu, what),
-        "fused": lambda what: attend.attend(cpu, what, 1, fused=True),
-        "attend1": lambda what: attend.attend(cpu, what, 1, fused=False),
-        "attend2": lambda what: attend.attend(cpu, what, 2, fused=False),
+        "fused": lambda what: attend.attend(cpu, dot, what, 1, fused=True),
+        "attend1": lambda what: attend.attend(cpu, dot, what, 1, fused=False),
+        "attend2": lambda what: attend.attend(cpu, dot, what, 2, fused=False),
     }
 
 

@@ -116,41 +116,50 @@ def texts(tokenizer: bytes) -> list[Array]:
     return [np.array(i, np.int32) for i in ids]
 
 
-def compare(
-    oracle: Oracle, executor: Executor, sequences: Sequence[Array]
-) -> tuple[Quality, list[Array]]:
-    """Compare an executor with the model in float32.
+class _Sums:
+    """What a model's logits add up to, beside the right ones."""
 
-    Returns:
-        How far apart they are, and the right logits behind each sequence's last token.
-    """
-    states = oracle.states(list(sequences))
-    sums = np.zeros(3)
-    losses = np.zeros(2)
-    counts = np.zeros(2)
-    last = []
-    for ids, right in zip(sequences, oracle.heads(states), strict=True):
-        found = _logits(executor, ids)
+    def __init__(self) -> None:
+        self.sums, self.losses, self.counts = np.zeros(3), np.zeros(2), np.zeros(3)
+
+    def add(self, ids: Array, right: Array, found: Array) -> None:
         p, q = _log_softmax(right), _log_softmax(found)
-        sums[0] += (np.exp(p) * (p - q)).sum()
         same = p.argmax(-1) == q.argmax(-1)
         top = np.partition(right, -2, axis=-1)
         is_sure = top[:, -1] - top[:, -2] > MARGIN
-        sums[1:] += same.sum(), (same & is_sure).sum()
-        counts += len(ids), is_sure.sum()
+        self.sums += (np.exp(p) * (p - q)).sum(), same.sum(), (same & is_sure).sum()
+        self.counts += len(ids), is_sure.sum(), len(ids) - 1
         at = np.arange(len(ids) - 1), ids[1:]
-        losses += -p[at].sum(dtype=np.float64), -q[at].sum(dtype=np.float64)
+        self.losses += -p[at].sum(dtype=np.float64), -q[at].sum(dtype=np.float64)
+
+    def quality(self) -> Quality:
+        count, sure, predicted = self.counts
+        return Quality(
+            tokens=int(count),
+            kl=float(self.sums[0] / count),
+            top1=float(self.sums[1] / count),
+            sure=float(self.sums[2] / max(sure, 1)),
+            perplexity=float(np.exp(self.losses[1] / predicted)),
+            expected=float(np.exp(self.losses[0] / predicted)),
+        )
+
+
+def compare(
+    oracle: Oracle, executors: Sequence[Executor], sequences: Sequence[Array]
+) -> tuple[list[Quality], list[Array]]:
+    """Compare executors with the model in float32.
+
+    Returns:
+        How far apart each is, and the right logits behind each sequence's last token.
+    """
+    sums = [_Sums() for _ in executors]
+    last = []
+    states = oracle.states(list(sequences))
+    for ids, right in zip(sequences, oracle.heads(states), strict=True):
+        for executor, each in zip(executors, sums, strict=True):
+            each.add(ids, right, _logits(executor, ids))
         last.append(right[-1].copy())
-    predicted = sum(len(ids) - 1 for ids in sequences)
-    quality = Quality(
-        tokens=int(counts[0]),
-        kl=float(sums[0] / counts[0]),
-        top1=float(sums[1] / counts[0]),
-        sure=float(sums[2] / max(counts[1], 1)),
-        perplexity=float(np.exp(losses[1] / predicted)),
-        expected=float(np.exp(losses[0] / predicted)),
-    )
-    return quality, last
+    return [each.quality() for each in sums], last
 
 
 def _log_softmax(x: Array) -> Array:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.llm.backend import INPUT, NAME, open_executor, signature
 from edgeinfer.backends.llm.executor import Sizes
 from edgeinfer.backends.tvm import library
-from edgeinfer.bounded import open_file
+from edgeinfer.bounded import open_file, read_bounded
 from edgeinfer.bundle.manifest import (
     EngineRequirement,
     FileRecord,
@@ -39,6 +40,8 @@ from edgeinfer.convert.verify import Answer, Change, Expected, Report, VariantRe
 from edgeinfer.convert.verify.gate import NOT_RUN, verify_variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError, VerifyError
 from edgeinfer.llm.generation import FORMAT, TOKENIZER_NAME
+from edgeinfer.llm.tape import FILE_NAME as TAPE_NAME
+from edgeinfer.llm.tape import Tape
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Progress
 
@@ -60,6 +63,9 @@ _DEVICES = {"rpi5": "cortex-a76", "tvm-x86-64-v4": "x86-64-v4-vnni"}
 """Of targets whose profile names none, or one without instructions that matter here."""
 
 _BLOCK = 32
+
+_MOST_TAPE = 64 << 20
+"""Bytes of a tape, which is our own."""
 
 _STAGES = 4
 """Stages of one target: weights are rounded, packed, judged on text, and run."""
@@ -264,17 +270,22 @@ class _Job:
         with self.clock.stage(f"pack and compile for {profile.name}"):
             # The usual type of cache loses no more than the weights do.
             caches = ("float32", *CACHES) if precision == "fp32" else CACHES
-            lines = variant.write(given.config, tensors, machine, folder, caches=caches)
+            here = profile.name == _HERE
+            lines = variant.write(
+                *(given.config, tensors, machine, folder), caches=caches, measure=here
+            )
         for name, data in self.beside.items():
             (folder / name).write_bytes(data)
-        quality, skipped = self._judged(folder)
-        result = self._verified(id, precision, folder, (*lines, str(quality or skipped)))
+        found, skipped = self._judged(folder)
+        quality = next(iter(found.values()), None)
+        lines = (*lines, str(quality or skipped), *self._choose_caches(folder, found))
+        result = self._verified(id, precision, folder, lines)
         if result.verdict == NOT_RUN and not unverified:
             hint = "--unverified writes it all the same and marks it for ever as not verified"
             raise VerifyError(f"{id}: {result.failure()}; {hint}", self.report.to_json())
         if not result.passed and result.verdict != NOT_RUN:
             raise VerifyError(f"{id}: {result.failure()}", self.report.to_json())
-        self._hold(id, quality)
+        self._hold(id, found)
         return Variant(
             id=id,
             target=profile.name,
@@ -295,21 +306,25 @@ class _Job:
         names = (*first, *sorted(self.beside))
         return tuple(self.writer.adopt(f"variants/{id}/{name}") for name in names)
 
-    def _judged(self, folder: Path) -> tuple[judge.Quality | None, str]:
-        """Compare with float32; the right answers are kept as the bundle's vectors."""
+    def _judged(self, folder: Path) -> tuple[dict[str, judge.Quality], str]:
+        """Compare with float32, by type of cache; right answers are kept as bundle's vectors."""
         oracle = Oracle(self.given.config, self.given.tensors)
         ids = judge.texts(self.beside[TOKENIZER_NAME])
         longest = max(len(i) for i in ids)
         pages = -(-longest // 16)
-        try:
-            executor = open_executor(folder, Sizes(pages, longest, 1, pages * 16))
-        except (LoadError, NotAvailableError) as e:
-            return None, f"not judged here: {e}"
-        try:
+        kinds = Tape.from_json(read_bounded(folder / TAPE_NAME, _MOST_TAPE)).caches
+        with contextlib.ExitStack() as stack:
+            try:
+                executors = [
+                    open_executor(folder, Sizes(pages, longest, 1, pages * 16, kind))
+                    for kind in kinds
+                ]
+            except (LoadError, NotAvailableError) as e:
+                return {}, f"not judged here: {e}"
+            for executor in executors:
+                stack.callback(executor.close)
             with self.clock.stage("judge on text"):
-                quality, last = judge.compare(oracle, executor, ids)
-        finally:
-            executor.close()
+                found, last = judge.compare(oracle, executors, ids)
         if not self.vectors:
             self.vectors = tuple(
                 Vector({INPUT.name: tokens}, f"text:{i}") for i, tokens in enumerate(ids)
@@ -318,7 +333,26 @@ class _Job:
                 Answer({"logits": logits}, "float32 by definition", ("float32",), {})
                 for logits in last
             )
-        return quality, ""
+        return dict(zip(kinds, found, strict=True)), ""
+
+    def _choose_caches(self, folder: Path, found: Mapping[str, judge.Quality]) -> list[str]:
+        """Leave types of caches out of the tape that lose more than the limits allow."""
+        lines, lost = [], []
+        for kind, quality in list(found.items())[1:]:
+            breaches = self._limits.breaches(quality)
+            lost += [kind] if breaches else []
+            verdict = f"not offered: {'; '.join(breaches)}" if breaches else str(quality)
+            lines.append(f"cache {kind}: {verdict}")
+        if lost:
+            path = folder / TAPE_NAME
+            tape = Tape.from_json(read_bounded(path, _MOST_TAPE))
+            kept = tuple(kind for kind in tape.caches if kind not in lost)
+            path.write_text(replace(tape, caches=kept).to_json(), encoding="utf-8")
+        return lines
+
+    @property
+    def _limits(self) -> judge.Limits:
+        return judge.LIMITS.get(self.precision, judge.STORED)
 
     def _verified(
         self, id: str, precision: str, folder: Path, notes: tuple[str, ...]
@@ -340,18 +374,20 @@ class _Job:
         self.report.variants.append(result)
         return result
 
-    def _hold(self, id: str, quality: judge.Quality | None) -> None:
+    def _hold(self, id: str, found: Mapping[str, judge.Quality]) -> None:
         """Refuse what is too far from the model in float32.
 
         Raises:
             VerifyError: a limit was left.
         """
-        if quality is None:
+        if not found:
             return
-        limits = judge.LIMITS.get(self.precision, judge.STORED)
-        self.report.language[id] = {**quality.to_json(), "asked": self.precision}
-        if found := limits.breaches(quality):
-            raise VerifyError(f"{id}: " + "; ".join(found), self.report.to_json())
+        quality, *_ = found.values()
+        caches = {kind: each.to_json() for kind, each in found.items()}
+        whole = {**quality.to_json(), "asked": self.precision, "caches": caches}
+        self.report.language[id] = whole
+        if breaches := self._limits.breaches(quality):
+            raise VerifyError(f"{id}: " + "; ".join(breaches), self.report.to_json())
 
     def finish(self, title: str, record: SourceRecord, variants: list[Variant]) -> ExportResult:
         """Write vectors, report and manifest."""

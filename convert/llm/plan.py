@@ -3,58 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from edgeinfer.convert.llm.blocks import Integers, Tensor
 from edgeinfer.convert.llm.pack import Matrix, Packer, joined, same_form
+from edgeinfer.convert.llm.reading import READING, Reading
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import UsageError
 from edgeinfer.kernels.defs.emit import Cpu
 from edgeinfer.kernels.defs.gemv import DOTS
-from edgeinfer.kernels.defs.llm.attend import Attend
 from edgeinfer.kernels.defs.llm.cache import Pages
 from edgeinfer.kernels.defs.llm.form import STEP, Form
+from edgeinfer.kernels.defs.llm.heads import Attend
 from edgeinfer.kernels.defs.llm.product import Epilogue, Product
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.tape import Attention, Call, Phase, Products, Rows
 
-CACHES = ("float16", "uint8")
+CACHES = ("float16", "uint8", "uint4")
 
 Source = Tensor | Integers
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a machine reads weights fastest, by tokens at once: streams, and bytes asked for ahead.
-
-    Attributes:
-        widths: tokens that kernels take at once.
-        streams: of each width.
-        ahead: of each width, in bytes.
-    """
-
-    widths: tuple[int, ...]
-    streams: tuple[int, ...]
-    ahead: tuple[int, ...]
-
-    def of(self, width: int) -> tuple[int, int]:
-        """Streams and bytes ahead."""
-        at = self.widths.index(width)
-        return self.streams[at], self.ahead[at]
-
-
-READING = {
-    # Measured on Zen 3 (two cores of an EPYC): four streams read at 1.2 of plain reading.
-    "avx2": Reading((1, 2, 3, 4, 6), (4, 4, 4, 4, 4), (1024, 1024, 1024, 1024, 1024)),
-    # Measured on a Xeon with AVX-512 VNNI and AMX.
-    "vnni512": Reading((1, 2, 3, 4, 8), (8, 4, 2, 2, 1), (1024, 1024, 3072, 3072, 3072)),
-    "vnni256": Reading((1, 2, 3, 4, 6), (4, 4, 4, 4, 4), (1024, 1024, 1024, 1024, 1024)),
-    "sdot": Reading((1, 2, 3, 4, 8), (4, 4, 2, 2, 1), (1024, 1024, 1024, 1024, 1024)),
-}
-"""By the processor's way of multiplying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +65,21 @@ class Plan:
     kernels: dict[str, Kernel] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
     columns: set[int] = field(default_factory=set)
+
+    def read_by(self, reading: Reading) -> None:
+        """Let products read weights otherwise."""
+        self.reading = reading
+        items: dict[str, int] = {}
+        for name, kernel in self.kernels.items():
+            if kernel.maker == "product":
+                streams, ahead = reading.of(kernel.values[0].width)
+                what = replace(kernel.values[0], streams=streams, ahead=ahead)
+                self.kernels[name] = replace(kernel, values=(what,))
+                items[name] = what.items
+        for at, phase in enumerate(self.phases):
+            if isinstance(phase, Products):
+                shared = {width: items[call.kernel] for width, call in phase.calls.items()}
+                self.phases[at] = replace(phase, items=shared)
 
     @property
     def cpu(self) -> Cpu:
@@ -211,13 +196,16 @@ def plan(
         machine: that the tape is for.
         packer: of the weights.
         reading: how products read weights; None for the machine's.
-        caches: types of caches that there is to be code for, the usual one first.
+        caches: types of caches that there is to be code for, the usual one first; 4 bits where
+            heads are multiples of 32.
 
     Raises:
         UsageError: it has sizes that no kernel is made for; lists all.
     """
     if found := list(problems(config, machine)):
         raise UsageError("; ".join(found))
+    if config.head_dim % 32:
+        caches = tuple(kind for kind in caches if kind != "uint4")
     made = Plan(machine, config, packer, reading or READING[packer.dot.name], caches)
     embedding = packer.matrix("token_embd", [tensors["token_embd"]])
     label = f"{embedding.form.label}_{embedding.padded}x{embedding.columns}"

@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.llm import compiled
 from edgeinfer.convert.llm.pack import Packer
-from edgeinfer.convert.llm.plan import CACHES, Reading, Source, plan
+from edgeinfer.convert.llm.plan import CACHES, Plan, Source, plan
+from edgeinfer.convert.llm.reading import Reading, fastest
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.kernels.defs.gemv import DOTS
 from edgeinfer.llm import LlmConfig, config, tape
@@ -22,6 +24,7 @@ def write(
     *,
     reading: Reading | None = None,
     caches: tuple[str, ...] = CACHES,
+    measure: bool = False,
 ) -> tuple[str, ...]:
     """Write description, weights, code and tape.
 
@@ -32,6 +35,7 @@ def write(
         folder: that takes them.
         reading: how products read weights; None for the machine's.
         caches: types of caches that there is to be code for.
+        measure: the machine is this one, and how weights are read fastest is measured.
 
     Returns:
         What the user should know.
@@ -44,24 +48,51 @@ def write(
     with weights.open("wb") as file:
         packer = Packer(file, DOTS[machine.name])
         made = plan(description, tensors, machine, packer, reading=reading, caches=caches)
-    library = folder / tape.LIBRARY_NAME
-    signatures, count = compiled.library(list(made.kernels.values()), machine, library)
-    code = hashlib.sha256(library.read_bytes()).hexdigest()
-    whole = tape.Tape(
-        version=tape.VERSION,
-        machine=machine.name,
-        side=packer.dot.rows,
-        caches=caches,
-        columns=tuple(sorted(made.columns)),
-        weights=packer.arrays,
-        kernels=signatures,
-        phases=tuple(made.phases),
-        digest=hashlib.sha256(f"{packer.digest} {code}".encode()).hexdigest()[:32],
-    )
-    (folder / tape.FILE_NAME).write_text(whole.to_json(), encoding="utf-8")
-    (folder / config.FILE_NAME).write_text(description.to_json(), encoding="utf-8")
+    more: tuple[str, ...] = ()
+    if measure:
+        made.read_by(_fastest(made, weights))
+        streams, ahead = made.reading.of(1)
+        more = (f"read fastest here: {streams} places at once, {ahead} bytes ahead",)
+    count = _finish(made, folder)
     size = weights.stat().st_size / 1e6
     return (
         f"{len(made.kernels)} kernels for {machine.name}, {count} of them compiled now",
         f"{len(made.phases)} phases a step over {size:.0f} MB of weights",
+        *more,
     )
+
+
+def _fastest(made: Plan, weights: Path) -> Reading:
+    with Scratch(within=weights.parent) as scratch:
+
+        def attempt(choice: Reading) -> Path:
+            made.read_by(choice)
+            folder = scratch / "_".join(map(str, choice.of(1)))
+            folder.mkdir()
+            (folder / tape.WEIGHTS_NAME).symlink_to(weights)
+            _finish(made, folder)
+            return folder
+
+        names = " ".join(sorted(made.kernels))
+        return fastest(made.reading, f"{made.machine} {names}", attempt)
+
+
+def _finish(made: Plan, folder: Path) -> int:
+    """Write all but the weights; returns how many kernels had to be compiled."""
+    library = folder / tape.LIBRARY_NAME
+    signatures, count = compiled.library(list(made.kernels.values()), made.machine, library)
+    code = hashlib.sha256(library.read_bytes()).hexdigest()
+    whole = tape.Tape(
+        version=tape.VERSION,
+        machine=made.machine.name,
+        side=made.packer.dot.rows,
+        caches=made.caches,
+        columns=tuple(sorted(made.columns)),
+        weights=made.packer.arrays,
+        kernels=signatures,
+        phases=tuple(made.phases),
+        digest=hashlib.sha256(f"{made.packer.digest} {code}".encode()).hexdigest()[:32],
+    )
+    (folder / tape.FILE_NAME).write_text(whole.to_json(), encoding="utf-8")
+    (folder / config.FILE_NAME).write_text(made.config.to_json(), encoding="utf-8")
+    return count

@@ -185,7 +185,9 @@ def pages_for(described: LlmConfig, sizes: CacheSizes, free: int | None) -> int:
 
 def page_bytes(described: LlmConfig, kind: str) -> int:
     """Return about how many bytes a page of 16 tokens takes over all layers."""
-    of_element = {"float32": 4.0, "uint8": 1 + 8 / described.head_dim}.get(kind, 2.0)
+    factors = 8 / described.head_dim
+    known = {"float32": 4.0, "uint8": 1 + factors, "uint4": 0.5 + factors}
+    of_element = known.get(kind, 2.0)
     elements = 2 * PAGE * described.kv_heads * described.head_dim * described.layers
     return int(elements * of_element)
 

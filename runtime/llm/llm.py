@@ -94,7 +94,8 @@ class LLM:
         sequences: that run at once; more wait.
         cache_mb: for keys and values; 0 takes what all sequences could need, at most half of the
             memory that is free.
-        cache: type of it, such as ``float16`` or ``uint8``; empty for the bundle's first.
+        cache: type of it, ``float16``, ``uint8`` or ``uint4``, of those that the bundle has;
+            empty for its first.
         threads: of the executor; 0 for all cores that this process may use.
         lookup: guess by copying what followed the same words before.
         slowdown: a step that also reads prompts takes at most so many times what the running

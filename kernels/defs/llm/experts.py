@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, function, load, registers, splat, store
 from edgeinfer.kernels.defs.llm.product import Product, buffers_of, gated, walked
-from edgeinfer.kernels.defs.llm.steps import SPAN, TOKENS, fma, held, span_of, zeros
+from edgeinfer.kernels.defs.llm.steps import SPAN, TOKENS, between, fma, held, span_of, zeros
 
 _LOWEST = -3.0e38
 
@@ -33,7 +33,7 @@ def route(count: int, padded: int, used: int, normalised: bool) -> tirx.PrimFunc
 
     def body(router: Buffer, chosen: Buffer, shares: Buffer, span: Buffer) -> None:
         first, end = span_of(span)
-        with T.serial(first, end) as token:
+        with between(first, end) as token:
             left = registers(count)
             with T.serial(count) as e:
                 T.buffer_store(left, T.BufferLoad(router, [token, e]), [e])
@@ -88,7 +88,7 @@ def expert_gate(what: Product, count: int, used: int) -> tirx.PrimFunc:
     def body(*made: Buffer) -> None:
         named = dict(zip(buffers, made, strict=True))
         first, end = span_of(named["span"])
-        with T.serial(first, end) as item:
+        with between(first, end) as item:
             place = item // what.items
             expert = T.BufferLoad(named["chosen"], [place])
             at = item % what.items + expert * (2 * what.runs)
@@ -117,7 +117,7 @@ def expert_down(what: Product, count: int, used: int) -> tirx.PrimFunc:
     def body(*made: Buffer) -> None:
         named = dict(zip(buffers, made, strict=True))
         first, end = span_of(named["span"])
-        with T.serial(first, end) as item:
+        with between(first, end) as item:
             token, inner = item // what.items, item % what.items
             sums = [zeros(rows) for _ in range(what.together)]
             with T.serial(used) as rank:

@@ -19,7 +19,16 @@ from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, splat, sto
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.form import STEP, SUPER, Form
 from edgeinfer.kernels.defs.llm.rounding import rounded_buffers
-from edgeinfer.kernels.defs.llm.steps import SPAN, TOKENS, fma, held, prefetch, span_of, zeros
+from edgeinfer.kernels.defs.llm.steps import (
+    SPAN,
+    TOKENS,
+    between,
+    fma,
+    held,
+    prefetch,
+    span_of,
+    zeros,
+)
 
 Epilogue = Literal["store", "add", "silu", "gelu_tanh"]
 """What becomes of a sum: it is written, added to what is there, or the gate of one that lies half
@@ -103,7 +112,7 @@ def product(what: Product) -> tirx.PrimFunc:
     def body(*made: Buffer) -> None:
         named = dict(zip(buffers, made, strict=True))
         first, end = span_of(named["span"])
-        with T.serial(first, end) as item, T.serial(T.BufferLoad(named["span"], [2])) as tile:
+        with between(first, end) as item, T.serial(T.BufferLoad(named["span"], [2])) as tile:
             token = tile * what.width
             if what.gated:
                 gated(what, named, item, token, token)

@@ -14,6 +14,8 @@ from edgeinfer.kernels.defs.llm.steps import (
     SPAN,
     TOKENS,
     across,
+    added,
+    between,
     held,
     larger,
     span_of,
@@ -60,7 +62,7 @@ def norm_round(cpu: Cpu, columns: int, epsilon: float | None) -> tirx.PrimFunc:
     def body(*given: Buffer) -> None:
         named = dict(zip(buffers, given, strict=True))
         first, end = span_of(named["span"])
-        with T.serial(first, end) as token:
+        with between(first, end) as token:
             source = named["x"]
             if epsilon is not None:
                 normalise(cpu, columns, epsilon, named["x"], named["w"], named["n"], token)
@@ -138,23 +140,10 @@ def round_block(
         total = load(parts[0], [0], lanes)
         for part in parts[1:]:
             total = total + load(part, [0], lanes)
-        whole = _sum(total, lanes)
+        whole = held(across(total, lanes, added, "int32"), 1, "int32")
         T.buffer_store(into["starts"], T.BufferLoad(whole, [0]), [token, block, half])
         value = tirx.Cast("float32", T.BufferLoad(whole, [0])) * T.BufferLoad(scale, [0])
         T.buffer_store(into["sums"], value, [token, block, half])
-
-
-def _sum(value: Expr, lanes: int) -> Buffer:
-    kept = held(value, lanes, "int32")
-    while lanes > 1:
-        half = lanes // 2
-        whole = load(kept, [0], lanes)
-        low, high = (
-            tirx.Shuffle([whole], [T.int32(i) for i in range(s, s + half)]) for s in (0, half)
-        )
-        kept = held(low + high, half, "int32")
-        lanes = half
-    return kept
 
 
 def _words(count: int) -> str:

@@ -10,7 +10,7 @@ from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.form import STEP, SUPER, Form
 from edgeinfer.kernels.defs.llm.product import widened
 from edgeinfer.kernels.defs.llm.rounding import inverse_root
-from edgeinfer.kernels.defs.llm.steps import SPAN, TOKENS, fma, span_of
+from edgeinfer.kernels.defs.llm.steps import SPAN, TOKENS, between, fma, span_of
 from edgeinfer.kernels.defs.rows import sweep
 
 
@@ -30,7 +30,7 @@ def embed(dot: Dot, form: Form, rows: int, columns: int, factor: float) -> tirx.
     def body(*given: Buffer) -> None:
         named = dict(zip(buffers, given, strict=True))
         first, end = span_of(named["span"])
-        with T.serial(first, end) as t:
+        with between(first, end) as t:
             token = T.BufferLoad(named["tokens"], [t])
             with T.If(token >= T.int32(0)), T.Then(), T.serial(columns) as k:
                 value = _weight(dot, form, named, token, k) * T.float32(factor)
@@ -91,7 +91,7 @@ def gather(cpu: Cpu, columns: int) -> tirx.PrimFunc:
 
     def body(x: Buffer, rows: Buffer, y: Buffer, span: Buffer) -> None:
         first, end = span_of(span)
-        with T.serial(first, end) as t:
+        with between(first, end) as t:
             source = T.BufferLoad(rows, [t])
 
             def copy(at: Expr, width: int) -> None:
@@ -113,7 +113,7 @@ def norm_add(cpu: Cpu, columns: int, epsilon: float) -> tirx.PrimFunc:
 
     def body(x: Buffer, w: Buffer, y: Buffer, span: Buffer) -> None:
         first, end = span_of(span)
-        with T.serial(first, end) as t:
+        with between(first, end) as t:
             factor = inverse_root(cpu, columns, epsilon, lambda at, n: load(x, [t, at], n))
 
             def write(at: Expr, width: int) -> None:
@@ -141,7 +141,7 @@ def norm(cpu: Cpu, columns: int, stride: int, epsilon: float) -> tirx.PrimFunc:
 
     def body(x: Buffer, w: Buffer, y: Buffer, span: Buffer) -> None:
         first, end = span_of(span)
-        with T.serial(first, end) as t:
+        with between(first, end) as t:
             factor = inverse_root(cpu, columns, epsilon, lambda at, n: load(x, [t, at], n))
 
             def write(at: Expr, width: int) -> None:

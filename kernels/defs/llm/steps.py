@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
@@ -23,14 +24,27 @@ def fma(a: Expr, b: Expr, c: Expr, width: int) -> Expr:
     return T.call_llvm_pure_intrin(kind, name, a, b, c)
 
 
+@contextmanager
+def between(first: Expr, end: Expr) -> Iterator[Expr]:
+    """A loop from one number up to another.
+
+    TVM moves loops to begin at zero and then forgets an outer loop's move in the bounds of an inner
+    one that it moves too; so all of ours begin at zero.
+    """
+    with T.serial(end - first) as i:
+        yield first + i
+
+
 def span_of(span: Buffer) -> tuple[Expr, Expr]:
     """First item and the one behind the last."""
     return T.BufferLoad(span, [0]), T.BufferLoad(span, [1])
 
 
-def across(value: Expr, width: int, join: Callable[[Expr, Expr], Expr]) -> Expr:
+def across(
+    value: Expr, width: int, join: Callable[[Expr, Expr], Expr], dtype: str = "float32"
+) -> Expr:
     """Join the elements of a vector by halves into one, kept in a register."""
-    kept = registers(width)
+    kept = registers(width, dtype)
     store(kept, [0], value, width)
     while width > 1:
         half = width // 2
@@ -39,7 +53,7 @@ def across(value: Expr, width: int, join: Callable[[Expr, Expr], Expr]) -> Expr:
             tirx.Shuffle([whole], [T.int32(i) for i in range(start, start + half)])
             for start in (0, half)
         )
-        kept = registers(half)
+        kept = registers(half, dtype)
         store(kept, [0], join(low, high), half)
         width = half
     return T.BufferLoad(kept, [0])

@@ -22,7 +22,7 @@ _MODEL = (
     click.option("--draft", metavar="BUNDLE", help="A smaller model that guesses ahead."),
     click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="Of a text."),
     click.option("--cache-mb", type=click.IntRange(1), help="For keys and values."),
-    click.option("--cache-type", default="", metavar="NAME", help="Such as float16 or uint8."),
+    click.option("--cache-type", default="", metavar="NAME", help="float16, uint8 or uint4."),
     click.option("--threads", type=click.IntRange(1, 1024), help="Default: all cores."),
     click.option("--no-lookup", is_flag=True, help="Do not guess by what was said before."),
     click.option("--disk", metavar="FOLDER", help="Keep what was read for the next start."),

@@ -15,7 +15,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip("code for x86-64-v3 does not run here")
     from edgeinfer.convert.llm import variant
-    from edgeinfer.convert.llm.plan import Reading
+    from edgeinfer.convert.llm.reading import Reading
     from edgeinfer.convert.lower.tvm.machines import machine
     from tests.backends.llm.small import CONFIG, stored
 

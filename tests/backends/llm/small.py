@@ -23,7 +23,7 @@ CONFIG = LlmConfig(
     layers=2,
     heads=4,
     kv_heads=2,
-    head_dim=16,
+    head_dim=32,
     ffn=96,
     vocab=120,
     context=96,
@@ -32,7 +32,7 @@ CONFIG = LlmConfig(
     tied=True,
     ropes=(Rope(tuple(100.0 ** -(i / 8) for i in range(8))),),
     layer_rope=(0, 0),
-    windows=(0, 0),
+    windows=(0, 40),
     attention_scale=0.25,
 )
 
@@ -91,7 +91,7 @@ def batch(table: Array, parts: Sequence[tuple[int, Sequence[int], int, int]]) ->
 
 def opened(folder: Path, config: LlmConfig, **sizes: Any) -> tuple[NativeExecutor, Array]:
     """An executor with eight sequences whose pages lie in no order."""
-    room = Sizes(pages=8 * config.context // 16, max_tokens=64, max_sequences=8, threads=1)
+    room = Sizes(pages=8 * config.context // 16, max_tokens=96, max_sequences=8, threads=1)
     executor = open_executor(folder, replace(room, **sizes))
     order = np.random.default_rng(5).permutation(executor.pages).astype(np.int32)
     return executor, order.reshape(8, -1)

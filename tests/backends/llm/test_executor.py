@@ -7,14 +7,19 @@ import pytest
 
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.llm.backend import INPUT, LlmBackend, signature
+from edgeinfer.backends.tvm.library import cpu_features
+from edgeinfer.convert.llm import oracle
 from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.convert.lower.tvm.machines import MACHINES, machine
 from edgeinfer.errors import ClosedError, InputError, LoadError, UsageError
+from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.step import StepBatch
 from edgeinfer.types import Array
-from tests.backends.llm.small import CONFIG, batch, opened, stored
+from tests.backends.llm.small import CONFIG, batch, opened, stored, weights
 
 KINDS = {"": "Q4_0", "attn_v": "Q5_0", "ffn_down": "Q4_1", "token_embd": "Q8_0"}
-IDS = [int(i) for i in np.random.default_rng(1).integers(0, CONFIG.vocab, 40)]
+BEST = ("x86-64-v4-vnni", "x86-64-v3-vnni", "x86-64-v3")
+IDS = [int(i) for i in np.random.default_rng(1).integers(0, CONFIG.vocab, 80)]
 
 
 def read(folder: Path, cache: str = "float16") -> Array:
@@ -31,12 +36,56 @@ def test_logits_are_near_those_in_float32(folder: Path, cache: str) -> None:
     found = read(folder, cache)
     error = np.linalg.norm(found - right) / np.linalg.norm(right)
     # Vectors have 8 bits: a rounding each of about 0.4 %, ten of them on the way.
-    assert error < 0.05
+    assert error < (0.05 if cache == "float16" else 0.07)
     assert (found.argmax(-1) == right.argmax(-1)).mean() > 0.85
 
 
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same decoder with weights of float32, which nothing is rounded for."""
+    pytest.importorskip("tvm")
+    from edgeinfer.convert.llm import variant
+    from edgeinfer.convert.llm.reading import Reading
+
+    place = tmp_path_factory.mktemp("exact")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        reading, kinds = Reading((1, 2), (1, 1), (0, 0)), ("float32", "uint8", "uint4")
+        where = machine(next(n for n in BEST if set(MACHINES[n].features) <= cpu_features()))
+        variant.write(CONFIG, weights(CONFIG), where, place, reading=reading, caches=kinds)
+    return place
+
+
+def in_cache(x: Array, levels: int) -> Array:
+    """What is left of keys or values (tokens, heads, size) in a cache of few levels."""
+    low, high = np.minimum(x.min(-1), 0), np.maximum(x.max(-1), 0)
+    scale = ((high - low) / np.float32(levels))[..., None]
+    zero = np.rint(-low[..., None] / scale)
+    return np.asarray((np.clip(np.rint(x / scale) + zero, 0, levels) - zero) * scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cache", "levels"), [("float32", 0), ("uint8", 255), ("uint4", 15)])
+def test_nothing_but_the_cache_is_rounded(
+    exact: Path, cache: str, levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = oracle.attended
+
+    def attended(q: Array, k: Array, v: Array, config: LlmConfig, window: int) -> Array:
+        if levels:
+            k, v = in_cache(k, levels), in_cache(v, levels)
+        return whole(q, k, v, config, window)
+
+    monkeypatch.setattr(oracle, "attended", attended)
+    right = Oracle(CONFIG, weights(CONFIG)).logits([np.array(IDS)])[0]
+    found = read(exact, cache)
+    error = np.linalg.norm(found - right, axis=-1) / np.linalg.norm(right, axis=-1)
+    # Where a number lies between two levels the last bit decides: a few rows may be off by more.
+    assert np.median(error) < (5e-3 if levels else 1e-5)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("cache", ["float16", "uint8"])
+@pytest.mark.parametrize("cache", ["float16", "uint8", "uint4"])
 def test_bits_depend_on_a_sequence_alone(folder: Path, cache: str, threads: int) -> None:
     """Random schedules: chunks, company, pages and threads change nothing."""
     whole = read(folder, cache)
@@ -73,7 +122,7 @@ def test_what_lies_behind_a_sequence_does_not_matter(folder: Path) -> None:
         executor.write_page(page, nothing)
     executor.step(batch(table, [(0, IDS[:10], 0, 0)]))
     executor.step(batch(table, [(0, [5] * 9, 10, 0)]))
-    found = executor.step(batch(table, [(0, IDS[10:], 10, 30)]))
+    found = executor.step(batch(table, [(0, IDS[10:], 10, len(IDS) - 10)]))
     assert np.array_equal(found, whole[10:])
     executor.close()
 
@@ -87,12 +136,12 @@ def test_a_copied_page_goes_on_like_its_source(folder: Path) -> None:
     executor.copy_page(int(table[0, 1]), int(table[1, 1]))
     kept = np.zeros(executor.page_bytes, np.uint8)
     executor.read_page(int(table[0, 1]), kept)
-    parts = [(0, [1, 2, 3], 20, 0), (1, IDS[20:], 20, 20)]
+    parts = [(0, [1, 2, 3], 20, 0), (1, IDS[20:], 20, 60)]
     assert np.array_equal(executor.step(batch(fork, parts)), whole[20:])
     # The first sequence's page as it was, at another place.
     executor.write_page(int(table[2, 1]), kept)
     fork[2, 0] = table[0, 0]
-    assert np.array_equal(executor.step(batch(fork, [(2, IDS[20:], 20, 20)])), whole[20:])
+    assert np.array_equal(executor.step(batch(fork, [(2, IDS[20:], 20, 60)])), whole[20:])
     executor.close()
 
 
@@ -136,8 +185,8 @@ def test_what_is_outside_is_refused_and_listed(folder: Path) -> None:
     beyond[3, 2] = executor.pages
     with pytest.raises(InputError, match="pages beyond 0 to 47"):
         executor.step(batch(beyond, [(0, [1], 0, 1)]))
-    with pytest.raises(InputError, match="65 tokens of 1 to 64"):
-        executor.step(batch(table, [(0, [1] * 65, 0, 1)]))
+    with pytest.raises(InputError, match="97 tokens of 1 to 96"):
+        executor.step(batch(table, [(0, [1] * 97, 0, 1)]))
     assert executor.step(good).shape == (1, CONFIG.vocab)
     executor.close()
     executor.close()
@@ -148,7 +197,7 @@ def test_what_is_outside_is_refused_and_listed(folder: Path) -> None:
 def test_a_step_may_want_no_row(folder: Path) -> None:
     executor, table = opened(folder, CONFIG)
     assert executor.step(batch(table, [(0, IDS[:5], 0, 0)])).shape == (0, CONFIG.vocab)
-    found = executor.step(batch(table, [(0, IDS[5:], 5, 35)]))
+    found = executor.step(batch(table, [(0, IDS[5:], 5, 75)]))
     assert np.array_equal(found, read(folder)[5:])
     executor.close()
 

@@ -28,7 +28,7 @@ def test_logits_are_those_of_transformers(
     if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip("code for x86-64-v3 does not run here")
     from edgeinfer.convert.llm import source, variant
-    from edgeinfer.convert.llm.plan import Reading
+    from edgeinfer.convert.llm.reading import Reading
     from edgeinfer.convert.lower.tvm.machines import machine
 
     monkeypatch.setenv("EDGEINFER_CACHE", str(kernels))

@@ -55,13 +55,13 @@ def same(found: Results, expected: Results) -> None:
         assert found.logprobs[key] == expected.logprobs[key]
 
 
-@pytest.mark.parametrize("cache", ["float16", "uint8"])
+@pytest.mark.parametrize("cache", ["float16", "uint8", "uint4"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_schedule_makes_no_difference(folder: Path, cache: str, threads: int) -> None:
     requests = asked(threads)
     limits = Limits(slowdown=20.0, chunk=11)
     options = EngineOptions(calibrate=False, limits=limits)
-    crowded = engine(folder, cache, options, pages=14, threads=threads)
+    crowded = engine(folder, cache, options, pages=12, threads=threads)
     found = generate(crowded, *requests)
     stats = crowded.stats()
     crowded.close()
@@ -89,7 +89,7 @@ def test_draft_model_changes_nothing(folder: Path) -> None:
     alone.close()
 
 
-@pytest.mark.parametrize("cache", ["float16", "uint8"])
+@pytest.mark.parametrize("cache", ["float16", "uint8", "uint4"])
 def test_pages_on_disk_are_as_good_as_computed(folder: Path, cache: str, tmp_path: Path) -> None:
     (one,) = [request("a", BEGINNING, max_tokens=20, temperature=0.8, seed=1, logprobs=2)]
     kept = EngineOptions(lookup=False, calibrate=False, disk=tmp_path)

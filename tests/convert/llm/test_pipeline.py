@@ -15,6 +15,7 @@ from edgeinfer.convert.pipeline.entry import export
 from edgeinfer.errors import SourceError, UsageError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.generation import Generation
+from edgeinfer.llm.tape import Tape
 from tests.backends.llm.small import CONFIG, weights
 from tests.convert.llm.test_gguf import f32, write
 
@@ -40,6 +41,8 @@ def model(path: Path, **changes: Any) -> Path:
         "llama.block_count": config.layers,
         "llama.attention.head_count": config.heads,
         "llama.attention.head_count_kv": config.kv_heads,
+        "llama.attention.key_length": config.head_dim,
+        "llama.attention.value_length": config.head_dim,
         "llama.feed_forward_length": config.ffn,
         "llama.context_length": 256,
         "llama.attention.layer_norm_rms_epsilon": config.norm_epsilon,
@@ -87,12 +90,18 @@ def test_a_model_becomes_a_bundle_that_is_inspected_and_run(tmp_path: Path) -> N
     made = export(model(tmp_path / "a.gguf"), tmp_path / "a.edge", targets=["tvm-x86-64-v3"])
     variant = made.manifest.variants[0]
     assert (variant.format, variant.precision) == ("llm", "fp32")
-    assert made.report.language[variant.id]["kl"] < 1e-4
+    judged = made.report.language[variant.id]
+    assert judged["kl"] < 1e-4
+    # Weights of chance make scores that four bits cannot tell apart.
+    assert judged["caches"]["float16"]["kl"] < 0.02 < judged["caches"]["uint4"]["kl"]
     with Bundle.open(made.path) as bundle:
         names = {Path(f.path).name for f in variant.files}
         assert names >= {"llm.json", "tape.json", "weights.bin", "kernels.so", "generation.json"}
         paths = {p.name: p for p in bundle.paths(variant)}
         assert LlmConfig.from_json(paths["llm.json"].read_text()).vocab == 256
+        caches = Tape.from_json(paths["tape.json"].read_text()).caches
+        assert caches[:2] == ("float32", "float16")
+        assert "uint4" not in caches
         assert Generation.from_json(paths["generation.json"].read_text()).eos == (0,)
         from edgeinfer.backends.base import Artifact, LoadOptions
         from edgeinfer.backends.llm.backend import LlmBackend

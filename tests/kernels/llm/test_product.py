@@ -22,8 +22,9 @@ from edgeinfer.convert.lower.tvm.machines import machine  # noqa: E402
 from edgeinfer.kernels.defs.attention import PAGE  # noqa: E402
 from edgeinfer.kernels.defs.emit import Cpu  # noqa: E402
 from edgeinfer.kernels.defs.gemv import DOTS  # noqa: E402
-from edgeinfer.kernels.defs.llm.attend import Attend, attend, turn  # noqa: E402
+from edgeinfer.kernels.defs.llm.attend import attend, turn  # noqa: E402
 from edgeinfer.kernels.defs.llm.cache import Pages  # noqa: E402
+from edgeinfer.kernels.defs.llm.heads import Attend  # noqa: E402
 from edgeinfer.kernels.defs.llm.product import Product, product  # noqa: E402
 from edgeinfer.kernels.defs.llm.rounding import norm_round, rounded_buffers  # noqa: E402
 from edgeinfer.kernels.defs.llm.rows import embed  # noqa: E402
@@ -184,7 +185,7 @@ def test_other_machines_get_their_instructions(name: str, instruction: str) -> N
     heads = Attend(Pages(2, 32, "uint8"), 4, 0.2, window=8, turned=32, epsilon=1e-6)
     functions = {
         "product": product(Product(dot, form, 32, COLUMNS, 2, "silu", 16, streams=4, ahead=256)),
-        "attend": attend(cpu, heads, heads.tile(cpu), fused=False),
+        "attend": attend(cpu, dot, heads, heads.tile(cpu), fused=False),
         "turn": turn(cpu, heads),
     }
     named = {n: f.with_attr("global_symbol", n) for n, f in functions.items()}
