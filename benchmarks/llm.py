@@ -1,21 +1,26 @@
 """Steps of a language model, beside llama.cpp on the same file, in turns.
 
     python -m benchmarks.llm BUNDLE GGUF --peer FOLDER --cpu haswell [--threads 1] [--rounds 16]
-        [--cache float16] [--context 64] [--what 1,2,4,8,16,p512]
+        [--cache float16] [--context 64] [--what 1,2,4,8,16,p512,v2,v4] [--busy 0]
 
 BUNDLE was made of GGUF; benchmarks/llamacpp.py says where FOLDER comes from. A number is that many
-sequences that decode a token each behind ``--context`` others, ``p`` a prompt of so many tokens.
-Both engines run in this process, one step of each after the other. With one thread the CPU time of
-the process counts, otherwise wall time; printed are the median of the ratios of neighbours, its
-quartiles, and the least times. ``--profile`` prints where our time goes instead.
+sequences that decode a token each behind ``--context`` others, ``p`` a prompt of so many tokens,
+``v`` our own steps alone: so many tokens of one sequence, as guesses are verified, over one. Both
+engines run in this process, one step of each after the other. With one thread the CPU time of the
+process counts, otherwise wall time; printed are the median of the ratios of neighbours, its
+quartiles, and median and least times. ``--busy`` starts so many processes that keep processors
+busy. ``--profile`` prints where our time goes instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +30,9 @@ from benchmarks.llamacpp import Library, Part, Peer
 from edgeinfer.backends.llm.backend import open_executor
 from edgeinfer.backends.llm.executor import NativeExecutor, Sizes
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.cli import roofline
 from edgeinfer.llm.step import PAGE, StepBatch
+from edgeinfer.llm.tape import Products, Tape
 from edgeinfer.types import Array
 
 SEQUENCES = 16
@@ -79,12 +86,13 @@ def main() -> None:
     parser.add_argument("--cpu", default="haswell")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=16)
-    parser.add_argument("--cache", default="float16", choices=("float16", "uint8"))
+    parser.add_argument("--cache", default="float16", choices=("float16", "uint8", "uint4"))
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--what", default="1,2,4,8,16,p512")
+    parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--profile", action="store_true")
     asked = parser.parse_args()
-    with Bundle.open(asked.bundle, native="allow") as bundle:
+    with neighbours(asked.busy), Bundle.open(asked.bundle, native="allow") as bundle:
         ours = opened(bundle, asked.cache, asked.threads)
         ids = np.random.default_rng(0).integers(100, 30000, (SEQUENCES, CONTEXT))
         if asked.profile:
@@ -102,6 +110,19 @@ def main() -> None:
             turns.run(what)
 
 
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Processes that compute without end."""
+    loop = [sys.executable, "-c", "while True: pass"]
+    started = [subprocess.Popen(loop) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 @dataclass(frozen=True, slots=True)
 class Turns:
     """Both engines on the same work, one step after the other."""
@@ -117,6 +138,9 @@ class Turns:
         """Measure one kind of step and print it."""
         for sequence in range(SEQUENCES):
             self.peer.forget(sequence)
+        if what.startswith("v"):
+            self._verify(int(what[1:]))
+            return
         if what.startswith("p"):
             count, rounds = int(what[1:]), max(3, self.rounds // 5)
         else:
@@ -128,9 +152,27 @@ class Turns:
         low, middle, high = np.percentile(theirs / mine, [25, 50, 75])
         unit = f"context {self.context}" if not what.startswith("p") else "prompt"
         print(
-            f"{what:>5} {unit}: ours {mine.min() * 1e3:8.2f} ms, llama.cpp "
-            f"{theirs.min() * 1e3:8.2f} ms, ratio {middle:.2f} ({low:.2f}-{high:.2f}), of the "
-            f"least {theirs.min() / mine.min():.2f}, n {len(times)}, load {os.getloadavg()[0]:.1f}",
+            f"{what:>5} {unit}: ours {np.median(mine) * 1e3:8.2f} ({mine.min() * 1e3:.2f}) ms, "
+            f"llama.cpp {np.median(theirs) * 1e3:8.2f} ({theirs.min() * 1e3:.2f}) ms, "
+            f"ratio {middle:.2f} ({low:.2f}-{high:.2f}), of the least "
+            f"{theirs.min() / mine.min():.2f}, n {len(times)}, load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+
+    def _verify(self, count: int) -> None:
+        """Time a step that verifies guesses over one without."""
+        fill(self.ours.step, self.ids, 1, self.context)
+        found = []
+        for number in range(self.rounds + 1):
+            at = self.context + number
+            one: list[Part] = [(0, list(self.ids[0, at : at + 1]), at, 1)]
+            more: list[Part] = [(0, list(self.ids[0, at : at + count]), at, count)]
+            both = [(self._timed(self.ours.step, part)) for part in (more, one)]
+            found.append(both[0] / both[1])
+        low, middle, high = np.percentile(found[1:], [25, 50, 75])
+        print(
+            f"verify {count}: {middle:.2f} ({low:.2f}-{high:.2f}) of a step of one, "
+            f"n {len(found) - 1}",
             flush=True,
         )
 
@@ -160,8 +202,22 @@ def fill(step: Callable[[list[Part]], object], ids: Array, count: int, context: 
             step([(sequence, list(ids[sequence, first : min(context, first + 256)]), first, 1)])
 
 
+def product_bytes(tape: Tape) -> dict[str, int]:
+    """Bytes of weights that a step's products read, by kernel."""
+    found: dict[str, int] = {}
+    for phase in tape.phases:
+        for call in phase.calls.values() if isinstance(phase, Products) else ():
+            for name in (a[2:] for a in call.arguments if a.startswith("w:")):
+                array = tape.weights[name]
+                size = int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize
+                found[call.kernel] = found.get(call.kernel, 0) + size
+    return found
+
+
 def profile(ours: Ours, ids: Array, context: int, what: str) -> None:
-    """Print where our time goes."""
+    """Print where our time goes, and how fast products read beside a loop that only reads."""
+    roof = roofline.measure(1).gb_s
+    read = product_bytes(ours.executor.tape)
     for kind in what.split(","):
         if kind.startswith("p"):
             parts: list[Part] = [(0, list(ids[0, : int(kind[1:])]), 0, 1)]
@@ -172,7 +228,12 @@ def profile(ours: Ours, ids: Array, context: int, what: str) -> None:
         best = {name: min(r[name] for r in runs) for name in runs[0]}
         print(f"{kind}: {sum(best.values()) / 1e3:.2f} ms")
         for name, us in sorted(best.items(), key=lambda i: -i[1])[:14]:
-            print(f"    {us:9.0f} us  {name}")
+            speed = read.get(name, 0) / us / 1e3
+            share = f"  {speed:.1f} GB/s, {speed / roof:.2f} of {roof:.1f}" if speed else ""
+            print(f"    {us:9.0f} us  {name}{share}")
+        products = sum(us for name, us in best.items() if name in read)
+        speed = sum(read[name] for name in best if name in read) / products / 1e3
+        print(f"    products together {speed:.1f} GB/s, {speed / roof:.2f} of {roof:.1f}")
 
 
 if __name__ == "__main__":

@@ -6,16 +6,25 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, loop, splat, store
+from edgeinfer.kernels.defs.llm.steps import prefetch
 
 _PARTS = 64
 """Threads share the array out in so many runs."""
 
 _ROUNDS = 1 << 12
+_LINE = 64
 
 
-def read_bytes(count: int, lanes: int) -> tirx.PrimFunc:
+STREAMS = (1, 2, 4, 8)
+"""Places that one core may read from together; the best number is the processor's."""
+
+_AHEAD = 256
+"""Elements of each place that are asked for ahead, where there are several."""
+
+
+def read_bytes(count: int, lanes: int, streams: int = 1) -> tirx.PrimFunc:
     """Sum ``count`` float32 elements, 16 vectors at a time; reads them all and little else."""
-    step = 16 * lanes
+    step, run = 16 * lanes, 16 // streams * lanes
     each = count // _PARTS // step
 
     def body(x: Buffer, out: Buffer) -> None:
@@ -25,7 +34,10 @@ def read_bytes(count: int, lanes: int) -> tirx.PrimFunc:
                 store(sums, [v * lanes], splat(T.float32(0), lanes), lanes)
             with T.serial(each) as at:
                 for v in range(16):
-                    place = (part * each + at) * step + v * lanes
+                    stream, inside = divmod(v * lanes, run)
+                    place = (part * streams + stream) * (each * run) + at * run + inside
+                    if streams > 1 and inside * 4 % _LINE == 0:
+                        prefetch(x, [place + _AHEAD])
                     value = load(sums, [v * lanes], lanes) + load(x, [place], lanes)
                     store(sums, [v * lanes], value, lanes)
             _total(sums, out, part, step)
