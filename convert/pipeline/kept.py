@@ -7,27 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeinfer.errors import OutputError, UsageError
+from edgeinfer.errors import OutputError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-
-def check_folder(folder: str | Path) -> None:
-    """Refuse a folder that holds something, before anything slow starts.
-
-    Raises:
-        UsageError: it is no folder, or not empty.
-        OutputError: it cannot be made.
-    """
-    path = Path(folder)
-    if path.is_dir():
-        if any(path.iterdir()):
-            raise UsageError(f"--keep {path}: the folder is not empty")
-    elif path.exists():
-        raise UsageError(f"--keep {path}: is no folder")
-    elif not path.parent.is_dir():
-        raise OutputError(f"--keep {path}: the folder {path.parent} does not exist")
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ from edgeinfer import profiles
 from edgeinfer.bundle.formats import SUFFIXES, format_of
 from edgeinfer.convert.late import late
 from edgeinfer.convert.options import ConvertOptions
-from edgeinfer.convert.pipeline.kept import check_folder
 from edgeinfer.convert.pipeline.shape_sets import Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.convert.quantize.recipe import (
     COREMLTOOLS,
@@ -26,7 +25,7 @@ from edgeinfer.convert.quantize.recipe import (
     recipe,
     spelled_out,
 )
-from edgeinfer.errors import UsageError
+from edgeinfer.errors import OutputError, UsageError
 from edgeinfer.options import values_of
 from edgeinfer.profiles.schema import MACHINE_CODE, Profile
 from edgeinfer.types import ImageInput, Preprocessing, TensorSpec
@@ -126,7 +125,7 @@ def check_request(options: ConvertOptions) -> Request:
         raise UsageError(f"max drop {options.max_drop}: expected a share from 0 up to 1, as 1%")
     _check_there(options.deployment, options.data, options.calibration)
     if options.keep is not None:
-        check_folder(options.keep)
+        _check_kept(options.keep)
     name = options.name or default_name(model)
     common, sets = shape_sets(options.input_shapes)
     records, labels = _described(options)
@@ -153,6 +152,23 @@ def check_request(options: ConvertOptions) -> Request:
         "time_limit_s": _time_limit(options.time_limit_s),
     }
     return Request(**{**values_of(options), **checked})
+
+
+def _check_kept(folder: str | Path) -> None:
+    """Refuse a folder that holds something, before anything slow starts.
+
+    Raises:
+        UsageError: it is no folder, or not empty.
+        OutputError: it cannot be made.
+    """
+    path = Path(folder)
+    if path.is_dir():
+        if any(path.iterdir()):
+            raise UsageError(f"--keep {path}: the folder is not empty")
+    elif path.exists():
+        raise UsageError(f"--keep {path}: is no folder")
+    elif not path.parent.is_dir():
+        raise OutputError(f"--keep {path}: the folder {path.parent} does not exist")
 
 
 def check_calibrated(request: Request) -> None:
