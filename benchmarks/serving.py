@@ -5,7 +5,8 @@
     python -m benchmarks.serving --part batching --model cls=ppocr-cls.onnx --model magika.onnx
     python -m benchmarks.serving --part chat --chat smollm2.edge --llama http://127.0.0.1:8080
 
-A peer is one of ``serving_peers/`` with the Python that has its packages. Everyone serves the same
+A peer is one of ``serving_peers/`` with the Python that has its packages; ``inline`` is none, but
+the least that uvicorn and the engine cost. Everyone serves the same
 network by ONNX Runtime with one thread and batches of up to 16; who gives other numbers is not
 timed. ``wrk`` drives them one after the other in each round, so that whatever else the machine does
 meets all alike. What counts are medians of ratios within rounds, and CPU time of all the server's
@@ -59,6 +60,8 @@ def peer(kind: str, python: str, net: Net) -> list[Server]:
                 Server("fastapi json", "/json", plain, of_data, command),
                 Server("fastapi raw", "/raw", x.tobytes(), of_bytes, command),
             ]
+        case "inline":
+            return [Server("inline raw", "/", x.tobytes(), of_bytes, command)]
         case "litserve":
             return [Server("litserve json", "/predict", plain, of_data, command)]
         case "mlserver":
@@ -71,7 +74,7 @@ def peer(kind: str, python: str, net: Net) -> list[Server]:
                 Server("triton json", v2, v2_json(net.feeds), of_v2, command),
                 Server("triton raw", v2, raw, of_v2, command, headers=head),
             ]
-    raise SystemExit(f"no peer {kind!r}; known: {', '.join(BARS)}")
+    raise SystemExit(f"no peer {kind!r}; known: inline, {', '.join(BARS)}")
 
 
 def compare(servers: list[Server], connections: int, rounds: int, seconds: int) -> list[Bar]:

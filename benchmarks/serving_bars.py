@@ -186,6 +186,14 @@ def engine_gain(net: Net, rounds: int = 5) -> float:
     return least[1] / min(least.values())
 
 
+LEAST = """
+import sys
+import onnxruntime, psutil
+session = onnxruntime.InferenceSession(sys.argv[1])
+print(psutil.Process().memory_full_info().pss / 2**20)
+"""
+
+
 def resources(given: argparse.Namespace, folder: Path) -> list[Bar]:
     """Measure start, memory and idleness with one small model."""
     net = prepare("small", folder)
@@ -202,6 +210,15 @@ def resources(given: argparse.Namespace, folder: Path) -> list[Bar]:
             memory, idle = server.memory_mb(), idle_share(server)
         finally:
             stop(server.running)
+    least = float(
+        subprocess.run(
+            [sys.executable, "-c", LEAST, str(net.model)],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    )
+    print(f"NumPy and ONNX Runtime with the model, and no server: {least:.0f} MB")
     return [
         Bar("MB of memory (proportional share) with one small model", memory, at_most=50),
         Bar("s from start to the first answer", statistics.median(starts), at_most=1.0),
