@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -45,6 +45,10 @@ test-protocol: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet schemathesis
 	$(BIN)/python -m pip install --quiet --no-deps mlserver
 	$(PYTEST) -m 'slow' tests/runtime/serve/test_openapi.py
+
+# Published dashboards' queries in a real Prometheus; needs Debian's package of that name.
+test-dashboards: $(VENV)/installed
+	$(PYTEST) -m 'slow or not slow' tests/runtime/serve/test_dashboards.py
 
 # The server on several of Ray's nodes, which are processes here; Ray takes half a gigabyte.
 test-cluster: $(VENV)/installed

@@ -59,6 +59,8 @@ class ModelStats:
         loads: how often it was loaded.
         memory_mb: that it takes while it is loaded, as measured.
         batches: runs of the engine, each of one or more calls.
+        queued_s: that calls waited before they ran, of all together.
+        computed_s: that they ran; a batch counts for each of its calls.
     """
 
     calls: SessionStats
@@ -66,6 +68,8 @@ class ModelStats:
     loads: int
     memory_mb: float
     batches: int
+    queued_s: float
+    computed_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,6 +362,7 @@ class Model(forks.Here):
         self._check = InputCheck(inputs)
         self._recorder = Recorder({"model": name})
         self._batches = 0
+        self._queued_s = self._computed_s = 0.0
         # Unknown counts as long.
         self._run_s = math.inf
         self.is_closed = False
@@ -487,6 +492,8 @@ class Model(forks.Here):
     def _took(self, queued: float, started: float) -> None:
         now = time.monotonic()
         spent = now - started
+        self._queued_s += started - queued
+        self._computed_s += spent
         # One slow run makes no model slow.
         self._run_s = min(spent, 0.9 * self._run_s + 0.1 * spent)
         self._recorder.took(int((now - queued) * 1e9))
@@ -526,6 +533,8 @@ class Model(forks.Here):
             loads=engine.loads,
             memory_mb=engine.memory_mb,
             batches=self._batches,
+            queued_s=self._queued_s,
+            computed_s=self._computed_s,
         )
 
     def close(self) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import os
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ParamSpec, TypeVar
 
 from edgeinfer import forks
@@ -110,6 +112,25 @@ class Percentiles:
     p95: float
     p99: float
     max: float
+
+
+class Sizes:
+    """How large things were, each bound exact, of one writer at a time."""
+
+    BOUNDS = tuple(n * 10**power for power in range(5) for n in (1, 2, 5))
+
+    def __init__(self) -> None:
+        self._buckets = [0] * (len(self.BOUNDS) + 1)
+        self._sum = 0
+
+    def add(self, size: int) -> None:
+        """Count one."""
+        self._buckets[bisect_left(self.BOUNDS, size)] += 1
+        self._sum += size
+
+    def cumulative(self) -> tuple[list[int], float]:
+        """Return how many were at most as large as each bound, all at the end; and the sum."""
+        return [*accumulate(self._buckets)], float(self._sum)
 
 
 class Histogram:

@@ -32,7 +32,7 @@ from edgeinfer.runtime.llm.sequence import Part, Request
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
 from edgeinfer.runtime.llm.stats import Counters, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
-from edgeinfer.runtime.telemetry import Histogram
+from edgeinfer.runtime.telemetry import Histogram, Sizes
 
 _log = logging.getLogger("edgeinfer")
 _LEARNING = 64
@@ -460,8 +460,8 @@ class Engine:
         self._requests[request].remove(sequence)
         if not self._requests[request]:
             del self._requests[request]
-        finished = self._counters.finished
-        finished[finish] = finished.get(finish, 0) + 1
+        usage = sequence.usage(now)
+        self._counters.ended(finish, usage)
         self._events.append(
             Event(
                 request,
@@ -470,7 +470,7 @@ class Engine:
                 tuple(tokens or ()),
                 tuple(told or ()),
                 finish=finish,
-                usage=sequence.usage(now),
+                usage=usage,
                 error=error,
                 stop=stop,
             )
@@ -537,7 +537,13 @@ class Engine:
             "first_token": counters.first_token,
             "inter_token": counters.inter_token,
             "queue": counters.queue,
+            "reading": counters.reading,
+            "writing": counters.writing,
         }
+
+    def sizes(self) -> dict[str, Sizes]:
+        """Return the tokens of all texts that have ended, likewise."""
+        return {"prompts": self._counters.prompts, "answers": self._counters.answers}
 
     def close(self) -> None:
         """End all requests without events, keep the cache on disk if asked to, release memory."""

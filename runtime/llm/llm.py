@@ -26,7 +26,7 @@ from edgeinfer.runtime.llm.sequence import Request
 from edgeinfer.runtime.llm.stats import EngineStats
 from edgeinfer.runtime.llm.thread import EngineThread
 from edgeinfer.runtime.llm.tools import Tool, ToolCall, ToolFormat, tool_format
-from edgeinfer.runtime.telemetry import Histogram
+from edgeinfer.runtime.telemetry import Histogram, Sizes
 
 if TYPE_CHECKING:
     from typing import Self
@@ -395,6 +395,10 @@ class LLM:
     def histograms(self) -> dict[str, Histogram]:
         """Return the times of all requests, to be read at once: the engine goes on."""
         return self.engine.call(lambda engine: engine.histograms()).result()
+
+    def sizes(self) -> dict[str, Sizes]:
+        """Return how many tokens all texts had, likewise."""
+        return self.engine.call(lambda engine: engine.sizes()).result()
 
     def sleep(self) -> None:
         """Let weights and cache leave the memory; the next request brings them back."""

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 
 from edgeinfer.machine.energy import Energy
-from edgeinfer.runtime.telemetry import Histogram, Percentiles
+from edgeinfer.runtime.llm.params import Usage
+from edgeinfer.runtime.telemetry import Histogram, Percentiles, Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,18 @@ class Counters:
         self.drafted_tokens = self.accepted_tokens = 0
         self.first_token, self.inter_token = Histogram(), Histogram()
         self.queue, self.step = Histogram(), Histogram()
+        self.reading, self.writing = Histogram(), Histogram()
+        self.prompts, self.answers = Sizes(), Sizes()
         self.energy = Energy() if energy is None else energy
+
+    def ended(self, reason: str, usage: Usage) -> None:
+        """Count a text that has ended."""
+        self.finished[reason] = self.finished.get(reason, 0) + 1
+        self.prompts.add(usage.prompt_tokens)
+        self.answers.add(usage.completion_tokens)
+        if usage.first_token_s is not None:
+            self.reading.add(int((usage.first_token_s - usage.queue_s) * 1e9))
+            self.writing.add(int((usage.total_s - usage.first_token_s) * 1e9))
 
     @property
     def tokens_per_second(self) -> float:

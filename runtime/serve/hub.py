@@ -23,7 +23,7 @@ from edgeinfer.errors import (
 )
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching, check_batching
-from edgeinfer.runtime.fleet import Model, Runtime
+from edgeinfer.runtime.fleet import Model, ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.answers import Answers
@@ -527,16 +527,15 @@ class Hub:
         for model in list(self.models.values()):
             yield model.name, model.waiting
 
-    def _runs(self) -> Iterator[tuple[str, int, int]]:
+    def _runs(self) -> Iterator[tuple[str, ModelStats]]:
         for model in list(self.models.values()):
             if (tensors := model.tensors) is not None:
-                stats = tensors.stats()
-                yield model.name, stats.calls.runs, stats.batches
+                yield model.name, tensors.stats()
 
     def _engine_stats(self) -> Iterator[Engine]:
         for model in list(self.models.values()):
             if (text := model.text) is not None:
-                yield model.name, text.stats(), text.histograms()
+                yield model.name, text.stats(), text.histograms(), text.sizes()
 
 
 def _full(model: Served) -> QueueFullError:

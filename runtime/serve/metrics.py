@@ -14,12 +14,14 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
+    UnknownMetricFamily,
 )
 
 if TYPE_CHECKING:
+    from edgeinfer.runtime.fleet import ModelStats
     from edgeinfer.runtime.llm.stats import EngineStats
     from edgeinfer.runtime.serve.answers import Answers
-    from edgeinfer.runtime.telemetry import Histogram
+    from edgeinfer.runtime.telemetry import Histogram, Sizes
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,12 +41,19 @@ _VLLM_TIMES = {
     "first_token": ("vllm:time_to_first_token_seconds",),
     "inter_token": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     "queue": ("vllm:request_queue_time_seconds",),
+    "reading": ("vllm:request_prefill_time_seconds",),
+    "writing": ("vllm:request_decode_time_seconds",),
 }
 _VLLM_REASONS = {"cancelled": "abort"}
 """Figures of language models under the names that vLLM's dashboards read, older ones too."""
 
-Engine = tuple[str, "EngineStats", "Mapping[str, Histogram]"]
-"""A language model: its name, figures, and times."""
+_VLLM_SIZES = {
+    "prompts": ("vllm:request_prompt_tokens",),
+    "answers": ("vllm:request_generation_tokens", "vllm:request_max_num_generation_tokens"),
+}
+
+Engine = tuple[str, "EngineStats", "Mapping[str, Histogram]", "Mapping[str, Sizes]"]
+"""A language model: its name, figures, times, and tokens of texts."""
 
 
 class ModelMetrics:
@@ -81,14 +90,14 @@ class Metrics:
     Args:
         engines: gives the language models' figures when they are asked for; loads nothing.
         waiting: gives the requests of each model that have no answer yet.
-        runs: gives of each model of tensors how often it answered, and how often its engine ran.
+        runs: gives what each model of tensors did.
     """
 
     def __init__(
         self,
         engines: Callable[[], Iterable[Engine]],
         waiting: Callable[[], Iterable[tuple[str, int]]],
-        runs: Callable[[], Iterable[tuple[str, int, int]]],
+        runs: Callable[[], Iterable[tuple[str, ModelStats]]],
     ) -> None:
         self._models: dict[str, ModelMetrics] = {}
         self._waiting, self._runs = waiting, runs
@@ -123,10 +132,9 @@ class Metrics:
             "From a request's head to its answer.",
             labels=["model"],
         )
-        triton = ["model", "version"]
-        good = CounterMetricFamily("nv_inference_request_success", "As Triton.", labels=triton)
-        bad = CounterMetricFamily("nv_inference_request_failure", "As Triton.", labels=triton)
-        spent = CounterMetricFamily("nv_inference_request_duration_us", "As Triton.", labels=triton)
+        good = _triton("request_success")
+        bad = _triton("request_failure")
+        spent = _triton("request_duration_us")
         for name, counts in models.items():
             for status, count in counts.statuses.items():
                 by_status.add_metric([name, str(status)], count)
@@ -140,17 +148,23 @@ class Metrics:
         yield from (by_status, refused, passed_on, times, good, bad, spent)
         waiting = [(name, float(count)) for name, count in self._waiting()]
         yield _gauge("edgeinfer_waiting_requests", waiting, about="Requests without an answer.")
-        pending = GaugeMetricFamily(
-            "nv_inference_pending_request_count", "As Triton.", labels=triton
-        )
+        pending = _triton("pending_request_count")
         for name, pending_now in waiting:
             pending.add_metric([name, "1"], pending_now)
-        answers = CounterMetricFamily("nv_inference_count", "As Triton.", labels=triton)
-        steps = CounterMetricFamily("nv_inference_exec_count", "As Triton.", labels=triton)
-        for name, done, batches in self._runs():
-            answers.add_metric([name, "1"], done)
-            steps.add_metric([name, "1"], batches)
-        yield from (pending, answers, steps)
+        answers, steps = _triton("count"), _triton("exec_count")
+        queued, computed = _triton("queue_duration_us"), _triton("compute_infer_duration_us")
+        for name, stats in self._runs():
+            labels = [name, "1"]
+            answers.add_metric(labels, stats.calls.runs)
+            steps.add_metric(labels, stats.batches)
+            queued.add_metric(labels, stats.queued_s * 1e6)
+            computed.add_metric(labels, stats.computed_s * 1e6)
+        yield from (pending, answers, steps, queued, computed)
+
+
+def _triton(name: str) -> UnknownMetricFamily:
+    """Return a family of Triton's; counters of this format would end in ``_total``, his do not."""
+    return UnknownMetricFamily(f"nv_inference_{name}", "As Triton.", labels=["model", "version"])
 
 
 def _copied(counts: ModelMetrics) -> ModelMetrics:
@@ -176,7 +190,7 @@ class Kept:
             ours = CounterMetricFamily(
                 f"edgeinfer_answer_cache_{what}", "Of answers that are kept.", labels=["model"]
             )
-            triton = CounterMetricFamily(
+            triton = UnknownMetricFamily(
                 f"nv_cache_num_{what}_per_model", "As Triton.", labels=["model", "version"]
             )
             for name, count in found:
@@ -221,7 +235,7 @@ class _Engines:
     def collect(self) -> Iterator[Metric]:
         found = list(self._engines())
         for field in fields(found[0][1]) if found else ():
-            values = [(name, getattr(stats, field.name)) for name, stats, _ in found]
+            values = [(name, getattr(stats, field.name)) for name, stats, *_ in found]
             if not all(isinstance(value, int | float) for _, value in values):
                 continue
             yield _gauge(f"edgeinfer_llm_{field.name}", values)
@@ -236,29 +250,36 @@ class _Engines:
         yield from self._times(found)
 
     def _uses(self, found: Sequence[Engine]) -> Iterator[Metric]:
-        shares = [(name, stats.pages_used / max(stats.pages, 1)) for name, stats, _ in found]
+        shares = [(name, stats.pages_used / max(stats.pages, 1)) for name, stats, *_ in found]
         for alias in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"):
             yield _gauge(alias, shares, "model_name")
         ends = CounterMetricFamily(
             "vllm:request_success", "As vLLM.", labels=["model_name", "finished_reason"]
         )
-        for name, stats, _ in found:
+        for name, stats, *_ in found:
             for reason, count in stats.finished.items():
                 ends.add_metric([name, _VLLM_REASONS.get(reason, reason)], count)
         yield ends
 
     def _times(self, found: Sequence[Engine]) -> Iterator[Metric]:
         whole = _histogram("vllm:e2e_request_latency_seconds")
-        for name, _, _ in found:
+        for name, *_ in found:
             counts = _copied(self._requests[name])
             whole.add_metric([name], _buckets(accumulate(counts.buckets)), counts.seconds)
         yield whole
         for what, aliases in _VLLM_TIMES.items():
             for alias in aliases:
                 family = _histogram(alias)
-                for name, _, times in found:
+                for name, _, times, _ in found:
                     sums, seconds = times[what].cumulative(_SECONDS)
                     family.add_metric([name], _buckets(sums), seconds)
+                yield family
+        for what, aliases in _VLLM_SIZES.items():
+            for alias in aliases:
+                family = _histogram(alias)
+                for name, *_, sizes in found:
+                    sums, total = sizes[what].cumulative()
+                    family.add_metric([name], _buckets(sums, sizes[what].BOUNDS), total)
                 yield family
 
 
@@ -266,9 +287,9 @@ def _histogram(name: str) -> HistogramMetricFamily:
     return HistogramMetricFamily(name, "As vLLM.", labels=["model_name"])
 
 
-def _buckets(sums: Iterable[int]) -> list[tuple[str, float]]:
-    bounds = [*map(str, _SECONDS), "+Inf"]
-    return list(zip(bounds, map(float, sums), strict=True))
+def _buckets(sums: Iterable[int], bounds: Sequence[float] = _SECONDS) -> list[tuple[str, float]]:
+    names = [*map(str, bounds), "+Inf"]
+    return list(zip(names, map(float, sums), strict=True))
 
 
 def _gauge(

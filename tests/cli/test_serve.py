@@ -112,7 +112,7 @@ def test_it_starts_answers_and_ends(tmp_path: Path) -> None:
     }
 
 
-def test_lines_of_one_turn_are_written_at_once(
+def test_lines_that_come_together_are_written_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writes: list[bytes] = []
@@ -134,7 +134,7 @@ def test_lines_of_one_turn_are_written_at_once(
         log.info("one", extra={"status": 200, "key": "phone"})
         log.info("two\n%s", "ü")
         assert writes == []
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
 
     asyncio.run(turn())
     (both,) = writes

@@ -91,7 +91,7 @@ def test_the_same_inputs_get_the_same_answer(start: Start, fakes: Any) -> None:
     assert server.client.post(URL, json=other).json()["outputs"][0]["data"][0] == 7
     metrics = server.client.get("/metrics").text
     assert 'edgeinfer_answer_cache_hits_total{model="double"} 1.0' in metrics
-    assert 'nv_cache_num_misses_per_model_total{model="double",version="1"} 2.0' in metrics
+    assert 'nv_cache_num_misses_per_model{model="double",version="1"} 2.0' in metrics
     for what in ("unload", "load"):
         server.client.post(f"/v2/repository/models/double/{what}")
     found = server.client.post(URL, json=body()).json()

@@ -97,7 +97,7 @@ def test_metrics_are_what_prometheus_reads(start: Start) -> None:
     }
     assert found["edgeinfer_requests_total", ("model", "double"), ("status", "200")] == 1
     assert found["edgeinfer_requests_total", ("model", "double"), ("status", "400")] == 1
-    assert found["nv_inference_request_success_total", ("model", "double"), ("version", "1")] == 1
+    assert found["nv_inference_request_success", ("model", "double"), ("version", "1")] == 1
     assert found["vllm:num_requests_running", ("model_name", "tiny")] == 0
     assert found["edgeinfer_llm_pages", ("model", "tiny")] == 128
 

@@ -10,13 +10,13 @@ from tests.runtime.serve.conftest import Server
 from tests.runtime.serve.test_v2 import URL, body
 
 TRITON = (
-    "nv_inference_request_success_total",
-    "nv_inference_request_duration_us_total",
-    "nv_inference_count_total",
-    "nv_inference_exec_count_total",
+    "nv_inference_request_success",
+    "nv_inference_request_duration_us",
+    "nv_inference_count",
+    "nv_inference_exec_count",
     "nv_inference_pending_request_count",
 )
-"""As Triton's documentation names them, but for the ending that the format gives counters."""
+"""As Triton's documentation names them."""
 
 VLLM = (
     *(
@@ -28,6 +28,11 @@ VLLM = (
             "inter_token_latency_seconds",
             "time_to_first_token_seconds",
             "request_queue_time_seconds",
+            "request_prefill_time_seconds",
+            "request_decode_time_seconds",
+            "request_prompt_tokens",
+            "request_generation_tokens",
+            "request_max_num_generation_tokens",
         )
     ),
     *("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"),
@@ -63,9 +68,10 @@ def test_dashboards_show_numbers(server: Server) -> None:
         return value(after) - value(before)
 
     double = {"model": "double"}
-    for name in ("nv_inference_request_success_total", "nv_inference_count_total"):
+    for name in ("nv_inference_request_success", "nv_inference_count"):
         assert gained(name, **double) == 1
-    assert gained("nv_inference_exec_count_total", **double) == 1
+    assert gained("nv_inference_exec_count", **double) == 1
+    assert gained("nv_inference_compute_infer_duration_us", **double) > 0
     tiny = {"model_name": "tiny"}
     for name in VLLM:
         assert [labels for labels, _ in after[name] if tiny.items() <= labels.items()], name
@@ -76,6 +82,10 @@ def test_dashboards_show_numbers(server: Server) -> None:
     assert gained("vllm:e2e_request_latency_seconds_bucket", **tiny, le="+Inf") == 1
     assert gained("vllm:time_to_first_token_seconds_count", **tiny) == 1
     assert gained("vllm:time_to_first_token_seconds_sum", **tiny) > 0
+    assert gained("vllm:request_prompt_tokens_sum", **tiny) == usage["prompt_tokens"]
+    assert gained("vllm:request_generation_tokens_bucket", **tiny, le="5") == 0
+    assert gained("vllm:request_generation_tokens_bucket", **tiny, le="10") == 1
+    assert gained("vllm:request_decode_time_seconds_sum", **tiny) > 0
     assert gained("vllm:time_per_output_token_seconds_count", **tiny) > 0
 
 
