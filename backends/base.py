@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from edgeinfer.machine.device import Device as Device
 from edgeinfer.machine.device import DeviceKind as DeviceKind
 from edgeinfer.types import Array, Feeds, Progress, TensorSpec
+
+A = TypeVar("A")
 
 ShapeRange = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Smallest, usual and largest shape."""
@@ -173,6 +175,61 @@ class Coverage:
         taken = f"{self.unit} takes {self.ops - len(self.left)} of {self.ops} operators"
         kinds = [f"{name} {count}" for name, count in Counter(self.left).most_common()]
         return f"{taken} in {pieces}" + (f"; not: {', '.join(kinds)}" if kinds else "")
+
+
+class Noting(Protocol):
+    """An executable with something to say in a session's report."""
+
+    notes: tuple[str, ...]
+
+
+class Pooling(Protocol):
+    """An executable whose runs may take their memory from what all pooled ones share."""
+
+    pooled: bool
+
+
+class TakingDeviceTensors(Protocol):
+    """An executable that may take tensors where they lie, on an NVIDIA device too."""
+
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether it does, as it was loaded."""
+        ...
+
+
+class Apart(Protocol):
+    """A backend or an executable in a process of its own."""
+
+    is_apart: ClassVar[bool]
+
+
+class Hosted(Protocol):
+    """An executable whose engine may hold memory in another process."""
+
+    @property
+    def process_mb(self) -> float:
+        """What the other process holds; 0 while there is none."""
+        ...
+
+
+class Timed(Protocol):
+    """An executable that knows what a run took without the way there."""
+
+    @property
+    def last_run_s(self) -> float:
+        """How long the last run took."""
+        ...
+
+
+def able(thing: object, kind: type[A]) -> TypeGuard[A]:
+    """Say whether a backend or an executable has an optional ability, itself or by what it wraps.
+
+    From Python 3.12 on ``isinstance`` looks at the class alone, which in a guard says nothing of
+    what it guards.
+    """
+    names = {*vars(kind), *getattr(kind, "__annotations__", ())}
+    return all(hasattr(thing, name) for name in names if not name.startswith("_"))
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -154,7 +155,23 @@ def _chips(_: str, value: Any, where: str, faults: list[str]) -> tuple[Chip, ...
 
 
 def _quantizations(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quantization, ...]:
-    return _tables(Quantization, value, where, faults)
+    """Read tables, of which those that ship with edgeinfer go by their names."""
+    if not isinstance(value, list):
+        faults.append(f"{where}: expected names or [[{where}]] tables, received {value!r}")
+        return ()
+    found = [
+        _named_table(entry, where, faults) if isinstance(entry, str) else entry for entry in value
+    ]
+    return _tables(Quantization, [entry for entry in found if entry is not None], where, faults)
+
+
+def _named_table(name: str, where: str, faults: list[str]) -> dict[str, Any] | None:
+    folder = importlib.resources.files("edgeinfer.profiles") / "quantization"
+    known = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir())
+    if name not in known:
+        faults.append(f"{where}: unknown table {name!r}; known: {', '.join(known)}")
+        return None
+    return toml.loads((folder / f"{name}.toml").read_text("utf-8"))
 
 
 _READERS: dict[str, Callable[[str, Any, str, list[str]], Any]] = {

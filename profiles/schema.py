@@ -166,7 +166,8 @@ class Profile:
         memory_mb: memory of the device; None when it varies.
         threads: cores worth using; None when it varies.
         quirks: known faults.
-        quantization: how integers are written, by format; without it integer recipes are refused.
+        quantization: how integers are written, by format: names of tables in ``quantization/``, or
+            tables; without it integer recipes are refused.
         aliases: other names ``--target`` takes for it.
         deployment: oldest system that is to open Core ML packages, e.g. ``iOS17``.
         chips: the processors that its devices have, where they differ in what they compute.

@@ -76,7 +76,7 @@ def build(folder: Path) -> Path:
     """
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     setuptools = whole["tool"]["setuptools"]
-    from edgeinfer import __version__
+    from edgeinfer._version import __version__
 
     data = {
         name: patterns

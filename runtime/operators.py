@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Backend, LoadOptions
-from edgeinfer.backends.operators import OperatorProfile, Placement, Profiling
+from edgeinfer.backends.base import Backend, LoadOptions, able
+from edgeinfer.backends.operators import OperatorProfile, Placement, Placing, Profiling
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import NotAvailableError, UsageError
@@ -65,6 +65,5 @@ def placement_of(executable: object) -> Placement | None:
 
     Others hand calls on to one that may know, so what they say of themselves decides nothing.
     """
-    asked = getattr(executable, "placement", None)
-    found = asked() if callable(asked) else None
+    found = executable.placement() if able(executable, Placing) else None
     return found if isinstance(found, Placement) else None

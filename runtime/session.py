@@ -10,8 +10,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, get_args
 
-from edgeinfer import __version__, forks
-from edgeinfer.backends.base import Executable, LoadOptions
+from edgeinfer import forks
+from edgeinfer._version import __version__
+from edgeinfer.backends.base import (
+    Apart,
+    Executable,
+    Hosted,
+    LoadOptions,
+    Noting,
+    Pooling,
+    TakingDeviceTensors,
+    able,
+)
 from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.bounded import visible
 from edgeinfer.bundle.archive import Bundle
@@ -141,7 +151,8 @@ class Session(forks.Here):
         states = bundle.manifest.states
         kept = {state.input for state in states}
         self._names = tuple(spec.name for spec in self.inputs if spec.name not in kept)
-        self._there = bool(getattr(choice.executable, "takes_device_tensors", False))
+        running = choice.executable
+        self._there = able(running, TakingDeviceTensors) and running.takes_device_tensors
         self._check: Callable[[Feeds], Feeds] = InputCheck(
             self.inputs, check_finite, there=self._there
         )
@@ -186,12 +197,14 @@ class Session(forks.Here):
     @property
     def _pooled(self) -> bool:
         """Whether its runs take their memory from what all pooled sessions share."""
-        return bool(getattr(self._choice.executable, "pooled", False))
+        executable = self._choice.executable
+        return able(executable, Pooling) and executable.pooled
 
     @property
     def _process_mb(self) -> float:
         """What an engine in a process of its own holds there; 0 for one in this process."""
-        return float(getattr(self._choice.executable, "process_mb", 0.0))
+        executable = self._choice.executable
+        return executable.process_mb if able(executable, Hosted) else 0.0
 
     @property
     def _concurrent(self) -> bool:
@@ -362,7 +375,7 @@ class Session(forks.Here):
             NotAvailableError: the engine cannot say what operators cost.
             InputError: an input is not what the model takes.
         """
-        choice = self._choice
+        choice, running = self._choice, self._choice.executable
         candidate, variant = choice.current
         pair = candidate.pair
         operators = None
@@ -386,8 +399,8 @@ class Session(forks.Here):
             machine=choice.machine,
             candidates=choice.plan.candidates,
             rejected=choice.plan.rejected,
-            notes=(*choice.notes, *getattr(choice.executable, "notes", ())),
-            isolated=getattr(choice.executable, "is_apart", choice.isolated),
+            notes=(*choice.notes, *(running.notes if able(running, Noting) else ())),
+            isolated=running.is_apart if able(running, Apart) else choice.isolated,
             edgeinfer=__version__,
             placement=placement_of(choice.executable),
             operators=operators,

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from edgeinfer import forks
+from edgeinfer.backends.base import able
 from edgeinfer.bundle.manifest import StateRecord
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import InputError, RunError
@@ -61,7 +62,7 @@ class Memory:
         self._others = tuple(s for s in inputs if s.name not in self.pairs)
         self._execute = execute
         self._keeping = None
-        if isinstance(executable, Keeping) and set(executable.kept) == set(self.pairs):
+        if able(executable, Keeping) and set(executable.kept) == set(self.pairs):
             self._keeping = executable
         self._check = InputCheck(self._others, check_finite)
         self._values: dict[str, Array] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from edgeinfer import forks
-from edgeinfer.backends.base import Bound, Executable
+from edgeinfer.backends.base import Bound, Executable, Hosted, able
 from edgeinfer.backends.operators import Placement
 from edgeinfer.errors import BackendError, ClosedError, CrashedError
 from edgeinfer.runtime.operators import placement_of
@@ -50,7 +50,8 @@ class SurvivingExecutable:
     @property
     def process_mb(self) -> float:
         """What the process of the engine that runs now holds."""
-        return float(getattr(self._executable, "process_mb", 0.0))
+        executable = self._executable
+        return executable.process_mb if able(executable, Hosted) else 0.0
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once.

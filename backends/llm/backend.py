@@ -69,7 +69,7 @@ class LlmBackend:
 
     def probe(self) -> Probe:
         """It needs no engine besides the system's loader."""
-        from edgeinfer import __version__
+        from edgeinfer._version import __version__
 
         if platform.system() != "Linux":
             reason = f"code of language models is made for Linux, this is {platform.system()}"

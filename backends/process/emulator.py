@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import edgeinfer
+from edgeinfer import _version
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.machine.sysfs import text
 
@@ -88,7 +88,7 @@ def emulator(arch: str, cpu: str) -> Emulator:
     for needed in (root / _PYTHON, site / "numpy", site / "tvm_ffi"):
         if not needed.exists():
             raise NotAvailableError(f"code for {cpu} needs {needed} to be tried here; {INSTALL}")
-    source = Path(edgeinfer.__file__).parents[1]
+    source = Path(_version.__file__).parents[1]
     command = (qemu, "-cpu", cpu, "-L", str(root), str(root / _PYTHON))
     environment = {"PYTHONPATH": f"{site}{os.pathsep}{source}", "PYTHONDONTWRITEBYTECODE": "1"}
     return Emulator(command, environment, version)

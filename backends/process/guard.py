@@ -22,6 +22,7 @@ import numpy as np
 
 from edgeinfer import forks
 from edgeinfer.backends.base import (
+    Apart,
     Artifact,
     Backend,
     Bound,
@@ -31,6 +32,7 @@ from edgeinfer.backends.base import (
     LoadOptions,
     Renewing,
     Threadless,
+    able,
 )
 from edgeinfer.backends.checks import array_type, fits, one_line
 from edgeinfer.backends.device_tensor import DeviceTensor
@@ -130,7 +132,7 @@ class _Opening:
 
 def apart_if_forked(backend: Backend) -> Backend:
     """Return the backend in processes of its own where what it left in this one is the parent's."""
-    if not forks.is_inherited(backend.name) or getattr(backend, "is_apart", False):
+    if not forks.is_inherited(backend.name) or (able(backend, Apart) and backend.is_apart):
         return backend
     from edgeinfer.backends.process.isolated import IsolatedBackend
 
@@ -147,7 +149,7 @@ def why_apart(backend: str) -> str:
 
 def _leaves_nothing(backend: Backend, inner: Executable, options: LoadOptions) -> bool:
     """Say whether a forked process can use the engine as if it had not run yet."""
-    if getattr(backend, "is_apart", False):
+    if able(backend, Apart) and backend.is_apart:
         return True
     if options.device != "cpu":
         return False

@@ -404,5 +404,5 @@ def limits_of(profile: Profile, format: str, recipe: Recipe | None = None) -> Qu
             return limits
     raise UsageError(
         f"target {profile.name!r} does not say how {_WRITTEN[floats]} are written in format "
-        f"{format!r}: its profile needs a [[quantization]] table for it"
+        f"{format!r}: its profile names no table of quantization for it"
     )

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
+from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions, Timed, able
 from edgeinfer.backends.process import guard
 from edgeinfer.errors import BackendError
 from edgeinfer.types import Feeds
@@ -61,4 +61,4 @@ def _seconds(executable: Executable, feeds: Feeds) -> float:
     start = time.perf_counter()
     executable.run(feeds)
     wall = time.perf_counter() - start
-    return float(getattr(executable, "last_run_s", wall))
+    return executable.last_run_s if able(executable, Timed) else wall

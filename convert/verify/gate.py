@@ -20,6 +20,8 @@ from edgeinfer.backends.base import (
     DeviceKind,
     Executable,
     LoadOptions,
+    Timed,
+    able,
 )
 from edgeinfer.backends.process import guard
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
@@ -547,7 +549,7 @@ def _median_ms(executable: Executable, vector: Vector) -> float:
         executable.run(vector.feeds)
         wall = time.perf_counter() - start
         # In a process of its own the engine's time is the artifact's; the way there is not.
-        times.append(getattr(executable, "last_run_s", wall) * 1e3)
+        times.append((executable.last_run_s if able(executable, Timed) else wall) * 1e3)
     return float(np.median(times))
 
 

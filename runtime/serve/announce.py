@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer import __version__
+from edgeinfer._version import __version__
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.installed import install
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from edgeinfer import __version__
+from edgeinfer._version import __version__
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.served import Served

@@ -34,6 +34,7 @@ LAYERS = {
     "options": 1,
     "forks": 1,
     "errors": 0,
+    "_version": 0,
     "bounded": 0,
     "versions": 0,
     "toml": 0,
@@ -283,3 +284,15 @@ def test_import_brings_nothing_heavy(name: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "tests"
     )
     assert done.stdout == "[]\n"
+
+
+def test_the_version_is_read_without_the_public_package() -> None:
+    """Whoever imports ``edgeinfer`` for it is tied to all that the package names."""
+    found = [
+        f"{module.where}:{i.line}"
+        for module in modules()
+        if _package(module.name) not in ("", "__main__")
+        for i in module.imports
+        if i.module in ("edgeinfer", "edgeinfer.__version__")
+    ]
+    assert found == [], "import edgeinfer._version"

@@ -20,6 +20,7 @@ OWN = {
     "edgeinfer.convert.llm.variant": "what the compiler wrote",
     "edgeinfer.convert.sources.tflite.plain": "a model that was read already",
     "edgeinfer.profiles": "files of the package",
+    "edgeinfer.profiles.reader": "tables of the package, by their names",
     "edgeinfer.runtime.serve.page": "a file of the package",
 }
 """Modules that may open files otherwise, and what these are."""

@@ -1,6 +1,7 @@
 import dataclasses
 import importlib.metadata
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,22 @@ def test_the_chip_of_a_processors_name() -> None:
     pro = chip_of(phones, "A18 Pro")
     assert pro is not None
     assert pro.name == "A18 Pro"
+
+
+def test_tables_of_quantization_are_used_and_each_stands_once() -> None:
+    folder = Path(profiles.__file__).parent / "quantization"
+    named = [
+        name
+        for path in folder.parent.glob("*.toml")
+        for name in tomllib.loads(path.read_text("utf-8")).get("quantization", ())
+    ]
+    files = {path.stem: path for path in folder.glob("*.toml")}
+    assert set(named) == files.keys()
+    tables = [tomllib.loads(path.read_text("utf-8")) for path in files.values()]
+    assert [t for i, t in enumerate(tables) if t in tables[:i]] == []
+
+
+def test_a_table_that_does_not_exist_is_a_fault() -> None:
+    text = (Path(profiles.__file__).parent / "cpu.toml").read_text("utf-8")
+    with pytest.raises(ProfileError, match="unknown table 'openvin'; known: coreml, onnxruntime"):
+        parse(text.replace('"openvino"]\n', '"openvin"]\n'), "a.toml")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgeinfer import __version__
+from edgeinfer._version import __version__
 from edgeinfer.convert.lower.coreml.classes import SCORES, config, scored
 from edgeinfer.convert.lower.coreml.classes import metadata as classes
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions

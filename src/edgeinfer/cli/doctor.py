@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeinfer import __version__
+from edgeinfer._version import __version__
 from edgeinfer.cli.declared import declared
 from edgeinfer.cli.output import Output, output_options, size, table, together
 from edgeinfer.cli.trust import trust_options

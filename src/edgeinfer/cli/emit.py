@@ -19,7 +19,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from edgeinfer import __version__
+from edgeinfer._version import __version__
 from edgeinfer.errors import UsageError
 from edgeinfer.runtime.serve.options import (
     model_name,

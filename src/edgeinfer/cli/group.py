@@ -7,7 +7,7 @@ import importlib
 
 import click
 
-from edgeinfer import __version__
+from edgeinfer._version import __version__
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.installed import without_converter
 

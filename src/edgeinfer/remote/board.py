@@ -22,7 +22,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-import edgeinfer
+from edgeinfer import _version
 from edgeinfer.bounded import visible
 from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.installed import BACKENDS, RUNTIME
@@ -162,7 +162,7 @@ def _send(pipe: IO[bytes], files: Mapping[str, Path]) -> None:
 
 def _package() -> Iterator[tuple[str, Path]]:
     """The files of this package that a device needs, as the wheel for devices has them."""
-    package = Path(edgeinfer.__file__).parent
+    package = Path(_version.__file__).parent
     for folder, inner, names in os.walk(package, followlinks=True):
         inner[:] = sorted(set(inner) - LEFT_OUT)
         for name in sorted(names):
@@ -172,8 +172,8 @@ def _package() -> Iterator[tuple[str, Path]]:
 
 def _distribution() -> dict[str, bytes]:
     """What makes the files a distribution: its name for install lines, and its own backends."""
-    folder = f"{RUNTIME.replace('-', '_')}-{edgeinfer.__version__}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {RUNTIME}\nVersion: {edgeinfer.__version__}\n"
+    folder = f"{RUNTIME.replace('-', '_')}-{_version.__version__}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {RUNTIME}\nVersion: {_version.__version__}\n"
     lines = [f"[{BACKENDS}]"]
     lines += sorted(
         {
