@@ -48,9 +48,9 @@ def build() -> None:
         command += ["--minify", "--target=es2022", "--legal-comments=none", "--charset=utf8"]
         subprocess.run([*command, f"--outfile={out / kind}"], cwd=BUILD, check=True)
     names = ", ".join(f"{name} {version}" for name, version, *_ in _packages())
-    head = f"/*! made from {source_hash()} with {names}; /licences.txt has their licences */\n"
     STATIC.mkdir(exist_ok=True)
-    for name in ("page.js", "page.css"):
+    for name, parts in (("page.js", f" with {names}"), ("page.css", "")):
+        head = f"/*! made from {source_hash()}{parts}; /licences.txt has the licences */\n"
         (STATIC / name).write_text(head + (out / name).read_text("utf-8"), "utf-8")
     (STATIC / "licences.txt").write_text(_licences(), "utf-8")
     shutil.copy2(WEB / "src" / "index.html", STATIC)

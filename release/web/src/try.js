@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { ask, post } from "./api.js";
 import { Chat } from "./chat.js";
 import { html } from "./html.js";
+import { Microphone } from "./microphone.js";
 import { chosen, models } from "./models.js";
 
 const LONGEST = 4000;
@@ -109,6 +110,7 @@ function Upload({ model, kind, accept }) {
   return html`<form onSubmit=${send}>
     <label for="file">Choose ${kind}</label>
     <input id="file" type="file" accept=${accept} onChange=${(e) => setFile(e.target.files[0])} />
+    ${kind === "a recording" && html`<${Microphone} onFile=${setFile} />`}
     <div class="row"><button type="submit">Run</button></div>
     <${Answer} state=${state} />
   </form>`;

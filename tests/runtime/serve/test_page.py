@@ -123,7 +123,9 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("chromium, a package of Debian, is not installed")
     with sync_api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # A microphone that gives a tone a second, and nobody who has to be asked for it.
+        fake = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+        made = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *fake])
         yield made
         made.close()
 
@@ -224,6 +226,37 @@ def test_texts_and_recordings_run(view: View) -> None:
     )
     view.page.get_by_role("button", name="Run").click()
     assert "start" in view.page.get_by_label("Answer").inner_text()
+
+
+@pytest.mark.slow
+def test_what_the_microphone_hears_runs(view: View) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    view.pick("loud")
+    view.page.get_by_role("button", name="Record", exact=True).click()
+    view.page.get_by_text("Recording …").wait_for()
+    view.page.wait_for_timeout(1500)
+    view.page.get_by_role("button", name="Stop", exact=True).click()
+    view.page.get_by_text("Recorded", exact=True).wait_for()
+    with view.page.expect_request("**/v1/pipelines/loud") as asked:
+        view.page.get_by_role("button", name="Run").click()
+    view.page.get_by_label("Answer").wait_for()
+    body = asked.value.post_data_buffer
+    start = body.index(b"RIFF")
+    sound, _ = soundfile.read(io.BytesIO(body[start:]), dtype="float32")
+    assert sound.ndim == 1
+    assert len(sound) > 12_000
+    assert np.abs(sound).max() > 0.05
+
+
+@pytest.mark.slow
+def test_without_a_microphone_it_says_why(browser: Any, all_kinds: Server) -> None:
+    view = View(browser, all_kinds)
+    view.page.evaluate("Object.defineProperty(navigator, 'mediaDevices', {value: undefined})")
+    view.pick("loud")
+    view.page.get_by_role("button", name="Record", exact=True).click()
+    view.page.get_by_text("The microphone needs https").wait_for()
+    assert view.wrong == []
+    view.context.close()
 
 
 @pytest.mark.slow
