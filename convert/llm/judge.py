@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -12,6 +13,7 @@ import numpy as np
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.errors import NotAvailableError, SourceError
 from edgeinfer.llm.step import PAGE, Executor, StepBatch
+from edgeinfer.media.growth import check_growth
 from edgeinfer.types import Array
 
 MARGIN = 1.0
@@ -106,12 +108,15 @@ def texts(tokenizer: bytes) -> list[Array]:
         install = 'pip install "edgeinfer[llm]"'
         raise NotAvailableError(f"judging a language model needs tokenizers: {install}") from e
     try:
+        bounds = check_growth(json.loads(tokenizer))
         inner = Tokenizer.from_str(tokenizer.decode())
     # The library raises plain Exception for whatever is wrong with a file.
     except Exception as e:
         raise SourceError(f"the model's tokenizer cannot be used: {e}") from e
     whole = resources.files("edgeinfer.convert.llm").joinpath("texts.txt").read_text("utf-8")
     parts = [part.strip("\n") for part in whole.split("%%")]
+    for part in parts:
+        bounds.check(part)
     ids = [inner.encode(part, add_special_tokens=False).ids[:_LONGEST] for part in parts]
     return [np.array(i, np.int32) for i in ids]
 

@@ -43,7 +43,7 @@ class TextTokenizer:
         self.json = text
         with _told():
             read = json.loads(text)
-            check_growth(read)
+            self._bounds = check_growth(read)
             self._inner = tokenizers.Tokenizer.from_str(text)
             self.pieces: Pieces = pieces(read, vocab)
         self._inner.no_truncation()
@@ -99,6 +99,7 @@ class TextTokenizer:
         """
         if not isinstance(text, str):
             raise InputError("text", "a str", type(text).__name__)
+        self._bounds.check(text)
         try:
             with _told():
                 found = self._encoded(text)

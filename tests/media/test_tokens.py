@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 
 import numpy as np
 import pytest
@@ -164,10 +165,43 @@ def test_no_text_gets_longer_than_the_record_says(added: int) -> None:
         assert ids("a a a", record, content) == [1] * 8
 
 
-def test_an_expression_that_takes_too_many_steps_is_an_error() -> None:
-    tokenizer = Tokenizer(_json(split="(a+)+$"), TextInput("t.json", max_tokens=8))
-    with pytest.raises(BundleError, match="retry-limit-in-match over"):
-        tokenizer.encode("a" * 40 + "b")
+@pytest.mark.parametrize(
+    ("split", "why"),
+    [
+        ("(a+)+$", "repeats a repetition without an end"),
+        ("(?~abc)", "whose time is not known"),
+        ("(?:a|b\\g<0>)", "whose time is not known"),
+        ("(" * 100 + ")" * 100, "more than 64 levels"),
+        ("[a", "lacks a bracket"),
+        ("a" * 70_000, "more than 65536 characters"),
+    ],
+)
+def test_an_expression_whose_time_has_no_bound_is_an_error(split: str, why: str) -> None:
+    with pytest.raises(BundleError, match=why):
+        Tokenizer(_json(split=split), TextInput("t.json", max_tokens=8))
+
+
+def test_a_text_is_no_longer_than_its_expressions_allow() -> None:
+    """It took minutes for a few thousand characters, and eight such steps eight times that."""
+    tokenizer = Tokenizer(_json(split="(?m:(.)*(.)*(?!))"), TextInput("t.json", max_tokens=8))
+    start = time.process_time()
+    assert tokenizer.encode("a" * 300)["ids"].size
+    with pytest.raises(InputError, match=r"text.*at most 1216 characters.*3600"):
+        tokenizer.encode("the quick brown fox " * 180)
+    assert time.process_time() - start < 20
+
+
+def test_what_is_put_before_a_text_grows_with_it() -> None:
+    steps = [{"type": "Prepend", "prepend": "a" * 1_000_000}, _replace("String", "a", "a" * 1000)]
+    with pytest.raises(BundleError, match="put more than 4096 characters before a text"):
+        Tokenizer(_json(*steps), TextInput("t.json", max_tokens=8))
+
+
+def test_a_text_that_grows_is_no_longer_than_there_is_room_for() -> None:
+    growing = _json(_replace("String", "a", "a" * 1000))
+    tokenizer = Tokenizer(growing, TextInput("t.json", max_tokens=100_000))
+    with pytest.raises(InputError, match="at most 4194 characters"):
+        tokenizer.encode("a" * 100_000)
 
 
 @pytest.mark.parametrize("text", ["the cat un. " * 20_000, "unaffable" * 5_000, "cat" * 10_000])

@@ -8,35 +8,79 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from edgeinfer.errors import InputError
+from edgeinfer.media.expressions import longest_text
 
 MOST = 1024
 """Characters that one of a text may become."""
 
+MOST_ADDED = 1 << 12
+"""Characters that may be put before a text, as far as they grow."""
+
+_MOST_MADE = 1 << 22
+"""Characters that a text may become; the library keeps some thirty bytes for each."""
 
 MOST_WORD = 256
 """Characters of a word that WordPiece takes apart; its time grows with their third power."""
 
 
-def check_growth(tokenizer: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a file's steps may be given.
+
+    Attributes:
+        longest: characters of a text that they take in a time and a room that are known.
+    """
+
+    longest: int
+
+    def check(self, text: str) -> None:
+        """Refuse a text that is longer.
+
+        Raises:
+            InputError: it is.
+        """
+        if len(text) > self.longest:
+            raise InputError(
+                *("text", f"at most {self.longest} characters", str(len(text))),
+                "its tokenizer has rules that may take very long, or much memory, for more",
+            )
+
+
+UNBOUNDED = Bounds(1 << 62)
+"""Of rules that are ours."""
+
+
+def check_growth(tokenizer: Any) -> Bounds:
     """Refuse a file whose steps may make too much of a text, or take too long for a word.
 
     Args:
         tokenizer: contents of a ``tokenizer.json``.
 
+    Returns:
+        What its steps may be given.
+
     Raises:
         ValueError: they may, or a table of theirs is no base64.
     """
     read: Mapping[str, Any] = tokenizer if isinstance(tokenizer, Mapping) else {}
-    total = 1.0
+    total, added, expressions = 1.0, 0, list[str]()
     for step in _steps(read.get("normalizer"), read.get("pre_tokenizer")):
         total *= _growth(step)
+        added += _added(step)
+        expressions += _expressions(step)
         if total > MOST:
             raise ValueError(f"its normalizers make more than {MOST} characters of one")
+    if added * total > MOST_ADDED:
+        raise ValueError(f"its normalizers put more than {MOST_ADDED} characters before a text")
     model = read.get("model")
     longest = model.get("max_input_chars_per_word") if isinstance(model, Mapping) else None
     if isinstance(longest, int | float) and longest > MOST_WORD:
         raise ValueError(f"it takes words of {longest:g} characters apart, at most {MOST_WORD}")
+    return Bounds(int(min(_MOST_MADE / total, longest_text(expressions))))
 
 
 def _steps(*waiting: Any) -> Iterator[Mapping[str, Any]]:
@@ -48,6 +92,19 @@ def _steps(*waiting: Any) -> Iterator[Mapping[str, Any]]:
             for name in ("normalizers", "pretokenizers"):
                 inner = step.get(name)
                 left += inner if isinstance(inner, list) else []
+
+
+def _expressions(step: Mapping[str, Any]) -> list[str]:
+    pattern = step.get("pattern")
+    found = pattern.get("Regex") if isinstance(pattern, Mapping) else None
+    return [found] if isinstance(found, str) else []
+
+
+def _added(step: Mapping[str, Any]) -> int:
+    """Return how many characters are put before a text."""
+    if step.get("type") == "Prepend":
+        return len(str(step.get("prepend", "")))
+    return int(step.get("type") in ("Metaspace", "ByteLevel"))
 
 
 def _growth(step: Mapping[str, Any]) -> float:

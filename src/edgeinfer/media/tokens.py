@@ -12,7 +12,7 @@ import numpy as np
 from edgeinfer.bounded import visible
 from edgeinfer.errors import BundleError, InputError, NotAvailableError
 from edgeinfer.installed import install
-from edgeinfer.media.growth import check_growth
+from edgeinfer.media.growth import UNBOUNDED, check_growth
 from edgeinfer.types import Array, TextInput
 
 _PER_TOKEN = 32
@@ -42,10 +42,11 @@ class Tokenizer:
             raise NotAvailableError(f"reading texts needs tokenizers: {install('text')}") from e
         name = record.vocabulary
         self._name = name
+        self._bounds = UNBOUNDED
         with self._told():
             if name.endswith(".json"):
                 text = vocabulary.decode()
-                check_growth(json.loads(text))
+                self._bounds = check_growth(json.loads(text))
                 self._inner = tokenizers.Tokenizer.from_str(text)
             else:
                 self._inner = _word_piece(vocabulary.decode(), record.lower)
@@ -83,17 +84,19 @@ class Tokenizer:
         Raises:
             InputError: the beginning is one of a few endless words.
         """
-        size = _PER_TOKEN * self._most
+        size = min(_PER_TOKEN * self._most, self._bounds.longest)
         while size < len(text):
             end = text.rfind(" ", size // 2, size)
             # That of one text keeps all other threads waiting.
             (found,) = self._inner.encode_batch([text[: end if end > 0 else size]])
             if len(found.overflowing) > 1:
                 return found
+            if size == self._bounds.longest:
+                self._bounds.check(text)
             if size > max(_MOST_LOOKED, 32 * _PER_TOKEN * self._most):
                 expected = f"more than {2 * self._most} tokens in its first {size} characters"
                 raise InputError("text", expected, f"{self._most * (1 + len(found.overflowing))}")
-            size *= 4
+            size = min(4 * size, self._bounds.longest)
         return self._inner.encode(text)
 
     @contextlib.contextmanager

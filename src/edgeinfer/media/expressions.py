@@ -1,0 +1,223 @@
+"""How long a stranger's regular expression may take, by its form alone.
+
+Tokenizers split texts by expressions of their file, and the library that runs them (Oniguruma)
+goes back over a text as often as an expression lets it: ``(.)*(.)*(?!)`` a number of times that
+grows with the third power of its length, for which nothing there has a limit. What counts is how
+many repetitions without an end stand in a row before something that may fail.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STEPS = 3e8
+"""Steps back that one text may take, some ten nanoseconds each."""
+
+_MOST = 1 << 16
+"""Characters of an expression; published ones have some hundred."""
+
+_DEEPEST = 64
+
+_TOKENS = re.compile(
+    r"""
+    (?P<set>\[)
+    | (?P<odd>\(\?[~({&] | \(\?P> | \\g | \(\*)
+    | (?P<open>\((?:\?(?:[imsxnWDSPa-]*:|[imsxn-]+\)|[=!>]|<[=!]|<\w+>|'\w+'|\#[^)]*\)|P<\w+>))?)
+    | (?P<close>\))
+    | (?P<or>\|)
+    | (?P<times>[*+?](?:[+?])? | \{\d*,?\d*\}[?+]?)
+    | (?P<back>\\[1-9] | \\k)
+    | (?P<anchor>\^ | \$ | \\[bBAzZG])
+    | (?P<class>\\[pP](?:\{[^}]*\}|.) | \\x\{[^}]*\} | \\.)
+    | (?P<one>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_PUBLISHED = frozenset(
+    {
+        # GPT-2, and models after it.
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        # GPT-4, Llama 3, Qwen.
+        rf"{_SHORT}|{_BEFORE}\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
+        rf"{_SHORT}|{_BEFORE}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
+        # GPT-4o; Mistral.
+        rf"{_BEFORE}{_UPPER}*{_LOWER}+{_SHORT}?|{_BEFORE}{_UPPER}+{_LOWER}*{_SHORT}?"
+        rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",
+        rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*"
+        rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",
+    }
+)
+"""Expressions whose time is known to grow with a text: what one way fails at, another takes."""
+
+
+class TooManySteps(ValueError):  # noqa: N818 - of a file, told by who reads it
+    """An expression whose time has no bound, or whose form is not known here."""
+
+
+def longest_text(expressions: list[str]) -> float:
+    """Return how many characters of a text may be given to expressions, one after the other.
+
+    Raises:
+        TooManySteps: there is no such number for one of them.
+    """
+    powers = [power_of(e) for e in expressions if e not in _PUBLISHED]
+    worst = max(powers, default=1)
+    if worst < 2:
+        return float("inf")
+    count = powers.count(worst)
+    below = 1.0
+    for number in range(2, worst + 1):
+        below *= number
+    return float((_STEPS * below / count) ** (1 / worst))
+
+
+def power_of(expression: str) -> int:
+    """Return the power of a text's length with which the time of a search may grow.
+
+    Raises:
+        TooManySteps: it is exponential, or the expression has a form that is not known here.
+    """
+    if len(expression) > _MOST:
+        raise TooManySteps(f"an expression has more than {_MOST} characters")
+    return 1 + _Reader(expression).whole()
+
+
+class _Part:
+    """A sequence that is read: how often it may be gone back over, and what stands at its end.
+
+    Attributes:
+        power: repetitions without end before something that may fail.
+        pending: those behind which nothing may fail yet.
+        endless: whether any repetition in it has no end.
+    """
+
+    __slots__ = ("endless", "pending", "power")
+
+    def __init__(self, power: int = 0, pending: int = 0, *, endless: bool = False) -> None:
+        self.power, self.pending, self.endless = power, pending, endless
+
+    def then(self, other: _Part, *, fails: bool) -> None:
+        """Go on with a part that may fail, or takes nothing if need be."""
+        if fails:
+            self.power += self.pending
+            self.pending = 0
+        self.power += other.power
+        self.pending += other.pending
+        self.endless = self.endless or other.endless
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._tokens = self._read(text)
+        self._at = 0
+
+    @staticmethod
+    def _read(text: str) -> list[tuple[str, str]]:
+        found, at = [], 0
+        while at < len(text):
+            token = _TOKENS.match(text, at)
+            if token is None:
+                raise TooManySteps(f"an expression cannot be read at {text[at : at + 20]!r}")
+            kind, at = str(token.lastgroup), token.end()
+            if kind == "set":
+                at = _after_set(text, at)
+            found.append((kind, token.group()))
+        return found
+
+    def whole(self) -> int:
+        part = self._either(0)
+        if self._at < len(self._tokens):
+            raise TooManySteps("an expression has a bracket too many")
+        return part.power
+
+    def _either(self, depth: int) -> _Part:
+        """Read alternatives: one after the other is tried, so the worst counts."""
+        if depth > _DEEPEST:
+            raise TooManySteps(f"an expression has more than {_DEEPEST} levels")
+        ways = [self._sequence(depth)]
+        while self._at < len(self._tokens) and self._tokens[self._at][0] == "or":
+            self._at += 1
+            ways.append(self._sequence(depth))
+        power = max(way.power for way in ways)
+        pending = max(way.pending for way in ways)
+        return _Part(power, pending, endless=any(way.endless for way in ways))
+
+    def _sequence(self, depth: int) -> _Part:
+        made = _Part()
+        while self._at < len(self._tokens):
+            kind, token = self._tokens[self._at]
+            if kind in ("or", "close"):
+                break
+            self._at += 1
+            if kind == "odd":
+                raise TooManySteps(f"an expression has {token!r}, whose time is not known")
+            inner = self._inner(kind, token, depth)
+            least, is_endless, keeps = self._times()
+            if is_endless:
+                if inner.endless:
+                    raise TooManySteps("an expression repeats a repetition without an end")
+                inner.pending += 0 if keeps else 1
+                inner.endless = True
+            made.then(inner, fails=least > 0 and kind != "nothing")
+        return made
+
+    def _inner(self, kind: str, token: str, depth: int) -> _Part:
+        if kind == "back":
+            return _Part(1)
+        if kind != "open" or token.endswith(")"):
+            return _Part()
+        part = self._either(depth + 1)
+        if self._at >= len(self._tokens):
+            raise TooManySteps("an expression lacks a bracket")
+        self._at += 1
+        if token in ("(?=", "(?!", "(?<=", "(?<!", "(?>"):
+            # What is inside is not gone back into, but tried anew at each place.
+            return _Part(part.power + part.pending)
+        return part
+
+    def _times(self) -> tuple[int, bool, bool]:
+        """Return least times, whether there is no most, and whether none are given back."""
+        least, endless, keeps = 1, False, False
+        while self._at < len(self._tokens) and self._tokens[self._at][0] == "times":
+            token = self._tokens[self._at][1]
+            self._at += 1
+            if token[0] == "{":
+                low, comma, high = token.strip("+?{}").partition(",")
+                least = min(least, int(low or 0))
+                endless = endless or bool(comma and not high)
+                # A count of many is as good as none.
+                endless = endless or int(high or low or 0) > 100
+            else:
+                least = min(least, int(token[0] == "+"))
+                endless = endless or token[0] in "*+"
+                keeps = token[1:] == "+"
+        return least, endless, keeps
+
+
+def _after_set(text: str, at: int) -> int:
+    """Return where a set of characters ends that begins before a place."""
+    depth, first = 1, True
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 1
+        elif char == "[" and not text.startswith("[:", at):
+            depth += 1
+            first = True
+            at += 1
+            continue
+        elif char == "]" and not first:
+            depth -= 1
+            if not depth:
+                return at + 1
+        if char != "^":
+            first = False
+        at += 1
+    raise TooManySteps("an expression lacks a bracket")

@@ -1,0 +1,59 @@
+"""How long an expression may take is told by its form, before it is given a text."""
+
+import time
+
+import pytest
+
+from edgeinfer.media.expressions import _PUBLISHED, TooManySteps, longest_text, power_of
+
+SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+@pytest.mark.parametrize(
+    ("expression", "power"),
+    [
+        (r"[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+", 1),
+        (r" ?[^(\s|[.,!?])]+", 1),
+        (r" {2,}", 1),
+        (r"\p{N}++", 1),
+        (r"[^\]\[]+x?", 1),
+        (r".*(?!)", 2),
+        (SPACES, 2),
+        (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", 2),
+        (r"(?m:(?:.|.)*(?!))", 2),
+        (r"(?m:(.)*(.)*(?!))", 3),
+        (r"(?m:[^\x00]*[^\x00]*\x00)", 3),
+        (r"(?i:a*|b*c*d*)e", 4),
+        (r"a{0,1000}a{0,1000}b", 3),
+        (r"(.*)\1b", 3),
+        (r"(?>a*)a*b", 3),
+    ],
+)
+def test_powers(expression: str, power: int) -> None:
+    assert power_of(expression) == power
+
+
+@pytest.mark.parametrize(
+    "expression", [r"(a+)+$", r"(?:a|b*)*c", r"(?:(?:a*b)?){2,}", r"((a{5,})b)+"]
+)
+def test_repetitions_of_repetitions_are_refused(expression: str) -> None:
+    with pytest.raises(TooManySteps, match="repeats a repetition"):
+        power_of(expression)
+
+
+def test_published_ones_take_any_text() -> None:
+    assert longest_text([*_PUBLISHED]) == float("inf")
+    assert longest_text([]) == float("inf")
+    assert longest_text([r"\p{L}+"] * 8) == float("inf")
+    assert 20_000 < longest_text([SPACES]) < 30_000
+    assert longest_text([SPACES] * 4) == pytest.approx(longest_text([SPACES]) / 2)
+
+
+@pytest.mark.parametrize("expression", [r"(.)*(.)*(?!)", r".*(?!)", r".*.*.*(?=\x00)"])
+def test_the_longest_text_takes_seconds(expression: str) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    rule = tokenizers.pre_tokenizers.Split(tokenizers.Regex(expression), "isolated")
+    text = "x" * int(longest_text([expression]))
+    start = time.process_time()
+    rule.pre_tokenize_str(text)
+    assert time.process_time() - start < 10
