@@ -21,8 +21,9 @@ from edgeinfer.bundle.values import fits
 from edgeinfer.errors import BackendError, InputError, NotAvailableError, UsageError
 from edgeinfer.llm.generation import is_language_model
 from edgeinfer.metrics import Budget, OutputMetrics, budget_for, check, compare, worst
-from edgeinfer.runtime.pairs import open_pair, pairs
+from edgeinfer.runtime.pairs import open_pair, pairs, within
 from edgeinfer.runtime.recheck import lost_channels
+from edgeinfer.runtime.verification import TIME_LIMIT_S
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 _ENGINES = {
@@ -144,7 +145,7 @@ def open_sides(
             reasons.append(f"{name}: {probe.reason or 'no device for it is here'}")
             continue
         artifact = Artifact(format, path, (), ())
-        executable = guard.load(registry.get(name), artifact, LoadOptions())
+        executable = guard.load(within(name, TIME_LIMIT_S), artifact, LoadOptions())
         stack.callback(executable.close)
         version = probe.version or ""
         return [Side(path.name, path, format, "", name, version, executable)], []
@@ -164,7 +165,7 @@ def _of_bundle(
     for candidate in found.candidates:
         pair, variant = candidate.pair, found.variants[candidate.pair.variant]
         try:
-            executable = open_pair(bundle, found, candidate)
+            executable = open_pair(bundle, found, candidate, limit_s=TIME_LIMIT_S)
         except BackendError as e:
             lacking.append(f"{pair}: {e}")
             continue

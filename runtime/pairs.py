@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Executable, LoadOptions
-from edgeinfer.backends.process import guard
+from edgeinfer.backends.base import Backend, Executable, LoadOptions
+from edgeinfer.backends.process import child, guard
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
@@ -83,6 +83,7 @@ def open_pair(
     threads: int | None = None,
     *,
     fallback: bool = False,
+    limit_s: float | None = None,
 ) -> Executable:
     """Load one.
 
@@ -92,20 +93,33 @@ def open_pair(
         candidate: of these.
         threads: of the engine.
         fallback: operators that the device does not take may run on the CPU.
+        limit_s: that loading it, and each run, may take; the engine then gets a process of its own,
+            where this system has such. None for no limit.
 
     Raises:
         BundleError: a file is altered.
+        CrashedError: the engine took longer, or went down in its process.
         LoadError: the engine refuses the artifact.
     """
     variant, pair = found.variants[candidate.pair.variant], candidate.pair
     artifact = artifact_of(bundle, variant)
     options = LoadOptions(pair.device, threads, fallback=fallback)
     options = as_built(bundle, variant, pair.backend, options)
-    executable = guard.load(registry.get(pair.backend), artifact, options)
+    executable = guard.load(within(pair.backend, limit_s), artifact, options)
     if pair.device != "cpu" and not fallback and (problem := fallen(executable)):
         executable.close()
         raise LoadError(f"{problem}; --allow-fallback lets them run there")
     return executable
+
+
+def within(backend: str, limit_s: float | None) -> Backend:
+    """Return a backend that is ended where it takes longer than it may."""
+    if limit_s is None or not child.apart():
+        return registry.get(backend)
+    # What starts processes takes milliseconds to import.
+    from edgeinfer.backends.process.isolated import IsolatedBackend
+
+    return IsolatedBackend(backend, run_s=limit_s, load_s=limit_s, reuse=False)
 
 
 def fallen(executable: Executable) -> str:

@@ -19,6 +19,9 @@ from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.select import Rejected
 from edgeinfer.types import Progress
 
+TIME_LIMIT_S = 600.0
+"""Seconds that an engine may take, unless the caller says otherwise: a loop may have no end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -85,6 +88,7 @@ def verify(
     backend: str | None = None,
     threads: int | None = None,
     allow_fallback: bool = False,
+    time_limit_s: float = TIME_LIMIT_S,
     progress: Progress | None = None,
     **opening: Any,
 ) -> BundleVerification:
@@ -95,6 +99,8 @@ def verify(
         backend: only this engine; None is every one here.
         threads: of the engine; None leaves them to it.
         allow_fallback: operators that the device does not take may run on the CPU.
+        time_limit_s: that an engine may take to load an artifact, and for a run: each has a process
+            of its own, where the system has such, which is ended then.
         progress: told what is being done and what share of it is done, 0..1.
         **opening: how the bundle is opened, as ``Bundle.open`` takes it.
 
@@ -109,7 +115,9 @@ def verify(
             place = open_bundle.location
             raise BundleError(f"{place}: has no test vectors, so nothing can be verified")
         found = pairs(open_bundle, None if backend == "all" else backend)
-        checked = _check_all(open_bundle, found, threads, progress, fallback=allow_fallback)
+        checked = _check_all(
+            *(open_bundle, found, threads, progress), fallback=allow_fallback, limit_s=time_limit_s
+        )
         return BundleVerification(
             bundle=str(open_bundle.location),
             vectors=vectors,
@@ -126,6 +134,7 @@ def _check_all(
     progress: Progress | None,
     *,
     fallback: bool,
+    limit_s: float,
 ) -> list[Checked]:
     checked = []
     for number, candidate in enumerate(found.candidates):
@@ -137,7 +146,9 @@ def _check_all(
         variant = found.variants[pair.variant]
         refused: list[int] = []
         try:
-            executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
+            executable = open_pair(
+                *(bundle, found, candidate, threads), fallback=fallback, limit_s=limit_s
+            )
             try:
                 metrics, problems = _check(executable, bundle, variant, refused, widened)
             finally:

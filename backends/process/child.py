@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 SUPPORTED = os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
 """Whether this interpreter can start another like itself with descriptors that it inherits."""
 
+IN_PROCESS = "EDGEINFER_IN_PROCESS"
+"""Set it to anything for a debugger: what gets processes of its own then happens in the calling
+one, and no time limit can end it."""
+
 _HEAD = struct.Struct("<IQ")
 _SIZE = struct.Struct("<Q")
 _TICK_S = 1.0
@@ -238,6 +242,11 @@ def _listen(stream: BufferedReader, words: deque[bytes]) -> None:
     with stream:
         while chunk := stream.read1(4096):
             words.append(chunk)
+
+
+def apart() -> bool:
+    """Whether what may go down, or not end, gets a process of its own."""
+    return SUPPORTED and not os.environ.get(IN_PROCESS)
 
 
 def connect() -> tuple[socket.socket, list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,9 +25,6 @@ from edgeinfer.errors import NotAvailableError
 from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.machine.host import host
 from edgeinfer.profiles.schema import Profile
-
-IN_PROCESS = "EDGEINFER_IN_PROCESS"
-"""Set it to anything to debug a conversion: all of it then happens in the calling process."""
 
 _PATIENCE_S = 600.0
 """For loading and for one run: an engine that hangs fails the gate."""
@@ -95,11 +91,6 @@ def place_for(name: str) -> Place:
     return Place("gpu", missing=missing)
 
 
-def apart() -> bool:
-    """Whether parts of a conversion get processes of their own."""
-    return child.SUPPORTED and not os.environ.get(IN_PROCESS)
-
-
 def in_turn(wanted: Sequence[Wanted]) -> Generator[list[Backend], None, None]:
     """Give the backends of each artifact; their processes end when the next are asked for.
 
@@ -121,7 +112,7 @@ def _started(wanted: Wanted, ends: ExitStack) -> list[Backend]:
     place = wanted.place
     if place.missing:
         return [_Absent(name, place.missing) for name in wanted.names]
-    if not apart() and place.emulator is None:
+    if not child.apart() and place.emulator is None:
         return [registry.get(name) for name in wanted.names]
     limit = _PATIENCE_S if place.emulator is None else _EMULATED_S
     backends = [

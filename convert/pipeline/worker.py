@@ -7,8 +7,10 @@ are run, and a model that takes an engine down does not take its caller along.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +18,13 @@ from socket import socket
 from typing import Any, TextIO
 
 from edgeinfer.backends.process import child
-from edgeinfer.convert.pipeline import engines
+from edgeinfer.backends.process.deadline import announce
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
 from edgeinfer.convert.pipeline.front import Front, Prepared, uncounted
 from edgeinfer.convert.pipeline.plan import Job
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.verify import Finding
-from edgeinfer.errors import CrashedError
+from edgeinfer.errors import CrashedError, VerifyError
 from edgeinfer.metrics import Budget
 from edgeinfer.types import Feeds
 
@@ -34,7 +36,7 @@ def can_work_apart(model: object, example_inputs: object) -> bool:
     """Whether a model can be read by another process as well as by this one."""
     if not isinstance(model, str | Path) or example_inputs is not None:
         return False
-    if not engines.apart():
+    if not child.apart():
         return False
     # An exported program may use operators and classes that were registered in this process.
     return not (Path(model).suffix == ".pt2" and "torch" in sys.modules)
@@ -56,6 +58,7 @@ class Worker:
 
         Raises:
             CrashedError: the process ended half-way.
+            VerifyError: an engine did not come back in time.
         """
         prepared: Prepared = self._do("prepare", variants)
         return prepared
@@ -72,18 +75,22 @@ class Worker:
         return explained
 
     def _do(self, method: str, *arguments: Any) -> Any:
-        stage = _START
+        stage, until, what = _START, math.inf, ""
         process = child.Child(_MODULE)
         try:
             process.send((self._request, method, arguments))
             while True:
-                kind, *content = process.receive()
+                left = None if until == math.inf else max(0.0, until - time.monotonic())
+                kind, *content = process.receive(left)
                 if kind == "done":
                     return content[0]
                 if kind == "failed":
                     error, text = content
                     raise error from child.RemoteTraceback(text)
-                if kind == "stage":
+                if kind == "limit":
+                    seconds, what = content
+                    until = math.inf if seconds is None else time.monotonic() + seconds
+                elif kind == "stage":
                     stage = uncounted(content[0])
                     if self._progress is not None:
                         self._progress(*content)
@@ -92,6 +99,9 @@ class Worker:
                     logging.getLogger(name).log(level, "%s", line)
                 elif kind == "warning":
                     warnings.warn_explicit(*content)
+        except TimeoutError as e:
+            text = f"the model does not end: {what}; --time-limit gives it longer"
+            raise VerifyError(text) from e
         except child.ChildEndedError as e:
             raise CrashedError("converter", stage, e.how, "nothing was written") from e
         finally:
@@ -110,6 +120,9 @@ class _Line:
 
     def stage(self, what: str, done: float | None) -> None:
         self.tell("stage", what, done)
+
+    def limit(self, seconds: float | None, what: str) -> None:
+        self.tell("limit", seconds, what)
 
     def warn(
         self,
@@ -141,6 +154,7 @@ def main() -> None:
     connection, _ = child.connect()
     line = _Line(connection)
     logging.getLogger().addHandler(_Log(line))
+    announce(line.limit)
     # The other process's filters decide what is shown.
     warnings.simplefilter("default")
     warnings.showwarning = line.warn

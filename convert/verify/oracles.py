@@ -119,11 +119,11 @@ class Oracles:
             ),
             "definitions": lambda: Numpy(model, wide=True, rounded=True, seconds=seconds),
             "onnx reference": lambda: Numpy(model, wide=False, seconds=seconds),
-            "openvino": lambda: OpenVino(self._path),
+            "openvino": lambda: OpenVino(self._path, time_limit_s),
         }
         if original is not None:
             runs = LiteRtInPieces if original.custom else LiteRt
-            self._makers[runs.name] = lambda: runs(original, self._folder.path)
+            self._makers[runs.name] = lambda: runs(original, self._folder.path, time_limit_s)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime, import_openvino
+from edgeinfer.backends.process.deadline import deadline
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator, TookTooLong
 from edgeinfer.errors import LoadError
@@ -191,8 +193,9 @@ class OpenVino:
 
     name = "openvino"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, time_limit_s: float = TIME_LIMIT_S) -> None:
         """Open a model, if the engine is installed."""
+        self._limit_s = time_limit_s
         try:
             openvino = import_openvino()
         except ImportError as e:
@@ -207,7 +210,8 @@ class OpenVino:
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once."""
         try:
-            results = self._model(dict(feeds))
+            with _timed("OpenVINO", self._limit_s):
+                results = self._model(dict(feeds))
         except Exception as e:
             raise Abstains(f"its run failed ({_first_line(e)})") from e
         return {o.any_name: np.array(results[o]) for o in self._model.outputs}
@@ -222,14 +226,17 @@ class LiteRt:
 
     name = "litert"
 
-    def __init__(self, original: Original, folder: Path) -> None:
+    def __init__(
+        self, original: Original, folder: Path, time_limit_s: float = TIME_LIMIT_S
+    ) -> None:
         """Open a file; one never seen before is first tried in a process of its own.
 
         Args:
             original: the file.
             folder: for a copy, where its kernels would not compute what the file means.
+            time_limit_s: that a run may take.
         """
-        self._original, path = original, original.path
+        self._original, path, self._limit_s = original, original.path, time_limit_s
         try:
             if original.hybrid:
                 from edgeinfer.convert.sources.tflite.plain import write_plain
@@ -252,7 +259,8 @@ class LiteRt:
             raise Abstains("it is closed")
         moved = self._original.moved
         inner = {n: a if n not in moved else _moved(a, moved[n]) for n, a in feeds.items()}
-        results = self._run(inner)
+        with _timed("LiteRT", self._limit_s):
+            results = self._run(inner)
         return {
             n: a if n not in moved else _moved(a, tuple(np.argsort(moved[n])))
             for n, a in results.items()
@@ -296,6 +304,11 @@ class LiteRtInPieces(LiteRt):
         except (RuntimeError, ValueError) as e:
             raise Abstains(f"its run failed ({_first_line(e)})") from e
         return results
+
+
+def _timed(engine: str, limit_s: float) -> AbstractContextManager[None]:
+    """Limit what an engine may take that nothing can interrupt."""
+    return deadline(limit_s, f"{engine}: no end after {limit_s:g} s")
 
 
 def _moved(array: Array, perm: tuple[int, ...]) -> Array:

@@ -77,6 +77,7 @@ def write_bundle(
     spread: dict[str, OutputMetrics] | None = None,
     nan_in: int | None = None,
     constraints: dict[str, str] | None = None,
+    graph: str = GRAPH,
     **changes: Any,
 ) -> Path:
     """Write a bundle of the model without the converter.
@@ -88,6 +89,7 @@ def write_bundle(
         spread: how much rounding alone moves the outputs.
         nan_in: vector that holds a NaN.
         constraints: of the variants.
+        graph: the artifact, as text.
         changes: of the manifest.
     """
     inputs = (TensorSpec("image", "float32", ("N", 2, 2, 3)),)
@@ -95,7 +97,7 @@ def write_bundle(
     rng = np.random.default_rng(0)
     with BundleWriter(path) as writer:
         folder = writer.folder("variants/cpu-onnx-fp32")
-        onnx.save(onnx.parser.parse_model(GRAPH), str(folder / "model.onnx"))
+        onnx.save(onnx.parser.parse_model(graph), str(folder / "model.onnx"))
         file = writer.adopt("variants/cpu-onnx-fp32/model.onnx")
         records = []
         for number in range(vectors):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,25 @@ def test_wrong_numbers(cli: Any, tmp_path: Path) -> None:
         "cpu-onnx-fp32 on onnxruntime: vector 0, output 'scores': largest error 0.25 is "
     )
     assert lines[-1] == "1 test vector on each: 1 of 1 FAILED"
+
+
+ENDLESS = """<ir_version: 10, opset_import: ["": 20]>
+    g (float[N,2,2,3] image) => (float[N,3] scores)
+    <int64 most = {4611686018427387904}, bool go = {1}, int64[2] axes = {1, 2}> {
+        mean = ReduceMean<keepdims=0>(image, axes)
+        scores = Loop(most, go, mean) <
+            body = b (int64 i, bool c, float[N,3] s) => (bool d, float[N,3] t)
+            { d = Identity(c) t = Identity(s) }>
+    }"""
+
+
+def test_an_artifact_that_does_not_end_is_a_finding(cli: Any, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "m.edge", graph=ENDLESS)
+    start = time.monotonic()
+    result = cli("verify", bundle, "-b", "onnxruntime", "--time-limit", "5")
+    assert (result.code, time.monotonic() - start < 120) == (1, True)
+    assert "cpu-onnx-fp32 on onnxruntime: " in result.out
+    assert "no answer for 5 s" in result.out
 
 
 def test_vectors_that_an_artifact_refuses_are_named(cli: Any, tmp_path: Path) -> None:
@@ -138,6 +158,7 @@ def test_values_that_an_artifact_has_no_number_for_are_bad_input(
         raise InputError("image", "no NaN, for which the file's int8 has no value", "NaN")
 
     monkeypatch.setattr(OnnxRuntimeExecutable, "run", refuse)
+    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
     bundle = write_bundle(tmp_path / "m.edge")
     told = cli("verify", bundle, "-b", "onnxruntime")
     assert told.code == 1

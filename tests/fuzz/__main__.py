@@ -30,6 +30,7 @@ CORPUS = Path(__file__).parent / "corpus"
 LONGEST_S, TIMES, FLOOR_MB, BUG = 10.0, 20, 200, 70
 BATCH = 100
 _LONG_S = 5.0
+_IDLE = 6
 _ENOUGH = 5
 """Findings of a reader, after which others of the same cause are of no use."""
 
@@ -128,7 +129,7 @@ def run_apart(reader: Reader, path: Path, batch: list[bytes]) -> tuple[list[str]
     ended: list[str] = []
     problem = ""
     with os.fdopen(ours, "rb", buffering=0) as told:
-        lines = _lines(told, LONGEST_S * len(reader.acts))
+        lines = _lines(told, LONGEST_S * len(reader.acts), process)
         while not problem and len(ended) < len(batch):
             words = next(lines, None)
             if words is None:
@@ -154,19 +155,33 @@ def run_apart(reader: Reader, path: Path, batch: list[bytes]) -> tuple[list[str]
     return ended, problem
 
 
-def _lines(told: Any, longest_s: float) -> Iterator[list[str]]:
-    """Yield the words of each line; none where it does not come in time."""
+def _lines(told: Any, longest_s: float, process: int) -> Iterator[list[str]]:
+    """Yield the words of each line; none where it does not come in time.
+
+    On a busy machine that is time of the processor; whoever waits for something has six times as
+    much of the clock's.
+    """
     rest = b""
     while True:
+        start, spent = time.monotonic(), _spent_s(process)
         while b"\n" not in rest:
-            if not select.select([told], [], [], longest_s)[0]:
-                yield []
-            elif not (more := told.read(1 << 16)):
-                return
-            else:
+            if select.select([told], [], [], longest_s)[0]:
+                if not (more := told.read(1 << 16)):
+                    return
                 rest += more
+                continue
+            waited = time.monotonic() - start
+            if waited > _IDLE * longest_s or _spent_s(process) - spent > longest_s:
+                yield []
         line, _, rest = rest.partition(b"\n")
         yield line.decode().split()
+
+
+def _spent_s(process: int) -> float:
+    """Return what a process had of the processors."""
+    with open(f"/proc/{process}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _be_the_copy(reader: Reader, path: Path, batch: list[bytes], theirs: int) -> NoReturn:

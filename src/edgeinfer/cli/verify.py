@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 @click.argument("bundle")
 @named("-b", "--backend", type=BACKEND, help="Only this engine; default every one here.")
 @declared(SessionOptions, ("threads", "allow_fallback"))
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Of loading an artifact and of a run, which may have a loop without end.",
+)
 @trust_options("--key")
 @output_options
 @device_option("bundle", *TRUST_FILES)
@@ -32,6 +40,7 @@ def verify(
     backend: str | None,
     threads: int | None,
     allow_fallback: bool,
+    time_limit: float,
     trust: dict[str, Any],
     out: Output,
 ) -> None:
@@ -51,6 +60,7 @@ def verify(
             backend=backend,
             threads=threads,
             allow_fallback=allow_fallback,
+            time_limit_s=time_limit,
             progress=progress,
             **trust,
         )

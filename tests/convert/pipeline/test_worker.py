@@ -19,9 +19,9 @@ import pytest
 
 import edgeinfer
 from edgeinfer import errors
+from edgeinfer.backends.process.child import IN_PROCESS
 from edgeinfer.convert.lower.onnxruntime import target as onnx_target
 from edgeinfer.convert.pipeline import entry
-from edgeinfer.convert.pipeline.engines import IN_PROCESS
 from edgeinfer.convert.pipeline.front import uncounted
 from edgeinfer.errors import CrashedError, EdgeInferError, Problem, UsageError, VerifyError
 
@@ -300,3 +300,27 @@ def test_interrupted_while_the_other_process_is_at_work(net: Path, tmp_path: Pat
     assert all(line.startswith("stage ") for line in stages)
     assert not worker.is_running()
     assert [*place.iterdir(), *temporary.iterdir()] == []
+
+
+# Ends where the step is above -1, as it is for zeros; LiteRT tries a new file with those.
+COUNTING = """g (float[1] x, float[1] step) => (float[1] y)
+    <float[1] ten = {10}, float[1] one = {1}, bool yes = {1}, int64 many = {4611686018427387904}> {
+    y = Loop(many, yes, x) <body = b (int64 i, bool c, float[1] s) => (bool d, float[1] t)
+        { more = Add(step, one) t = Add(s, more) less = Less(t, ten) d = Squeeze(less) }>
+}"""
+
+
+def test_an_engine_that_does_not_come_back_ends_the_conversion(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    from tests.convert.lower.tflite.run import lower
+
+    source = tmp_path / "count.tflite"
+    source.write_bytes(lower(COUNTING))
+    feeds = {"x": np.zeros(1, np.float32), "step": np.full(1, -1, np.float32)}
+    np.savez(tmp_path / "data.npz", **feeds)
+    start = time.monotonic()
+    with pytest.raises(VerifyError, match=r"does not end: .*no end after 3 s"):
+        export(source, data=tmp_path / "data.npz", time_limit_s=3.0)
+    assert time.monotonic() - start < 200
+    assert not children()
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".edge"] == []
