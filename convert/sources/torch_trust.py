@@ -14,6 +14,7 @@ import io
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ _DATA = "data/"
 _CONFIGS = ("data/weights/", "data/constants/")
 _MOST_SPREAD = 1 << 26
 """Bytes that weights may have beyond those in the file: one element can stand for many."""
+
+_MOST_NAMES = 8
+"""Names of one weight that are a model's own, as of embeddings that are tied."""
 
 _WIDTHS = {
     **{3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16},
@@ -99,13 +103,23 @@ def _check_spread(name: str, config: Any, stored: dict[str, int]) -> None:
         ValueError: says which one, and by how much.
     """
     spread = 0
+    names: Counter[str] = Counter()
     for key, payload in config["config"].items():
         meta, file = payload.get("tensor_meta"), f"{name.rpartition('/')[0]}/{payload['path_name']}"
         if meta is None or file not in stored:
             continue
         sizes = [int(size["as_int"]) for size in meta["sizes"]]
         wanted = math.prod(sizes) * _WIDTHS.get(meta["dtype"], 1)
+        names[file] += 1
+        if names[file] > _MOST_NAMES:
+            # Each becomes a weight of its own.
+            spread += wanted
         spread += max(0, wanted - stored[file])
+        if spread > _MOST_SPREAD and names[file] > _MOST_NAMES:
+            raise ValueError(
+                f"weight {str(key)[:60]!r} is one of more than {_MOST_NAMES} names of the same "
+                f"{stored[file]} bytes; give each its own with .clone() before the export"
+            )
         if spread > _MOST_SPREAD:
             raise ValueError(
                 f"weight {str(key)[:60]!r} has the sizes {sizes[:8]}, {wanted} bytes, of which the "

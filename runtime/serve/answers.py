@@ -46,15 +46,17 @@ class Answers:
         self._kept: OrderedDict[tuple[str, bytes], dict[str, Array]] = OrderedDict()
         self.counts: dict[str, CacheCounts] = {}
 
-    def key(self, model: str, loads: int, feeds: Feeds) -> tuple[str, bytes]:
+    def key(self, model: str, loads: int, feeds: Feeds, owner: bytes = b"") -> tuple[str, bytes]:
         """Return what stands for a request.
 
         Args:
             model: its name.
             loads: how often it was loaded; each may be another bundle or engine.
             feeds: arrays by the input's name.
+            owner: whose request it is: how fast an answer comes tells nobody what others asked.
         """
-        found = hashlib.blake2b(loads.to_bytes(8, "little"), digest_size=32)
+        head = loads.to_bytes(8, "little") + len(owner).to_bytes(8, "little") + owner
+        found = hashlib.blake2b(head, digest_size=32)
         for name in sorted(feeds):
             array = np.asarray(feeds[name])
             found.update(repr((name, array.dtype.str, array.shape)).encode())

@@ -39,7 +39,7 @@ from edgeinfer.runtime.serve.http import (
     without_folders,
 )
 from edgeinfer.runtime.serve.inflight import InFlight, held, weigh
-from edgeinfer.runtime.serve.keys import GRANT
+from edgeinfer.runtime.serve.keys import GRANT, owner
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import Engine, Kept, Metrics
 from edgeinfer.runtime.serve.options import (
@@ -360,7 +360,7 @@ class Hub:
         answers = self.answers
         if answers is None:
             return await self._run(model, feeds, terms, left)
-        key = answers.key(model.name, model.loads, feeds)
+        key = answers.key(model.name, model.loads, feeds, owner())
         found = answers.get(key)
         if found is None:
             found = dict(await self._run(model, feeds, terms, left))

@@ -119,6 +119,19 @@ def test_warnings_are_told_once_after_the_result(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "edgeinfer: warning: gpu left out: too slow\n"
 
 
+def test_warnings_of_a_command_that_runs_on_have_a_bound(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @click.command()
+    def serve() -> None:
+        for number in range(1000):
+            logging.getLogger("edgeinfer").warning("request %d failed", number // 2)
+
+    assert guarded(serve, []) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert (len(lines), lines[-1]) == (101, "edgeinfer: warning: and 800 more")
+
+
 def test_warnings_are_not_told_before_an_error_or_when_quiet(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

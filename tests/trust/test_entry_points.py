@@ -1,6 +1,7 @@
 """Every way into edgeinfer, with machine code that nobody vouches for: none of it may run."""
 
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,39 @@ class TestCommands:
         assert _command(name, bundle, "--trusted", f"{keys[0]}.pub", *allow) == 1
         _signed(bundle, keys[1])
         assert _command(name, bundle, "--trusted", f"{keys[0]}.pub", *allow) == 1
+        assert mark.times() == 0
+        assert not Path("sealed.edge").exists()
+        assert not Path("extracted").exists()
+
+    def test_what_was_changed_is_refused_first(
+        self,
+        name: str,
+        bundle: Path,
+        mark: Mark,
+        keys: tuple[Path, Path],
+        tmp_path: Path,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        """Another bundle under a good signature, and files changed in a bundle that has one."""
+        allow = ("--allow-native",) if name in RUNS else ()
+        trusted = ("--trusted", f"{keys[0]}.pub", *allow)
+        _signed(bundle, keys[0])
+        with edgeinfer.Bundle.open(bundle) as opened:
+            content = opened.signatures()
+        assert content is not None
+        clean = marked.write(tmp_path / "clean.edge", tmp_path, Mark(tmp_path / "nobody"))
+        put_signatures(clean, content)
+        assert _command(name, clean, *trusted) == 1
+        assert "is not of it" in capfd.readouterr().err
+        folder = tmp_path / "unpacked.edge"
+        with zipfile.ZipFile(bundle) as archive:
+            archive.extractall(folder)
+        for file in (*folder.glob("variants/*/*"), *folder.glob("code/*")):
+            file.write_bytes(file.read_bytes()[:-1] + b"x")
+        # That it is no language model its manifest says, which is unchanged.
+        is_none = name in ("generate", "chat")
+        assert _command(name, folder, *trusted) == (2 if is_none else 1)
+        assert is_none or "is altered" in capfd.readouterr().err
         assert mark.times() == 0
         assert not Path("sealed.edge").exists()
         assert not Path("extracted").exists()

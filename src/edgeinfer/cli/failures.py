@@ -101,15 +101,29 @@ def guarded(command: click.Command, argv: Sequence[str]) -> int:
     return 0
 
 
+_MOST_WARNINGS = 100
+
+
 class _Warnings(logging.Handler):
-    """Holds what the library warns of; an error that follows says it again and is told alone."""
+    """Holds what the library warns of; an error that follows says it again and is told alone.
+
+    A command may run for ever, so lines that are told again, and those beyond the first hundred,
+    are not kept.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.lines: list[str] = []
+        self.lines: dict[str, None] = {}
+        self.left_out = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(" ".join(record.getMessage().split()))
+        line = " ".join(record.getMessage().split())
+        if line in self.lines:
+            return
+        if len(self.lines) < _MOST_WARNINGS:
+            self.lines[line] = None
+        else:
+            self.left_out += 1
 
     def __enter__(self) -> None:
         logging.getLogger("edgeinfer").addHandler(self)
@@ -119,8 +133,10 @@ class _Warnings(logging.Handler):
 
     def tell(self, argv: Sequence[str]) -> None:
         if not {"--quiet", "-q"} & set(_options(argv)):
-            for line in dict.fromkeys(self.lines):
+            for line in self.lines:
                 click.echo(visible(f"edgeinfer: warning: {line}"), err=True)
+            if self.left_out:
+                click.echo(f"edgeinfer: warning: and {self.left_out} more", err=True)
 
 
 def describe(error: Exception) -> Failure:

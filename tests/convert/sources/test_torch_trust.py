@@ -304,6 +304,28 @@ def test_weights_larger_than_the_file_are_refused(
         read(path)
 
 
+@pytest.mark.parametrize(("count", "refused"), [(8, False), (200, True)])
+def test_many_names_of_one_weight_are_refused(
+    changed: Callable[..., Path], count: int, refused: bool
+) -> None:
+    """The file has it once, and each name becomes a weight of its own."""
+
+    def edit(data: Any) -> None:
+        (name, payload), *_ = data["config"].items()
+        for number in range(count - 1):
+            data["config"][f"{name}{number}"] = payload
+        for each in data["config"].values():
+            each["tensor_meta"]["sizes"] = [{"as_int": 1 << 18}]
+            each["tensor_meta"]["strides"] = [{"as_int": 0}]
+
+    path = changed({WEIGHTS: _json(edit)})
+    if refused:
+        with pytest.raises(ValueError, match="one of more than 8 names of the same"):
+            torch_trust.suspicions(path)
+    else:
+        assert torch_trust.suspicions(path) == []
+
+
 class Spread(torch.nn.Module):  # type: ignore[misc,name-defined]
     def __init__(self) -> None:
         super().__init__()

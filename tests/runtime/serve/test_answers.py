@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from edgeinfer.runtime.serve.answers import ARRAY_BYTES, ENTRY_BYTES, Answers
-from tests.runtime.serve.conftest import Start
+from tests.runtime.serve.conftest import KEY, Start
+from tests.runtime.serve.test_keys import OTHER
 from tests.runtime.serve.test_v2 import URL, body
 
 X = np.zeros((2, 3), np.float32)
@@ -32,6 +33,7 @@ def test_what_differs_has_another_key() -> None:
     answers = Answers(1000)
     keys = [answers.key("m", 0, feeds) for feeds in different()]
     keys += [answers.key("other", 0, {"x": X}), answers.key("m", 1, {"x": X})]
+    keys += [answers.key("m", 0, {"x": X}, owner) for owner in (b"one", b"another")]
     assert len(set(keys)) == len(keys)
     assert answers.key("m", 0, {"x": np.asfortranarray(X)}) == keys[0]
     assert answers.key("m", 0, {"y": X, "x": X}) == answers.key("m", 0, {"x": X, "y": X})
@@ -96,6 +98,18 @@ def test_the_same_inputs_get_the_same_answer(start: Start, fakes: Any) -> None:
         server.client.post(f"/v2/repository/models/double/{what}")
     found = server.client.post(URL, json=body()).json()
     assert found["outputs"][0]["data"][0] == 7
+
+
+def test_an_answer_is_for_the_key_that_asked(start: Start, fakes: Any) -> None:
+    """Or its time told what another key asked."""
+    server = start(answers_mb=1.0, keys=(KEY, OTHER))
+    for key in (KEY, OTHER, OTHER):
+        sent = server.client.post(URL, json=body(), headers={"authorization": f"Bearer {key}"})
+        assert sent.status_code == 200
+    headers = {"authorization": f"Bearer {KEY}"}
+    metrics = server.client.get("/metrics", headers=headers).text
+    assert 'nv_cache_num_misses_per_model_total{model="double",version="1"} 2.0' in metrics
+    assert 'edgeinfer_answer_cache_hits_total{model="double"} 1.0' in metrics
 
 
 def test_nothing_is_kept_unless_asked_for(start: Start, fakes: Any) -> None:
