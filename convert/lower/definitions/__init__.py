@@ -22,6 +22,7 @@ from edgeinfer.convert.lower.definitions import (
     scatter,
     select,
     spectrum,
+    training,
     words,
 )
 
@@ -30,11 +31,13 @@ __all__ = ["DEFINED", "OPSET"]
 OPSET = body.OPSET
 
 DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
+    "BatchNormalization": training.batch_normalization,
     "Col2Im": sample.col2im,
     "Compress": select.compress,
     "DFT": spectrum.dft,
     "DeformConv": deform.deform_conv,
     "Det": linear.det,
+    "Dropout": training.dropout,
     "GRU": recurrent.recurrent,
     "GridSample": sample.grid_sample,
     "LSTM": recurrent.recurrent,

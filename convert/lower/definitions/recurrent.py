@@ -54,9 +54,11 @@ def recurrent(node: ir.Node) -> onnx.FunctionProto | None:
     kind = node.op_type
     x, r = input_at(node, 0), input_at(node, 2)
     layout = int(attribute(node, "layout", 0))
-    if x is None or r is None or x.shape is None or r.shape is None or len(x.shape) != 3:
+    if x is None or r is None or x.shape is None or len(x.shape) != 3:
         return None
-    steps, hidden = x.shape[1 if layout else 0], r.shape[2]
+    steps, hidden = x.shape[1 if layout else 0], attribute(node, "hidden_size", None)
+    if hidden is None and r.shape is not None:
+        hidden = r.shape[2]
     if not isinstance(hidden, int) or steps == 0:
         return None
     body = Body(node)

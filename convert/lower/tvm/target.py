@@ -174,7 +174,8 @@ def module_of(
         return made
 
     try:
-        return with_definitions(source, lower, notes)
+        # Names of what is refused are those of the nodes that are lowered.
+        return with_definitions(_prepared(source, where, notes), lower, notes)
     except UnsupportedError as error:
         from edgeinfer.convert.lower.tvm.graph import Lowered as Refused
 
@@ -185,6 +186,16 @@ def _module_of(
     source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | None = None
 ) -> Module:
     from edgeinfer.convert.lower.tvm.graph import lower_graph
+    from edgeinfer.convert.lower.tvm.ops import attend
+
+    model = _prepared(source, where, notes)
+    if not where.cuda and (count := attend.mark(model)):
+        notes.add(f"{count} Attention: one kernel each")
+    return lower_graph(model, where, tuning)
+
+
+def _prepared(source: ir.Model, where: Machine, notes: Notes) -> ir.Model:
+    """Put definitions in the place of what has no lowering, and settle turns and branches."""
     from edgeinfer.convert.lower.tvm.ops import attend
     from edgeinfer.convert.lower.tvm.registry import OPS
 
@@ -198,10 +209,7 @@ def _module_of(
         return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
 
     # Definitions have turns too.
-    model = _settled(with_known(model, is_known, notes), notes)
-    if not where.cuda and (count := attend.mark(model)):
-        notes.add(f"{count} Attention: one kernel each")
-    return lower_graph(model, where, tuning)
+    return _settled(with_known(model, is_known, notes), notes)
 
 
 def _settled(model: ir.Model, notes: Notes) -> ir.Model:
@@ -218,5 +226,4 @@ def _settled(model: ir.Model, notes: Notes) -> ir.Model:
     if count := select(model):
         notes.add(f"{count} If: both branches are computed, one result is taken")
         model = normalise(model).model
-
     return model

@@ -6,8 +6,6 @@ is left after the mean: the difference of two large numbers would lose the digit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from edgeinfer.convert.lower.registry import Refusal
@@ -68,33 +66,19 @@ def batch_normalization(
     epsilon: float = _EPSILON,
     momentum: float = 0.8999999761581421,
     training_mode: int = 0,
-) -> tuple[Tensor, ...]:
-    """Scale and shift each channel; in training by its own statistics."""
-    if not training_mode:
-        return (_batch(g, x, (scale, b, input_mean, input_var), epsilon),)
-    axes = list(range(x.rank - 1))
-    mean = g.reduce("MEAN", x, axes, False)
-    rest = g.binary("SUB", x, mean)
-    variance = g.reduce("MEAN", g.binary("MUL", rest, rest), axes, False)
-    y = _batch(g, x, (scale, b, mean, variance), epsilon)
-    running = [
-        g.binary("ADD", g.binary("MUL", old, momentum), g.binary("MUL", own, 1 - momentum))
-        for old, own in ((input_mean, mean), (input_var, variance))
-    ]
-    return (y, *running)
-
-
-def _batch(g: Builder, x: Tensor, statistics: Sequence[Tensor], epsilon: float) -> Tensor:
+) -> Tensor:
     """``x * factor + offset``, both known where the statistics are."""
-    scale, bias, mean, variance = statistics
+    if training_mode:
+        raise Refusal("training_mode updates the statistics")
+    statistics = scale, b, input_mean, input_var
     if all(t.data is not None for t in statistics):
         wide = [t.value.astype(np.float64) for t in statistics]
         factor = wide[0] / np.sqrt(wide[3] + epsilon)
         scaled = g.binary("MUL", x, g.const(factor, np.float32))
         return g.binary("ADD", scaled, g.const(wide[1] - wide[2] * factor, np.float32))
-    deviation = g.unary("SQRT", g.binary("ADD", variance, epsilon))
-    rest = g.binary("SUB", x, mean)
-    return g.binary("ADD", g.binary("MUL", rest, g.binary("DIV", scale, deviation)), bias)
+    deviation = g.unary("SQRT", g.binary("ADD", input_var, epsilon))
+    rest = g.binary("SUB", x, input_mean)
+    return g.binary("ADD", g.binary("MUL", rest, g.binary("DIV", scale, deviation)), b)
 
 
 @OPS.lower("LRN", since=1, domain=NHWC, dtypes=FLOATS)

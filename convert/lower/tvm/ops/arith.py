@@ -251,7 +251,8 @@ def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     """The same bits as another type."""
     kind = dtype_name(to)
     if "bool" in (kind, input.dtype):
-        raise Refusal("bits of bool", "unsupported_dtype")
+        # Its byte is 0 or 1.
+        return convert(g, input, kind)
     if input.data is not None:
         return g.const(np.asarray(input.data).view(kind))
     return g.map(lambda v: tirx.reinterpret(kind, v), input)

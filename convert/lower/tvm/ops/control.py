@@ -22,6 +22,25 @@ _DOUBLED = 62
 """Times that turns are doubled where nothing bounds them: more than any run makes."""
 
 
+@OPS.lower("Constant", since=24)
+def constant(
+    g: Builder,
+    *,
+    value: Any = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+) -> Tensor:
+    """A result that is constant; all others are initializers by now."""
+    if value is not None:
+        return g.const(value)
+    floats = value_float if value_float is not None else value_floats
+    if floats is not None:
+        return g.const(np.asarray(floats, np.float32))
+    return g.const(np.asarray(value_int if value_int is not None else value_ints, np.int64))
+
+
 @OPS.lower("If", since=16, dtypes=ALL)
 def if_(g: Builder, cond: Tensor, *, else_branch: Any, then_branch: Any) -> tuple[Tensor, ...]:
     """Compute one branch; those that may both be computed are gone by now."""

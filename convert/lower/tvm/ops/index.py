@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.registry import Const, Refusal
@@ -16,7 +15,7 @@ from edgeinfer.convert.lower.tvm.builder import Builder, Own, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, larger, smaller
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape, transpose
 from edgeinfer.convert.lower.tvm.registry import NUMBERS, OPS
-from edgeinfer.kernels.defs import chosen, running
+from edgeinfer.kernels.defs import chosen, running, scatter
 from edgeinfer.kernels.defs.math import is_nan
 
 
@@ -107,10 +106,10 @@ def scatter_elements(
     """Elements put at places along an axis."""
     if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
         raise Refusal(f"reduction {reduction!r} of {data.dtype}")
-    if reduction in ("max", "min") and data.dtype.startswith("float"):
-        raise Refusal(f"reduction {reduction!r} of floats")
     if not g.on_cpu:
         return _gathered_updates(g, data, indices, updates, axis % data.rank, reduction)
+    if reduction in ("max", "min") and data.dtype.startswith("float"):
+        return _extremes(g, data, indices, updates, axis % data.rank, reduction == "max")
     return g.op(
         relax.op.scatter_elements,
         data,
@@ -119,6 +118,19 @@ def scatter_elements(
         axis=axis % data.rank,
         reduction=_REDUCTIONS[reduction],
     )
+
+
+def _extremes(
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, at: int, largest: bool
+) -> Tensor:
+    """``ScatterElements`` of extremes of floats, of which NaN is one; TVM's own loses it."""
+    own = Own()
+    kernel = scatter.extremes(
+        tuple(map(own, data.shape)), tuple(map(own, indices.shape)), data.dtype, at, largest=largest
+    )
+    places = _inside_axis(g, data, indices, at)
+    given = [g.expr(t) for t in (data, places, updates)]
+    return g.wrap(g.tir(kernel, given, data.shape, data.dtype))
 
 
 def _inside_axis(g: Builder, data: Tensor, indices: Tensor, at: int) -> Tensor:
@@ -327,11 +339,6 @@ def reverse_sequence(
     return g.te(compute, input, sequence_lens, name="reverse_sequence")
 
 
-_SORTED = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8}
-)
-
-
 _COMPARED = 1024
 """Elements of an axis up to which each is compared with each, as threads can."""
 
@@ -362,7 +369,7 @@ def _wanted(g: Builder, x: Tensor, given: Tensor, at: int) -> Any:
     return sizes.decided(g, [given, sizes.values(g, [size])], make, [said])[0]
 
 
-@OPS.lower("TopK", since=11, dtypes=_SORTED)
+@OPS.lower("TopK", since=11, dtypes=NUMBERS)
 def top_k(
     g: Builder,
     X: Tensor,  # noqa: N803
@@ -376,13 +383,15 @@ def top_k(
 
     NaN counts as more than infinity: places need one order of all that there may be.
     """
-    at = axis % X.rank
+    at, own = axis % X.rank, X
+    if X.dtype == "float16":
+        X = convert(g, X, "float32")  # noqa: N806
     size, count = X.shape[at], _wanted(g, X, K, at)
     if not g.on_cpu and (not isinstance(size, int) or size > _COMPARED):
         raise Refusal("an open or long axis on a GPU", "dynamic_shape")
     if isinstance(count, int) and count and X.is_static and size > _COMPARED:
         place = _best(g, X, at, count, bool(largest))
-        return gather_elements(g, X, place, axis=at), place
+        return gather_elements(g, own, place, axis=at), place
 
     def ranks(data: Any) -> Any:
         k = te.reduce_axis((0, data.shape[at]), "k")
@@ -415,4 +424,4 @@ def top_k(
         return te.compute(shape, element, name="places")
 
     place = g.te(places, rank, name="places")
-    return gather_elements(g, X, place, axis=at), place
+    return gather_elements(g, own, place, axis=at), place

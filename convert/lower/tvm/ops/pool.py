@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from tvm import te, tirx
 
@@ -14,9 +15,10 @@ from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.reduce import least, reduced
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tvm.windows import Windows, windows
-from edgeinfer.kernels.defs.math import constant
+from edgeinfer.kernels.defs.math import constant, is_nan
 
-_POOLED = FLOATS | {ir.DataType.INT8, ir.DataType.UINT8}
+_POOLED = FLOATS | {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT64}
+"""The last one of places."""
 
 
 def _outs(x: Tensor, w: Windows, ceil_mode: int) -> list[Any]:
@@ -47,10 +49,8 @@ def max_pool(
     pads: Sequence[int] | None = None,
     storage_order: int = 0,
     strides: Sequence[int] | None = None,
-) -> Tensor:
-    """The largest element of each window."""
-    if g.wants(1):
-        raise Refusal("its second output")
+) -> tuple[Tensor, Tensor]:
+    """The largest element of each window, and where the first of them stands."""
     w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
     outs = _outs(X, w, ceil_mode)
     low = least(X.dtype)
@@ -66,7 +66,56 @@ def max_pool(
 
         return te.compute((data.shape[0], data.shape[1], *outs), element, name="max_pool")
 
-    return g.te(compute, X, name="max_pool")
+    made = g.te(compute, X, name="max_pool")
+    return made, _places(g, X, made, w, bool(storage_order)) if g.wants(1) else made
+
+
+def _places(g: Builder, x: Tensor, found: Tensor, w: Windows, turned: bool) -> Tensor:
+    """Where the largest elements stand, counted over all of the tensor; in columns if turned."""
+    top = tirx.const(np.iinfo(np.int64).max, "int64")
+
+    def first(data: Any, largest: Any) -> Any:
+        ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
+
+        def element(n: Any, c: Any, *place: Any) -> Any:
+            at, inside = _taken(w, place, ks, data)
+            flat: Any = tirx.const(0, "int64")
+            for i, size in zip(at, data.shape[2:], strict=True):
+                flat = flat * size + i
+            value, most = data(n, c, *at), largest(n, c, *place)
+            hit = tirx.EQ(value, most)
+            if x.dtype.startswith("float"):
+                hit = tirx.Or(hit, tirx.And(is_nan(value), is_nan(most)))
+            own = tirx.if_then_else(inside, tirx.Select(hit, flat, top), top)
+            return te.min(own.astype("int64"), axis=ks)
+
+        return te.compute(largest.shape, element, name="places")
+
+    def whole(places: Any, data: Any) -> Any:
+        sizes = data.shape[2:]
+
+        def element(n: Any, c: Any, *rest: Any) -> Any:
+            place = places(n, c, *rest)
+            if turned:
+                place = _in_columns(place, sizes)
+            before = n.astype("int64") * data.shape[1] + c.astype("int64")
+            return before * prod(sizes) + place
+
+        return te.compute(places.shape, element, name="indices")
+
+    return g.te(whole, g.te(first, x, found, name="places"), x, name="indices")
+
+
+def _in_columns(place: Any, sizes: Sequence[Any]) -> Any:
+    """Count a place of rows one after the other in columns one after the other."""
+    own = []
+    for size in reversed(sizes):
+        own.append(tirx.floormod(place, tirx.Cast("int64", size)))
+        place = tirx.floordiv(place, tirx.Cast("int64", size))
+    result: Any = tirx.const(0, "int64")
+    for index, size in zip(own, reversed(sizes), strict=True):
+        result = result * size + index
+    return result
 
 
 @OPS.lower("AveragePool", since=22, dtypes=FLOATS)

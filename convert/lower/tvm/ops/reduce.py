@@ -13,9 +13,9 @@ from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.ops.arith import function
+from edgeinfer.convert.lower.tvm.ops.arith import convert, function
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
-from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, NUMBERS, OPS
 from edgeinfer.kernels.defs import norms, rows
 from edgeinfer.kernels.defs.math import element_type, is_nan
 
@@ -94,7 +94,7 @@ def reduced(
     inner = tuple(x.shape[a] for a in kept)
     outer = tuple(1 if a in axes else x.shape[a] for a in range(x.rank)) if keepdims else inner
     if kind in ("max", "min") and any(isinstance(x.shape[a], int) and not x.shape[a] for a in axes):
-        raise Refusal("the extreme of nothing")
+        return _of_nothing(g, kind, x.dtype, outer)
     lying = as_rows(g, x, axes)
     if lying and kind in norms.KINDS:
         kernel = norms.reduced(g.cpu, *lying, kind, before, after)
@@ -128,6 +128,17 @@ def reduced(
         return te.compute(outer, element, name="result")
 
     return g.te(compute, x, name=f"reduce_{kind}")
+
+
+def _of_nothing(g: Builder, kind: str, dtype: str, shape: tuple[Any, ...]) -> Tensor:
+    """Return what every element would be more, or less, than."""
+    floats = dtype.startswith("float")
+    ends = (-np.inf, np.inf) if floats else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    value = np.asarray(ends[kind == "min"], dtype)
+    if all(isinstance(size, int) for size in shape):
+        return g.const(np.full(shape, value))
+    fill = g.const(value)
+    return g.te(lambda v: te.compute(shape, lambda *i: v(), name="nothing"), fill, name="nothing")
 
 
 def as_rows(g: Builder, x: Tensor, axes: Sequence[int]) -> tuple[int, int] | None:
@@ -171,6 +182,9 @@ def _register(
         noop_with_empty_axes: int = 0,
     ) -> Tensor:
         over = _axes(data, axes, noop_with_empty_axes)
+        if data.dtype == "bool":
+            whole = reduced(g, kind, convert(g, data, "uint8"), over, keepdims=bool(keepdims))
+            return convert(g, whole, "bool")
         if not over and not before and not after:
             return data
         end = None
@@ -187,8 +201,8 @@ def _register(
 _register("ReduceSum", 13, "sum", NUMBERS)
 _register("ReduceMean", 18, "mean", NUMBERS)
 _register("ReduceProd", 18, "prod", NUMBERS)
-_register("ReduceMax", 20, "max", NUMBERS)
-_register("ReduceMin", 20, "min", NUMBERS)
+_register("ReduceMax", 20, "max", NUMBERS | BOOL)
+_register("ReduceMin", 20, "min", NUMBERS | BOOL)
 _register("ReduceL1", 18, "sum", FLOATS, before=tirx.abs)
 _register("ReduceSumSquare", 18, "sum", NUMBERS, before=lambda v: v * v)
 _register("ReduceLogSum", 18, "sum", FLOATS, after="log")
