@@ -26,6 +26,34 @@ from edgeinfer.convert.lower.tabular import undefined
 from edgeinfer.errors import Problem, Reason, UnsupportedError
 from edgeinfer.types import Array
 
+_STRINGS = "strings, and the format has numbers only"
+_SEQUENCES = "a sequence or optional value, and the format has tensors only"
+_TRAINING = "a step of training, and the format has models that are trained"
+_DRAWS = "random numbers, of which no two engines draw the same (--random input|zero|SEED)"
+_FORBIDDEN: Mapping[str, str] = MappingProxyType({
+    **dict.fromkeys(
+        ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit"), _STRINGS
+    ),
+    **dict.fromkeys(
+        (
+            *("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),
+            *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase"),
+            *("SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence"),
+        ),
+        _SEQUENCES,
+    ),
+    **dict.fromkeys(("Adagrad", "Adam", "Gradient", "Momentum"), _TRAINING),
+    **dict.fromkeys(
+        (
+            *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
+            "RandomUniformLike",
+        ),
+        _DRAWS,
+    ),
+    "ImageDecoder": "files of pictures, and the format has tensors only: decode them before",
+})  # fmt: skip
+"""What no format of these has a place for, whatever is lowered."""
+
 T = TypeVar("T")
 _Made = TypeVar("_Made", covariant=True)
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -194,7 +222,7 @@ class Driver(Generic[T]):
         entry = self.registry.find(node.op_type, opset, node.domain)
         if entry is None:
             why = self.registry.lacking.get(node.op_type) or undefined(node)
-            why = why or "no lowering for it"
+            why = why or _FORBIDDEN.get(node.op_type) or "no lowering for it"
             self._problem(node, name, Refusal(why, "unsupported_op"))
             return
         faults = [*_operand_faults(entry, node), *_attribute_faults(entry, node)]

@@ -19,7 +19,13 @@ from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
 from edgeinfer.convert.sources.old import OLDEST_OPSET, raised
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.convert.sources.repair import repair
-from edgeinfer.convert.sources.tabular import DOMAIN, cut_maps, has_maps, number_strings
+from edgeinfer.convert.sources.tabular import (
+    DOMAIN,
+    cut_maps,
+    has_maps,
+    number_strings,
+    solve_known,
+)
 from edgeinfer.convert.sources.text import is_damaged, mend
 from edgeinfer.errors import Notes, SourceError
 
@@ -177,6 +183,7 @@ def _finish(model: ir.Model, name: str, notes: Notes, mended: Sequence[str]) -> 
         shown = ", ".join(repr(text) for text in mended[:3])
         notes.add(f"{len(mended)} texts are no UTF-8; their bytes are written out: {shown}")
     repair(model, notes, name)
+    solve_known(model, notes)
     return number_strings(model, notes)
 
 

@@ -102,6 +102,43 @@ def _refuse_maps(proto: onnx.ModelProto, name: str) -> None:
         )
 
 
+# ---- equations
+
+
+def solve_known(model: ir.Model, notes: Notes) -> None:
+    """Write the solution of equations with a known matrix, which no engine has, as a product.
+
+    Given: ``x = com.microsoft.Solve(a, b)``, as skl2onnx writes it, with a constant ``a``
+    Result: ``x = MatMul(inverse of a, b)``
+    """
+    for node in list(model.graph):
+        if node.op_type != "Solve" or node.domain != "com.microsoft" or not node.inputs:
+            continue
+        known = None if node.inputs[0] is None else ir.convenience.get_const_tensor(node.inputs[0])
+        given = None if known is None else np.asarray(known.numpy())
+        if known is None or given is None or given.ndim != 2 or given.shape[0] != given.shape[1]:
+            continue
+        flags = {name: bool(a.value) for name, a in node.attributes.items()}
+        matrix = np.tril(given) if flags.get("lower") else given
+        matrix = matrix.T if flags.get("transposed") else matrix
+        try:
+            inverse = np.linalg.inv(matrix.astype(np.float64)).astype(given.dtype)
+        except np.linalg.LinAlgError:
+            continue
+        name = f"{node.outputs[0].name}_inverse"
+        value = ir.Value(
+            name=name,
+            shape=ir.Shape(inverse.shape),
+            type=ir.TensorType(known.dtype),
+            const_value=ir.tensor(inverse, name=name),
+        )
+        model.graph.register_initializer(value)
+        node.replace_input_with(0, value)
+        node.domain, node.op_type = "", "MatMul"
+        node.attributes.clear()
+        notes.add(f"node {node.name or 'Solve'!r} (Solve): its matrix is known: a product")
+
+
 # ---- strings
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from tvm import relax, sym, te, tirx
 
+from edgeinfer.backends.checks import one_line
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.registry import ALL
@@ -179,8 +180,16 @@ class Builder:
     # ---- operators
 
     def emit(self, made: Any) -> Tensor:
-        """Add a Relax call."""
-        return self.wrap(self.block.emit(made))
+        """Add a Relax call.
+
+        Raises:
+            Refusal: TVM does not take the operands.
+        """
+        try:
+            var = self.block.emit(made)
+        except (TypeError, ValueError) as error:
+            raise Refusal(f"TVM: {one_line(error)}") from error
+        return self.wrap(var)
 
     def wrap(self, var: Any) -> Tensor:
         """Return the tensor of a Relax variable."""

@@ -204,3 +204,10 @@ def test_constant_has_its_value() -> None:
     Driver(own, Toy()).run(model(text))
     np.testing.assert_array_equal(seen[0].array, [2, 2])
     assert seen[0].name == "s"
+
+
+def test_what_no_format_has_a_place_for_is_said() -> None:
+    text = "g (float[4] x, int64 k) => (float[4] y) { s = SplitToSequence(x) y = SequenceAt(s, k) }"
+    (split, at) = problems(text)
+    assert "a sequence or optional value, and the format has tensors only" in split
+    assert "SequenceAt" in at

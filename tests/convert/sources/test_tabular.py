@@ -194,3 +194,25 @@ def test_an_old_operator_is_still_refused() -> None:
     proto = _model([node], {"y": _tensor(FLOAT)}, tuple(ones), {"": 6})
     with pytest.raises(SourceError, match="opset 6"):
         sources.read(proto)
+
+
+@pytest.mark.parametrize("flags", [{}, {"transposed": 1}, {"lower": 1}])
+def test_equations_with_a_known_matrix_are_a_product(flags: dict[str, int]) -> None:
+    random = np.random.default_rng(0)
+    matrix = random.standard_normal((4, 4)).astype(np.float32) + 4 * np.eye(4, dtype=np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Solve", ["a", "b"], ["x"], domain="com.microsoft", **flags)],
+        "g",
+        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [4, None])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, None])],
+        [onnx.numpy_helper.from_array(matrix, "a")],
+    )
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    read = sources.read(model)
+    b = random.standard_normal((4, 3)).astype(np.float32)
+    (found,) = run(read.model, {"b": b})
+    solved = np.tril(matrix) if flags.get("lower") else matrix
+    solved = solved.T if flags.get("transposed") else solved
+    np.testing.assert_allclose(found, np.linalg.solve(solved, b), rtol=1e-4, atol=1e-5)
+    assert any("its matrix is known" in line for line in read.notes.lines)

@@ -108,6 +108,7 @@ def scatter_elements(
         raise Refusal(f"reduction {reduction!r} of {data.dtype}")
     if not g.on_cpu:
         return _gathered_updates(g, data, indices, updates, axis % data.rank, reduction)
+    updates = sizes.alike(g, updates, indices.shape)
     if reduction in ("max", "min") and data.dtype.startswith("float"):
         return _extremes(g, data, indices, updates, axis % data.rank, reduction == "max")
     return g.op(
@@ -238,6 +239,7 @@ def scatter_nd(
         if (known < 0).any() or (known >= lengths.data).any():
             raise Refusal("a place outside of the tensor")
         places = g.const(known)
+    updates = sizes.alike(g, updates, [*places.shape[:-1], *data.shape[depth:]])
     return g.op(relax.op.scatter_nd, data, places, updates, reduction=_REDUCTIONS[reduction])
 
 

@@ -262,3 +262,41 @@ def test_blocks_back_to_a_picture(about: dict[str, Any]) -> None:
     ]
     x = np.random.default_rng(0).standard_normal((2, 12, int(np.prod(counts)))).astype(np.float32)
     same("Col2Im", {"x": x, "c0": image, "c1": block}, ["y"], **about)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4, 5)])
+def test_statistics_of_a_batch(shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal(shape).astype(np.float32) * 2 + 5
+    scale, bias, mean, variance = (random.random(3).astype(np.float32) + 1 for _ in range(4))
+    given = {"x": x, "s": scale, "b": bias, "m": mean, "v": variance}
+    axes = tuple(a for a in range(len(shape)) if a != 1)
+    own, spread = x.mean(axes), x.var(axes)
+    form = [3 if a == 1 else 1 for a in range(len(shape))]
+    y = (x - own.reshape(form)) / np.sqrt(spread.reshape(form) + 1e-3)
+    right = [
+        y * scale.reshape(form) + bias.reshape(form),
+        mean * 0.8 + own * np.float32(0.2),
+        variance * 0.8 + spread * np.float32(0.2),
+    ]
+    model = build("BatchNormalization", given, ["y", "rm", "rv"], training_mode=1, momentum=0.8,
+                  epsilon=1e-3)  # fmt: skip
+    assert expand(model, list(model.graph))
+    for found, wanted in zip(run(model, given), right, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5])
+def test_a_share_of_zero_drops_nothing(ratio: float) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    given = {"x": x, "cr": np.array(ratio, np.float32), "ct": np.array(True)}
+    model = build("Dropout", given, ["y", "z"])
+    model.graph.outputs[1].type = ir.TensorType(ir.DataType.BOOL)
+    if ratio:
+        assert expand(model, list(model.graph)) == []
+        return
+    assert expand(model, list(model.graph))
+    y, mask = run(model, given)
+    np.testing.assert_array_equal(y, x)
+    assert mask.shape == x.shape
+    assert mask.all()

@@ -1,0 +1,104 @@
+"""Element types and forms that TVM itself has no operator for."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+if importlib.util.find_spec("tvm") is None:
+    pytest.skip("apache-tvm is not installed", allow_module_level=True)
+
+from tests.convert.lower.tvm.run import Array, outputs
+
+NAN = np.float32(np.nan)
+X = np.random.default_rng(0).standard_normal((2, 3, 6, 5)).astype(np.float32)
+
+
+def _model(text: str, opset: int = 21) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> g {text}')
+
+
+def _agrees(text: str, feeds: dict[str, Array]) -> None:
+    model = _model(text)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    found = outputs(model, feeds)
+    for out, wanted in zip(model.graph.output, session.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(found[out.name], wanted)
+        assert found[out.name].dtype == wanted.dtype
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_places_of_the_largest(order: int) -> None:
+    x = np.round(X)  # equal elements: the first one counts
+    text = (
+        "(float[2,3,6,5] x) => (float[2,3,a,b] y, int64[2,3,a,b] z) { y, z = MaxPool<kernel_shape="
+        f"[3,2], strides=[2,1], pads=[1,0,1,1], storage_order={order}>(x) }}"
+    )
+    _agrees(text, {"x": x})
+
+
+def test_extremes_of_what_is_put_at_places() -> None:
+    x = np.array([[1, 5, NAN], [2, 2, 2]], np.float32)
+    places = np.array([[0, -2, 0, 1], [2, 2, 1, 0]])
+    new = np.array([[3, NAN, 2, 9], [-1, 7, 8, np.inf]], np.float32)
+    for reduction, pick in (("max", np.maximum), ("min", np.minimum)):
+        text = (
+            "(float[2,3] x, int64[2,4] p, float[2,4] u) => (float[2,3] y) "
+            f'{{ y = ScatterElements<axis=1, reduction="{reduction}">(x, p, u) }}'
+        )
+        right = x.copy()
+        for index in np.ndindex(places.shape):
+            at = index[0], places[index]
+            right[at] = pick(right[at], new[index])
+        found = outputs(_model(text), {"x": x, "p": places, "u": new})
+        np.testing.assert_array_equal(found["y"], right)
+
+
+def test_extremes_of_nothing_and_of_conditions() -> None:
+    text = (
+        "(float[2,0,3] x, bool[2,3] c) => "
+        "(float[2,1,3] y, float[2,3] z, bool[2] most, bool[3] least) <int64[1] a = {1}, "
+        "int64[1] b = {0}> { y = ReduceMax(x, a) z = ReduceMin<keepdims=0>(x, a) "
+        "most = ReduceMax<keepdims=0>(c, a) least = ReduceMin<keepdims=0>(c, b) }"
+    )
+    c = np.array([[True, False, True], [False, False, True]])
+    found = outputs(_model(text), {"x": np.zeros((2, 0, 3), np.float32), "c": c})
+    np.testing.assert_array_equal(found["y"], np.full((2, 1, 3), -np.inf))
+    np.testing.assert_array_equal(found["z"], np.full((2, 3), np.inf))
+    np.testing.assert_array_equal(found["most"], c.any(1))
+    np.testing.assert_array_equal(found["least"], c.all(0))
+
+
+def test_order_of_large_integers_and_of_halves() -> None:
+    big = np.array([2**63 + 1, 3, 2**64 - 1, 2**63], np.uint64)
+    half = np.array([1.5, np.nan, -2, 65504], np.float16)
+    text = (
+        "(uint64[4] x, float16[4] h) => (uint64[2] y, int64[2] i, float16[3] z, int64[3] j) "
+        "<int64[1] k = {2}, int64[1] m = {3}> { y, i = TopK(x, k) z, j = TopK(h, m) }"
+    )
+    found = outputs(_model(text), {"x": big, "h": half})
+    np.testing.assert_array_equal(found["y"], big[[2, 0]])
+    np.testing.assert_array_equal(found["i"], [2, 0])
+    np.testing.assert_array_equal(found["j"], [1, 3, 0])
+    np.testing.assert_array_equal(found["z"], half[[1, 3, 0]])
+
+
+def test_a_byte_of_a_condition() -> None:
+    text = "(bool[3] x) => (uint8[3] y) { y = BitCast<to=2>(x) }"
+    found = outputs(_model(text, 26), {"x": np.array([True, False, True])})
+    np.testing.assert_array_equal(found["y"], np.array([1, 0, 1], np.uint8))
+
+
+def test_sizes_that_keep_their_ratio() -> None:
+    text = (
+        "(float[2,3,6,5] x) => (float[2,3,a,b] y) <int64[2] s = {7, 8}> "
+        '{ y = Resize<mode="linear", axes=[2,3], keep_aspect_ratio_policy="not_larger">(x, , , s) }'
+    )
+    model = _model(text)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (wanted,) = session.run(None, {"x": X})
+    np.testing.assert_allclose(outputs(model, {"x": X})["y"], wanted, rtol=1e-5, atol=1e-5)
