@@ -27,15 +27,15 @@ from edgeinfer.machine.fingerprint import Fingerprint, fingerprint, known_facts
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
-from edgeinfer.runtime.ahead import artifact_of, as_built, options_named
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure
-from edgeinfer.runtime.offered import with_requested
+from edgeinfer.runtime.failover import SurvivingExecutable
+from edgeinfer.runtime.offered_variants import with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.options import ChoiceOptions
+from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built, options_named
 from edgeinfer.runtime.probes import probe
 from edgeinfer.runtime.profiledb import Key, ProfileDB, ended_while_tried, is_being_tried
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, rank
-from edgeinfer.runtime.survive import SurvivingExecutable
 from edgeinfer.runtime.trusted import barred, left_out
 
 MAX_VECTORS = 8

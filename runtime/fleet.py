@@ -29,8 +29,8 @@ from edgeinfer.machine.pages import give_back
 from edgeinfer.options import method_called_with, option, values_of
 from edgeinfer.runtime.batches import Batching, alike, check_batching, together
 from edgeinfer.runtime.inputs import InputCheck
+from edgeinfer.runtime.memory_budget import Engine
 from edgeinfer.runtime.profiledb import ProfileDB
-from edgeinfer.runtime.resident import Engine
 from edgeinfer.runtime.scheduler import Answer, Call, Outputs, Scheduler, deadline_of
 from edgeinfer.runtime.session import Session
 from edgeinfer.runtime.telemetry import Recorder, SessionStats

@@ -8,7 +8,7 @@ from edgeinfer.backends.operators import OperatorProfile, Placement, Placing, Pr
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import NotAvailableError, UsageError
-from edgeinfer.runtime.ahead import artifact_of
+from edgeinfer.runtime.prebuilt_engines import artifact_of
 from edgeinfer.runtime.select import Pair
 from edgeinfer.types import Feeds
 

@@ -15,9 +15,9 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
 from edgeinfer.machine.fingerprint import fingerprint
-from edgeinfer.runtime.ahead import artifact_of, as_built
-from edgeinfer.runtime.offered import by_name_only, with_requested
+from edgeinfer.runtime.offered_variants import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
+from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built
 from edgeinfer.runtime.select import Candidate, Rejected, rank
 from edgeinfer.runtime.trusted import barred
 

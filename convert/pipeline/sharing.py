@@ -22,7 +22,7 @@ from onnx_ir.external_data import convert_tensors_to_external
 
 from edgeinfer.bounded import open_file
 from edgeinfer.convert.lower.onnxruntime.target import EXTERNAL_ABOVE
-from edgeinfer.convert.lower.turned import may_turn, transposed
+from edgeinfer.convert.lower.transposed_weights import may_turn, transposed
 from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.infra import Namer, add_initializer
 from edgeinfer.convert.sources.tflite import file as tflite

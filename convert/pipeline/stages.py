@@ -36,10 +36,10 @@ from edgeinfer.convert.pipeline.worker import Worker, can_work_apart
 from edgeinfer.convert.quantize.recipe import AUTO
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
 from edgeinfer.convert.verify.answers import Answer, Vector
-from edgeinfer.convert.verify.beside import times_slower
 from edgeinfer.convert.verify.carried import carried, fitting, room_for, size_of
-from edgeinfer.convert.verify.doubts import AUTO_HELPS, doubts, outweighed
 from edgeinfer.convert.verify.gate import NOT_RUN
+from edgeinfer.convert.verify.integer_findings import AUTO_HELPS, doubts, outweighed
+from edgeinfer.convert.verify.integer_speed import times_slower
 from edgeinfer.errors import CrashedError, VerifyError
 from edgeinfer.machine.host import host
 from edgeinfer.media.description import Description

@@ -30,7 +30,7 @@ from edgeinfer.convert.quantize.rewrite.rounding import (
     substituted,
     thinned,
 )
-from edgeinfer.convert.quantize.rewrite.tied import APART, SHARED
+from edgeinfer.convert.quantize.rewrite.shared_weights import APART, SHARED
 from edgeinfer.convert.quantize.search.rules import apart
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind

@@ -249,7 +249,7 @@ class LiteRt:
 
     def _open(self, path: Path, folder: Path) -> Any:
         # Readers of TFLite files are for models that come from one.
-        from edgeinfer.convert.verify.pieces import open_reference
+        from edgeinfer.convert.verify.tflite_parts import open_reference
 
         return open_reference(path)
 
@@ -294,7 +294,7 @@ class LiteRtInPieces(LiteRt):
     name = "litert and definitions"
 
     def _open(self, path: Path, folder: Path) -> Any:
-        from edgeinfer.convert.verify.pieces import Pieces
+        from edgeinfer.convert.verify.tflite_parts import Pieces
 
         return Pieces(path, self._original, folder)
 

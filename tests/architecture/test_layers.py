@@ -94,7 +94,7 @@ INSIDE_QUANTIZE = {
     "convert.quantize.calibration": 4,
     "convert.quantize.search.rules": 3,
     "convert.quantize.search.layers": 2,
-    "convert.quantize.search.clock": 1,
+    "convert.quantize.search.timing_source": 1,
     "convert.quantize.search.quality": 1,
     "convert.quantize.half": 3,
     "convert.quantize.rewrite": 3,

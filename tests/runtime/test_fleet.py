@@ -21,7 +21,7 @@ from edgeinfer.errors import (
     SignatureError,
     UsageError,
 )
-from edgeinfer.runtime import batches, resident
+from edgeinfer.runtime import batches, memory_budget
 from edgeinfer.runtime.batches import Batching
 from edgeinfer.runtime.fleet import Runtime
 from edgeinfer.runtime.profiledb import ProfileDB
@@ -165,7 +165,7 @@ def test_least_recently_used_goes_first(
     for name in "abc":
         fakes.add(name)
     monkeypatch.setattr(
-        resident, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
+        memory_budget, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
     )
     with Runtime(threads=2, memory_mb=250, history=history) as runtime:
         a, b, c = (runtime.add(make_bundle(n, name=f"{n}.edge", vectors=0), name=n) for n in "abc")
@@ -184,7 +184,7 @@ def test_what_runs_is_waited_for_and_what_is_pinned_stays(
     fake = fakes.add("a")
     fakes.add("b")
     monkeypatch.setattr(
-        resident, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
+        memory_budget, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
     )
     with Runtime(threads=2, memory_mb=150, history=history) as runtime:
         a, b = (runtime.add(make_bundle(n, name=f"{n}.edge", vectors=0), name=n) for n in "ab")

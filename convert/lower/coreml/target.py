@@ -20,7 +20,7 @@ from edgeinfer.convert.lower.coreml.quirks import kept_single, rewrite, warn
 from edgeinfer.convert.lower.coreml.weights import refused, refused_halves
 from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
-from edgeinfer.convert.lower.turned import share_turned
+from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.passes.join_concat import JoinConcat
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.quantize.recipe import recipe

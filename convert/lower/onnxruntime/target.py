@@ -42,7 +42,7 @@ from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
-from edgeinfer.convert.lower.turned import share_turned
+from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.errors import Notes, Problem, UsageError
 from edgeinfer.profiles.schema import Profile
 

@@ -32,7 +32,7 @@ from edgeinfer.convert.lower.openvino.turns import cut_unturned
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
-from edgeinfer.convert.lower.turned import share_turned
+from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.split_quantized import SplitQuantized

@@ -6,12 +6,12 @@ import numpy as np
 
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
-from edgeinfer.convert.lower.tflite.maxima import pad_for_maxima
+from edgeinfer.convert.lower.tflite.pack_narrow_conv import widen_thin
+from edgeinfer.convert.lower.tflite.pad_max_pool import pad_for_maxima
 from edgeinfer.convert.lower.tflite.quantize import as_stored, quantize
 from edgeinfer.convert.lower.tflite.simplify import Wiring, simplify
-from edgeinfer.convert.lower.tflite.squares import part_squares
-from edgeinfer.convert.lower.tflite.taps import split_taps
-from edgeinfer.convert.lower.tflite.thin import widen_thin
+from edgeinfer.convert.lower.tflite.split_depthwise import split_taps
+from edgeinfer.convert.lower.tflite.square_products import part_squares
 from edgeinfer.types import Array
 
 NONE = 0

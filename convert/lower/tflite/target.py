@@ -12,11 +12,11 @@ import onnx_ir as ir
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions, Prepared, Target
-from edgeinfer.convert.lower.tflite.borders import store_borders
 from edgeinfer.convert.lower.tflite.fuse import fuse
 from edgeinfer.convert.lower.tflite.graph import Graph
 from edgeinfer.convert.lower.tflite.halve import halve
 from edgeinfer.convert.lower.tflite.hybrid import multiply_blocks, multiply_stored
+from edgeinfer.convert.lower.tflite.io_quantization import store_borders
 from edgeinfer.convert.lower.tflite.metadata import (
     ENTRY,
     OWN_ENTRY,

@@ -20,7 +20,7 @@ from edgeinfer.convert.lower.rows import at_once
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
-from edgeinfer.convert.lower.tvm.turns import unroll
+from edgeinfer.convert.lower.tvm.unrolled_loops import unroll
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.infra import all_nodes, is_op
 from edgeinfer.convert.passes.interface import input_specs, output_specs

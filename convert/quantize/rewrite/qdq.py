@@ -14,10 +14,10 @@ from edgeinfer.convert.passes.infra import Namer, add_initializer, constant
 from edgeinfer.convert.passes.shapes import InferShapes
 from edgeinfer.convert.quantize.calibrate.histogram import Histogram
 from edgeinfer.convert.quantize.calibrate.ranges import Range, Scale, scale_of
-from edgeinfer.convert.quantize.rewrite.alike import settle
+from edgeinfer.convert.quantize.rewrite.exact_scales import settle
 from edgeinfer.convert.quantize.rewrite.same_attention import attentions, level, write_attention
 from edgeinfer.convert.quantize.rewrite.same_norms import write_norms
-from edgeinfer.convert.quantize.rewrite.tied import Member, commons
+from edgeinfer.convert.quantize.rewrite.shared_weights import Member, commons
 from edgeinfer.convert.quantize.rewrite.weights import (
     Stored,
     mark,
@@ -144,7 +144,8 @@ class _Writer:
         turned = stored.values is not known.common.stored.values
         key = ("integers", known.common.value, turned)
         if key not in self._constants:
-            # A format that can turn it when it is opened stores it once (``lower/turned.py``).
+            # A format that can transpose it when it is opened stores it once
+            # (``lower/transposed_weights.py``).
             array = np.ascontiguousarray(stored.values)
             self._constants[key] = add_initializer(graph, namer.fresh(f"{name}.int"), array)
         return self._constants[key]

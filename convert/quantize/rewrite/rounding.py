@@ -23,7 +23,7 @@ from edgeinfer.convert.quantize.calibrate.moments import (
 from edgeinfer.convert.quantize.calibrate.observe import open_session
 from edgeinfer.convert.quantize.recipe import Recipe
 from edgeinfer.convert.quantize.rewrite.gptq import Floats, product_error, round_weights
-from edgeinfer.convert.quantize.rewrite.tied import turned_weights
+from edgeinfer.convert.quantize.rewrite.shared_weights import turned_weights
 from edgeinfer.convert.quantize.rewrite.weight_only import block_of, takes_integers
 from edgeinfer.convert.quantize.rewrite.weights import store, store_blocks
 from edgeinfer.convert.quantize.units import WEIGHTED, array_of, is_flat, lay_out

@@ -16,7 +16,7 @@ from edgeinfer.convert.passes.rewrite import Builder
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers
 from edgeinfer.convert.quantize.recipe import Recipe
 from edgeinfer.convert.quantize.rewrite.qdq import Written
-from edgeinfer.convert.quantize.rewrite.tied import APART, SHARED, turned_weights
+from edgeinfer.convert.quantize.rewrite.shared_weights import APART, SHARED, turned_weights
 from edgeinfer.convert.quantize.rewrite.weights import Stored, store, store_blocks
 from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.target import ARITHMETIC_KEY
 from edgeinfer.convert.quantize.calibrate.ranges import LARGEST_FLOAT8, SMALLEST, half_float8
-from edgeinfer.convert.quantize.rewrite.ties import off_ties
+from edgeinfer.convert.quantize.rewrite.tie_free_scales import off_ties
 from edgeinfer.errors import UsageError
 from edgeinfer.types import Array
 

@@ -14,7 +14,6 @@ from edgeinfer.convert.quantize.calibration import limits_of
 from edgeinfer.convert.quantize.recipe import METHODS
 from edgeinfer.convert.quantize.rewrite import bodies
 from edgeinfer.convert.quantize.rewrite.fallback import FORMS
-from edgeinfer.convert.quantize.search.clock import LIKE_SIZE, Clock
 from edgeinfer.convert.quantize.search.layers import (
     QUIET,
     Layer,
@@ -27,6 +26,7 @@ from edgeinfer.convert.quantize.search.layers import (
     smallest,
 )
 from edgeinfer.convert.quantize.search.rules import layers
+from edgeinfer.convert.quantize.search.timing_source import LIKE_SIZE, Clock
 from edgeinfer.convert.quantize.search.trial import (
     Samples,
     Trials,

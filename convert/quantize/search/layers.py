@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.convert.quantize.search.clock import LIKE_SIZE
 from edgeinfer.convert.quantize.search.quality import Loss
+from edgeinfer.convert.quantize.search.timing_source import LIKE_SIZE
 from edgeinfer.types import Progress
 
 Measure = Callable[[frozenset[str]], "Point"]

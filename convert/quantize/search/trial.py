@@ -25,10 +25,10 @@ from edgeinfer.convert.quantize.calibrate.observe import open_session
 from edgeinfer.convert.quantize.calibration import Quantizer, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.rewrite import fallback
-from edgeinfer.convert.quantize.search.clock import Clock, clock_for
 from edgeinfer.convert.quantize.search.layers import Point
 from edgeinfer.convert.quantize.search.margin import Margins
 from edgeinfer.convert.quantize.search.quality import Judgement
+from edgeinfer.convert.quantize.search.timing_source import Clock, clock_for
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.media.samples import SampleSet
 from edgeinfer.metrics import budget_for

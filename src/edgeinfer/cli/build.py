@@ -16,7 +16,7 @@ from edgeinfer.errors import UsageError
 if TYPE_CHECKING:
     from edgeinfer.backends.base import ShapeRange
     from edgeinfer.cli.table import Table
-    from edgeinfer.runtime.ahead import Built
+    from edgeinfer.runtime.prebuilt_engines import Built
 
 _SHAPES = re.compile(r"(?P<name>.+)=(?P<shapes>[0-9]+(?:[,:][0-9]+)*)")
 
@@ -60,7 +60,7 @@ def build(
     backend that builds engines is here.
     """
     from edgeinfer.bundle.archive import Bundle
-    from edgeinfer.runtime.ahead import build_engines
+    from edgeinfer.runtime.prebuilt_engines import build_engines
 
     wanted, named = dict(map(_shape, shapes)), dict(map(_option, options))
     with out.progress() as progress, Bundle.open(bundle, **trust) as opened:

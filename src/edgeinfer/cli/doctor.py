@@ -87,7 +87,7 @@ def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) 
     findings = [*_machine(), *_engines(), *_idle_gpu(), *_extras(), _cache(), _memory(), *_speed()]
     runs: bool | None = None
     if bundle is not None:
-        from edgeinfer.cli.whynot import findings_of
+        from edgeinfer.cli.rejections import findings_of
 
         about = [Finding(*found) for found in findings_of(bundle, policy, trust)]
         runs = any(f.ok for f in about)

@@ -13,8 +13,8 @@ import click
 
 from edgeinfer.cli.files import check_output
 from edgeinfer.cli.loading import as_loaded, loading_options, steps_shown, told_stats
-from edgeinfer.cli.meaning import means_something, run_pipeline
 from edgeinfer.cli.output import Output, milliseconds, output_options, table
+from edgeinfer.cli.pipeline_run import means_something, run_pipeline
 from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
 

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
-from edgeinfer.runtime import resident
+from edgeinfer.runtime import memory_budget
 from edgeinfer.runtime.serve.options import Limits
 from tests.runtime.conftest import Fakes, write_bundle
 from tests.runtime.pipelines.conftest import write_graph
@@ -64,7 +64,7 @@ def test_three_models_with_room_for_one(
     for i, name in enumerate(names):
         fakes.add(name, bias=float(i))
     monkeypatch.setattr(
-        resident, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
+        memory_budget, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
     )
     bundles = [str(write_bundle(tmp_path / f"{n}.edge", n, vectors=0)) for n in names]
     server = start(*bundles, only=True, memory_mb=150.0, threads=2)

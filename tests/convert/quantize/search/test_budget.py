@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from edgeinfer.convert.quantize.search.budget import Fitted, best
-from edgeinfer.convert.quantize.search.clock import Clock
 from edgeinfer.convert.quantize.search.layers import Layer, Outcome, Point
+from edgeinfer.convert.quantize.search.timing_source import Clock
 from edgeinfer.convert.quantize.search.trial import Samples
 
 PLAIN = Point(("a",), 0.001, 0.0, 1.0, 1.0, 1000)

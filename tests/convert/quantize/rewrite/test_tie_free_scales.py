@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.rewrite.ties import (
+from edgeinfer.convert.quantize.rewrite.tie_free_scales import (
     LARGEST,
     SMALLEST_FACTOR,
     curve_off_ties,

@@ -17,7 +17,7 @@ from edgeinfer.errors import ClosedError, MemoryBudgetError, SignatureError
 from edgeinfer.machine.cpu import Cluster, Cpu
 from edgeinfer.machine.fingerprint import Facts
 from edgeinfer.machine.pages import resident_mb
-from edgeinfer.runtime import fleet, resident
+from edgeinfer.runtime import fleet, memory_budget
 from edgeinfer.runtime.fleet import Runtime
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.types import Array
@@ -71,7 +71,7 @@ class Memory:
 @pytest.fixture
 def memory(fakes: Any, monkeypatch: pytest.MonkeyPatch) -> Memory:
     made = Memory(fakes)
-    monkeypatch.setattr(resident, "resident_mb", made)
+    monkeypatch.setattr(memory_budget, "resident_mb", made)
     return made
 
 
@@ -124,7 +124,7 @@ def test_without_a_budget_nothing_is_measured(
         asked.append(None)
         return 0.0
 
-    monkeypatch.setattr(resident, "resident_mb", counted)
+    monkeypatch.setattr(memory_budget, "resident_mb", counted)
     with Runtime(threads=1, history=history) as runtime:
         a = runtime.add(make_bundle("a", vectors=0))
         a.run(feeds())
@@ -153,7 +153,7 @@ def test_a_call_that_comes_late_loads_nothing_again(
             again.close()
             return session
 
-        monkeypatch.setattr(resident, "load", closed_meanwhile)
+        monkeypatch.setattr(memory_budget, "load", closed_meanwhile)
         with pytest.raises(ClosedError):
             again.engine.acquire()
         assert fake.open == []

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.lower.tflite.taps import KERNELS, parts_of
+from edgeinfer.convert.lower.tflite.split_depthwise import KERNELS, parts_of
 from tests.convert.lower.tflite.run import check, model_of, ops
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import Namer, attr, constant
-from edgeinfer.convert.passes.twins import twins
+from edgeinfer.convert.passes.transposed_constants import twins
 
 _READERS = {
     **dict.fromkeys(("MatMul", "Gemm", "MatMulInteger", "Conv", "ConvTranspose"), (1,)),

@@ -10,7 +10,11 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.constants import evaluate_node
 from edgeinfer.convert.quantize.calibrate.ranges import Scale
-from edgeinfer.convert.quantize.rewrite.ties import curve_off_ties, exact_multiples, sum_off_ties
+from edgeinfer.convert.quantize.rewrite.tie_free_scales import (
+    curve_off_ties,
+    exact_multiples,
+    sum_off_ties,
+)
 from edgeinfer.convert.quantize.units import Layout
 from edgeinfer.types import Array
 

@@ -8,7 +8,7 @@ import pytest
 
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Variant
-from edgeinfer.runtime import ahead
+from edgeinfer.runtime import prebuilt_engines
 
 VARIANT = Variant("a", "cpu", "onnx", "fp32", (FileRecord("m.onnx", "0" * 64, 1),), ())
 OPTIONS = {"workspace_mb": "1"}
@@ -17,14 +17,14 @@ OPTIONS = {"workspace_mb": "1"}
 @pytest.fixture
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
-    ahead._remember(VARIANT, "tensorrt", {"x": ((1,), (2,), (3,))}, OPTIONS)
+    prebuilt_engines._remember(VARIANT, "tensorrt", {"x": ((1,), (2,), (3,))}, OPTIONS)
     (file,) = writable_folder("engines", "named").iterdir()
     return file
 
 
 def test_what_was_named_is_remembered(named: Path) -> None:
-    assert ahead.options_named(VARIANT, "tensorrt") == OPTIONS
-    assert ahead._remembered(VARIANT).shapes == {"x": ((1,), (2,), (3,))}
+    assert prebuilt_engines.options_named(VARIANT, "tensorrt") == OPTIONS
+    assert prebuilt_engines._remembered(VARIANT).shapes == {"x": ((1,), (2,), (3,))}
 
 
 @pytest.mark.parametrize("level", ["", "engines", "engines/named"])
@@ -41,11 +41,11 @@ def test_folders_of_others_name_nothing(named: Path, tmp_path: Path, level: str,
         place.rename(tmp_path / "theirs")
         place.symlink_to(tmp_path / "theirs")
     assert named.is_file()
-    assert ahead.options_named(VARIANT, "tensorrt") == {}
-    assert ahead._remembered(VARIANT).shapes == {}
+    assert prebuilt_engines.options_named(VARIANT, "tensorrt") == {}
+    assert prebuilt_engines._remembered(VARIANT).shapes == {}
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", " " * (2 << 20) + json.dumps({})])
 def test_damaged_files_name_nothing(named: Path, content: str) -> None:
     named.write_text(content)
-    assert ahead.options_named(VARIANT, "tensorrt") == {}
+    assert prebuilt_engines.options_named(VARIANT, "tensorrt") == {}

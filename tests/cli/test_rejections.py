@@ -4,7 +4,7 @@ from typing import Any
 
 from edgeinfer.backends.base import Capabilities
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
-from edgeinfer.cli.whynot import explained
+from edgeinfer.cli.rejections import explained
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Rejected
 from edgeinfer.types import TensorSpec
 

@@ -62,7 +62,7 @@ def run_pipeline(
 ) -> None:
     """Run every input and tell what was found."""
     from edgeinfer import pipeline
-    from edgeinfer.cli.told import as_table
+    from edgeinfer.cli.pipeline_output import as_table
     from edgeinfer.results import as_json
 
     if overlay is not None and len(inputs) != 1:

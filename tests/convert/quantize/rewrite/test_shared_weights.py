@@ -18,7 +18,7 @@ from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
-from edgeinfer.convert.quantize.rewrite.tied import commons
+from edgeinfer.convert.quantize.rewrite.shared_weights import commons
 from edgeinfer.convert.quantize.rewrite.weights import store
 from edgeinfer.convert.quantize.units import lay_out, weights_axis
 from edgeinfer.media.samples import open_data

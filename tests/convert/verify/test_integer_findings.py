@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from edgeinfer.convert.verify.doubts import doubts, outweighed
 from edgeinfer.convert.verify.gate import EngineResult, OutputResult, VariantResult
+from edgeinfer.convert.verify.integer_findings import doubts, outweighed
 from edgeinfer.metrics import OutputMetrics, budget_for
 
 BUDGET = budget_for("static_wi8_ai8")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.twins import twins
-from edgeinfer.convert.quantize.rewrite.ties import off_ties
+from edgeinfer.convert.passes.transposed_constants import twins
+from edgeinfer.convert.quantize.rewrite.tie_free_scales import off_ties
 from edgeinfer.convert.quantize.rewrite.weights import Stored, exact_scale, store
 from edgeinfer.convert.quantize.units import Unit, array_of
 from edgeinfer.types import Array

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.lower.turned import share_turned
-from edgeinfer.convert.passes.twins import twins
+from edgeinfer.convert.lower.transposed_weights import share_turned
+from edgeinfer.convert.passes.transposed_constants import twins
 from tests.convert.quantize.conftest import graph
 
 TABLE = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from edgeinfer.convert.lower.tvm.turns import obstacle, unroll
+from edgeinfer.convert.lower.tvm.unrolled_loops import obstacle, unroll
 from edgeinfer.types import Array
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
