@@ -83,6 +83,8 @@ class _Protocol(HttpToolsProtocol):
     _head: asyncio.TimerHandle | None = None
     _around = _inside = 0
     _is_open = False
+    _rest: asyncio.TimerHandle | None = None
+    _since: float | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
@@ -90,6 +92,8 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
+        if self._rest is not None:
+            self._rest.cancel()
         # These were to wait for the answer before, and nobody reads them now.
         for cycle, _ in self.pipeline:
             cast("dict[str, Any]", cycle.scope)[KEY].went()
@@ -134,6 +138,30 @@ class _Protocol(HttpToolsProtocol):
         self._arrived()
         super().on_headers_complete()
         cast("dict[str, Any]", self.scope)[KEY] = Exchange(self.cycle, self.arrivals)
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        # One timer for many requests: to make and close one for each takes two turns of the loop.
+        self._since = self.loop.time()
+        if self._rest is None:
+            self._rest = self.loop.call_later(self.timeout_keep_alive, self._rested)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._since = None
+
+    def _rested(self) -> None:
+        self._rest = None
+        if self._since is None:
+            return
+        left = self._since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._rest = self.loop.call_later(left, self._rested)
+        else:
+            self.timeout_keep_alive_handler()
 
     def _arrived(self) -> None:
         self._is_open = False

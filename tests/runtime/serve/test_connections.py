@@ -8,11 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
+from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.runtime.serve.inflight import Held, InFlight
 from edgeinfer.runtime.serve.keys import Keys
 from edgeinfer.runtime.serve.options import ServeOptions
-from edgeinfer.runtime.serve.protocol import Joined
+from edgeinfer.runtime.serve.protocol import Joined, protocol
 
 
 class Transport:
@@ -90,3 +93,61 @@ def test_a_stream_whose_answers_nobody_reads_is_not_read_further() -> None:
         assert len(taken) == 10_000
 
     asyncio.run(run())
+
+
+ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def over_a_connection(rest_s: float, talk: Any) -> Any:
+    """Talk over one connection to a server whose connections may rest for so long."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def run() -> Any:
+        config = uvicorn.Config(app, timeout_keep_alive=rest_s, lifespan="off", ws="none")  # type: ignore[arg-type]
+        kind, state = protocol(30.0, Arrivals()), ServerState()
+        config.load()
+
+        def made() -> Any:
+            return kind(config=config, server_state=state, app_state={})
+
+        server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            return await asyncio.wait_for(talk(reader, writer), 20)
+        finally:
+            writer.close()
+            server.close()
+
+    return asyncio.run(run())
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(ASK)
+    assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+
+
+def test_a_connection_that_rests_is_closed() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
+        await ask(reader, writer)
+        await ask(reader, writer)
+        start = asyncio.get_running_loop().time()
+        assert await reader.read() == b""
+        return asyncio.get_running_loop().time() - start
+
+    assert 0.25 < over_a_connection(0.3, talk) < 5
+
+
+def test_a_connection_that_is_used_is_kept() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        for _ in range(6):
+            await ask(reader, writer)
+            await asyncio.sleep(0.4)
+        return 6
+
+    # Together they rest longer than one may.
+    assert over_a_connection(2.0, talk) == 6
