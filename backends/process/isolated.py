@@ -27,19 +27,28 @@ import numpy as np
 from edgeinfer import forks
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, LoadOptions, Probe
-from edgeinfer.backends.checks import array_type, check_buffers
+from edgeinfer.backends.checks import array_type, check_buffers, one_line
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.backends.process.child import Child, ChildEndedError, RemoteTraceback
 from edgeinfer.backends.process.emulator import Emulator
 from edgeinfer.backends.process.isolated_host import AGAIN, MESSAGE, spinner
 from edgeinfer.backends.process.isolated_memory import HEAD, Memory, Slot, alike, lay_out
-from edgeinfer.errors import BackendError, ClosedError, CrashedError, RunError
+from edgeinfer.errors import (
+    BackendError,
+    ClosedError,
+    CrashedError,
+    LoadError,
+    NotAvailableError,
+    RunError,
+)
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.types import Array, Feeds
 
 _HOST = "edgeinfer.backends.process.isolated_host"
 _LOOK_S = 0.1
 """Seconds between two looks at how much memory a process holds."""
+
+_NOT_OPENED = (LoadError, NotAvailableError)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 60.0
 
@@ -191,7 +200,11 @@ class IsolatedBackend:
 
 
 class _Process:
-    """The other process and the ways to it; it ends with this object."""
+    """The other process and the ways to it; it ends with this object.
+
+    Attributes:
+        owes: an answer is still to come: it would be taken for the one to the next question.
+    """
 
     def __init__(self, engine: str, emulator: Emulator | None = None) -> None:
         self._engine = engine
@@ -213,6 +226,7 @@ class _Process:
         self._spin = spinner(self._answers)
         forks.watch(self)
         self._child.send(engine)
+        self.owes = False
 
     def forked(self) -> None:
         """Close our copies of the parent's pipes."""
@@ -241,6 +255,7 @@ class _Process:
 
     def begin(self, method: str, *arguments: Any) -> None:
         """Ask for something; whether that works is told by ``end``."""
+        self.owes = True
         with contextlib.suppress(ChildEndedError, BrokenPipeError):
             os.write(self._requests, MESSAGE)
             self._child.send((method, arguments))
@@ -255,6 +270,7 @@ class _Process:
 
     def run_again(self, seconds: float | None) -> list[Slot] | None:
         """Run on inputs that lie as before; return where the outputs are unless they do too."""
+        self.owes = True
         try:
             os.write(self._requests, AGAIN)
             self._spin()
@@ -269,10 +285,12 @@ class _Process:
             raise TimeoutError
         byte = os.read(self._answers, 1)
         if byte == AGAIN:
+            self.owes = False
             return None
         if not byte:
             raise ChildEndedError(self._child.how())
         kind, content = self._child.receive(seconds)
+        self.owes = False
         if kind == "done":
             return content
         error, text = content
@@ -437,19 +455,24 @@ class IsolatedExecutable:
                 found = process.run_again(self._run_s)
             else:
                 found = self._run_anew(process, feeds)
+            if found is not None:
+                # The other process may have made the memory longer.
+                process.memory.reserve(max((s.end for s in found), default=0))
+                self._outputs = process.memory.view(found)
         except CrashedError as error:
             self._lost(error)
             raise
-        except Exception:
+        except Exception as error:
             self._inputs = None
-            if not process.is_alive():
-                self._process = None
+            # Memory may have been short here, before the answer was read.
+            if process.owes or not process.is_alive():
+                self._drop()
             self._is_asked = False
+            if isinstance(error, _NOT_OPENED):
+                # A process that memory was short in, when it began too, does not get over that.
+                self._drop()
+                raise self._not_opened(error) from error
             raise
-        if found is not None:
-            # The other process may have made the memory longer.
-            process.memory.reserve(max((s.end for s in found), default=0))
-            self._outputs = process.memory.view(found)
         self._crashes = 0
         self._is_asked = False
         if self._memory_mb is not None and time.monotonic() - self._looked > _LOOK_S:
@@ -501,11 +524,19 @@ class IsolatedExecutable:
         except CrashedError as error:
             self._lost(error)
             raise
+        except _NOT_OPENED as error:
+            raise self._not_opened(error) from error
         if self._process is None:
             raise ClosedError(f"backend {self._engine!r}: used after close()")
         if self._crash is not None:
             _log.warning("%s was started again after a crash: %s", self._engine, self._crash.how)
         return self._process
+
+    def _not_opened(self, error: BackendError) -> RunError:
+        return RunError(
+            f"{self._engine}: it could not be opened anew for this run: {one_line(error)}; the "
+            "next run tries again"
+        )
 
     def _lost(self, error: CrashedError) -> None:
         """Remember a crash: the first is forgiven at once, further ones in a row ever later."""

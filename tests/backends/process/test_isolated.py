@@ -129,6 +129,41 @@ def test_what_the_engine_says_itself_is_said_here(load: Load) -> None:
     np.testing.assert_array_equal(executable.run({"x": ONES})["x_out"], ONES * 2)
 
 
+@pytest.mark.parametrize("first", ["refuse", "kill"])
+def test_what_cannot_be_opened_anew_now_is_a_failed_run(
+    load: Load, tmp_path: Path, first: str
+) -> None:
+    executable = load(f"run:{first}")
+    with pytest.raises((RunError, CrashedError)):
+        executable.run({"x": ONES})
+    (tmp_path / "m.onnx").write_text("refuse")
+    with pytest.raises(RunError, match="could not be opened anew for this run: .*tries again"):
+        executable.run({"x": ONES})
+    (tmp_path / "m.onnx").write_text("")
+    np.testing.assert_array_equal(executable.run({"x": ONES})["x_out"], ONES * 2)
+
+
+@pytest.mark.parametrize("where", ["receive", "view"])
+def test_memory_that_is_short_here_leaves_no_answer_for_the_next_run(
+    load: Load, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executable = load("")
+    process = executable._process
+    assert process is not None
+    executable.run({"x": ONES})
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    longer = np.full(9, 2.0, np.float32)
+    with monkeypatch.context() as short:
+        short.setattr(process._child if where == "receive" else process.memory, where, fail)
+        with pytest.raises(MemoryError):
+            executable.run({"x": longer})
+    for x in (longer, 3 * longer, ONES, 5 * longer):
+        np.testing.assert_array_equal(executable.run({"x": x})["x_out"], x * 2)
+
+
 def test_tensors_of_all_kinds_and_sizes(load: Load) -> None:
     executable = load("echo")
     rng = np.random.default_rng(0)
