@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer.backends.base import Artifact, Backend, LoadOptions
 from edgeinfer.backends.onnxruntime.regions import FORMAT as REGIONS
+from edgeinfer.convert.late import late
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.target import Prepared as Ready
@@ -198,8 +199,6 @@ class Front:
             VerifyError: it does not give the outputs that the user expects.
             OSError: an artifact cannot be written.
         """
-        from edgeinfer.convert.pipeline.sharing import share_weights
-
         source, normalised = self._source, self._normalised
         report = self._new_report()
         self._refuse_contradictions()
@@ -234,7 +233,7 @@ class Front:
             self._lower_or_leave(job, variants, report, todo.prepared.pop(0)) for job in todo.jobs
         )
         written = tuple(made for made in tried if made is not None)
-        written, shared = share_weights(written)
+        written, shared = late("pipeline.sharing").share_weights(written)
         if shared:
             report.changes.append(Change("targets", tuple(shared)))
         request = self._request

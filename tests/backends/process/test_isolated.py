@@ -137,7 +137,7 @@ def test_what_cannot_be_opened_anew_now_is_a_failed_run(
     with pytest.raises((RunError, CrashedError)):
         executable.run({"x": ONES})
     (tmp_path / "m.onnx").write_text("refuse")
-    with pytest.raises(RunError, match="could not be opened anew for this run: .*tries again"):
+    with pytest.raises(RunError, match=r"could not be opened anew for this run: .*tries again"):
         executable.run({"x": ONES})
     (tmp_path / "m.onnx").write_text("")
     np.testing.assert_array_equal(executable.run({"x": ONES})["x_out"], ONES * 2)
