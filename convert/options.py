@@ -224,7 +224,7 @@ class ConvertOptions(ArtifactOptions):
     calibration: str | Path | None = option(
         None,
         "Samples to calibrate quantization and to check with. A folder of images, recordings or "
-        ".npz files, or one .npz file with all samples.",
+        ".npz files, or one .npz file with all samples; of language models a file of text.",
         DATA,
         value=words.SAMPLES,
     )

@@ -119,10 +119,10 @@ def _compile(
 def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
     """Functions that write kernels, by name."""
     from edgeinfer.kernels.defs.emit import Cpu
-    from edgeinfer.kernels.defs.gemv import DOTS
     from edgeinfer.kernels.defs.llm import attend, experts, product, rounding, rows
+    from edgeinfer.kernels.defs.llm.form import dot_of
 
-    cpu, dot = Cpu(machine.lanes, machine.registers), DOTS[machine.name]
+    cpu, dot = Cpu(machine.lanes, machine.registers), dot_of(machine.name)
     return {
         "product": product.product,
         "norm_round": lambda *v: rounding.norm_round(cpu, *v),

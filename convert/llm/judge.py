@@ -96,10 +96,11 @@ LIMITS = {
 """By what was asked for."""
 
 
-def texts(tokenizer: bytes) -> list[Array]:
-    """Tokens of texts that the package brings.
+def encoded(tokenizer: bytes, parts: Sequence[str]) -> list[list[int]]:
+    """Tokens of texts, without special ones.
 
     Raises:
+        SourceError: the tokenizer is damaged, or a text is more than it can be given.
         NotAvailableError: the tokenizers library is not installed.
     """
     try:
@@ -113,12 +114,21 @@ def texts(tokenizer: bytes) -> list[Array]:
     # The library raises plain Exception for whatever is wrong with a file.
     except Exception as e:
         raise SourceError(f"the model's tokenizer cannot be used: {e}") from e
-    whole = resources.files("edgeinfer.convert.llm").joinpath("texts.txt").read_text("utf-8")
-    parts = [part.strip("\n") for part in whole.split("%%")]
     for part in parts:
         bounds.check(part)
-    ids = [inner.encode(part, add_special_tokens=False).ids[:_LONGEST] for part in parts]
-    return [np.array(i, np.int32) for i in ids]
+    return [inner.encode(part, add_special_tokens=False).ids for part in parts]
+
+
+def texts(tokenizer: bytes) -> list[Array]:
+    """Tokens of texts that the package brings.
+
+    Raises:
+        SourceError: the tokenizer is damaged.
+        NotAvailableError: the tokenizers library is not installed.
+    """
+    whole = resources.files("edgeinfer.convert.llm").joinpath("texts.txt").read_text("utf-8")
+    found = encoded(tokenizer, [part.strip("\n") for part in whole.split("%%")])
+    return [np.array(ids[:_LONGEST], np.int32) for ids in found]
 
 
 class _Sums:

@@ -20,10 +20,14 @@ class Oracle:
     Args:
         config: what it consists of.
         tensors: weights by name; a layer's are decoded while it is computed.
+
+    Attributes:
+        grams: where it is a dict, sums of products of each matrix's inputs are added to it.
     """
 
     def __init__(self, config: LlmConfig, tensors: Mapping[str, Tensor]) -> None:
         self.config, self.tensors = config, tensors
+        self.grams: dict[str, Array] | None = None
         self._held: dict[str, Array] = {}
 
     def logits(self, sequences: list[Array]) -> list[Array]:
@@ -32,6 +36,11 @@ class Oracle:
 
     def states(self, sequences: list[Array]) -> list[Array]:
         """Return what the last block gives, (tokens, hidden) of each sequence."""
+        *_, last = self.layers(sequences)
+        return last
+
+    def layers(self, sequences: list[Array]) -> Iterator[list[Array]]:
+        """Yield what each block gives, (tokens, hidden) of each sequence."""
         config = self.config
         length = max(len(ids) for ids in sequences)
         tables = [rope.tables(max(length, 1)) for rope in config.ropes]
@@ -42,7 +51,14 @@ class Oracle:
             names = [n for n in self.tensors if n.startswith(f"blk.{layer}.")]
             with self._decoded(*names):
                 states = [self._block(x, layer, tables) for x in states]
-        return states
+            yield states
+
+    def _note(self, x: Array, *names: str) -> None:
+        """Add a matrix's inputs to what is known of them; of several they are the same."""
+        if self.grams is not None:
+            gram = x.T @ x
+            for name in names:
+                self.grams[name] = self.grams[name] + gram if name in self.grams else gram
 
     def heads(self, states: list[Array]) -> Iterator[Array]:
         """Yield the logits of what ``states`` gave, one sequence after the other."""
@@ -79,6 +95,7 @@ class Oracle:
     def _attention(self, x: Array, layer: int, tables: list[tuple[Array, Array]]) -> Array:
         config, at = self.config, f"blk.{layer}."
         parts = []
+        self._note(x, *(f"{at}attn_{n}" for n in "qkv"))
         for name, heads in (("q", config.heads), ("k", config.kv_heads), ("v", config.kv_heads)):
             value = x @ self._held[f"{at}attn_{name}"].T
             if config.qkv_bias:
@@ -93,7 +110,9 @@ class Oracle:
             parts.append(value)
         q, k, v = parts
         mixed = attended(q, k, v, config, config.windows[layer])
-        return np.asarray(mixed.reshape(len(x), -1) @ self._held[at + "attn_output"].T)
+        mixed = mixed.reshape(len(x), -1)
+        self._note(mixed, at + "attn_output")
+        return np.asarray(mixed @ self._held[at + "attn_output"].T)
 
     def _gated(self, gate: Array, up: Array) -> Array:
         if self.config.activation == "silu":
@@ -103,8 +122,11 @@ class Oracle:
         return np.asarray(np.float32(0.5) * gate * (1 + inner) * up)
 
     def _ffn(self, x: Array, at: str) -> Array:
+        self._note(x, at + "ffn_gate", at + "ffn_up")
         gate, up = (x @ self._held[f"{at}ffn_{n}"].T for n in ("gate", "up"))
-        return np.asarray(self._gated(gate, up) @ self._held[at + "ffn_down"].T)
+        inner = self._gated(gate, up)
+        self._note(inner, at + "ffn_down")
+        return np.asarray(inner @ self._held[at + "ffn_down"].T)
 
     def _experts(self, x: Array, at: str) -> Array:
         experts = self.config.experts

@@ -79,6 +79,7 @@ def export(
     precision: str = STORED,
     block: int = _BLOCK,
     name: str | None = None,
+    calibration: Path | None = None,
     unverified: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -92,6 +93,7 @@ def export(
         precision: of the weights, one of ``PRECISIONS``.
         block: weights that share a scale, of ``w4`` and ``w8``.
         name: of the bundle; default the file's.
+        calibration: a file of text by which ``w4`` and ``w8`` are rounded.
         unverified: write artifacts that nothing here can run; the bundle says so for ever.
         overwrite: replace an existing bundle.
         progress: told what is being done.
@@ -107,6 +109,10 @@ def export(
     if precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)
         raise UsageError(f"precision {precision!r}: of language models there are {known}")
+    if calibration is not None and precision not in ("w4", "w8"):
+        raise UsageError(
+            f"calibration: it is for w4 and w8, and {precision} rounds nothing by text"
+        )
     if block % 32 or block < 32:
         raise UsageError(f"block {block}: expected a multiple of 32")
     machines = [(p, _machine(p)) for p in resolve_profiles(targets)]
@@ -126,7 +132,7 @@ def export(
     report.seconds = clock.seconds
     report.changes.append(Change("source", (*_about(given), *notes)))
     with BundleWriter(output or f"{title}.edge", overwrite=overwrite) as writer:
-        job = _Job(given, precision, block, beside, report, clock, writer)
+        job = _Job(given, precision, block, calibration, beside, report, clock, writer)
         variants = [job.variant(profile, machine, unverified) for profile, machine in machines]
         return job.finish(title, record, variants)
 
@@ -171,8 +177,20 @@ def _about(given: LlmSource) -> list[str]:
     ]
 
 
-def prepared(tensors: Mapping[str, Tensor], precision: str, block: int) -> dict[str, Any]:
-    """Weights in the precision that was asked for; norms and biases stay as they are."""
+def prepared(
+    tensors: Mapping[str, Tensor],
+    precision: str,
+    block: int,
+    known: Mapping[str, Integers] | None = None,
+) -> dict[str, Any]:
+    """Weights in the precision that was asked for; norms and biases stay as they are.
+
+    Args:
+        tensors: weights.
+        precision: one of ``PRECISIONS``.
+        block: weights that share a scale.
+        known: weights that are rounded already.
+    """
     if precision == STORED:
         return dict(tensors)
     from edgeinfer.convert.llm.pack import rounded
@@ -182,6 +200,8 @@ def prepared(tensors: Mapping[str, Tensor], precision: str, block: int) -> dict[
     for name, tensor in tensors.items():
         if len(tensor.shape) == 1 or name.endswith("ffn_gate_inp"):
             made[name] = tensor
+        elif known and name in known:
+            made[name] = known[name]
         elif precision in ("w4", "w8"):
             # A row of logits is one token's: four bits cost there what eight do not.
             is_end = name in ("token_embd", "output")
@@ -244,6 +264,7 @@ class _Job:
     given: LlmSource
     precision: str
     block: int
+    calibration: Path | None
     beside: dict[str, bytes]
     report: Report
     clock: Clock
@@ -263,7 +284,7 @@ class _Job:
         from edgeinfer.convert.llm.plan import CACHES
 
         with self.clock.stage("round weights"):
-            tensors = prepared(given.tensors, self.precision, self.block)
+            tensors = prepared(given.tensors, self.precision, self.block, self._calibrated())
         precision = _precision(tensors)
         id = f"{profile.name}-{FORMAT}-{precision}"
         folder = self.writer.folder(f"variants/{id}")
@@ -298,6 +319,20 @@ class _Job:
             latency_ms=min(result.engines[0].latency_ms.values(), default=None),
             unverified=result.failure() if result.verdict == NOT_RUN else "",
         )
+
+    def _calibrated(self) -> dict[str, Integers]:
+        """Matrices rounded by the calibration text."""
+        if self.calibration is None:
+            return {}
+        from edgeinfer.convert.llm import gptq
+
+        sequences = gptq.read(self.calibration, self.beside[TOKENIZER_NAME])
+        oracle = Oracle(self.given.config, self.given.tensors)
+        bits = 4 if self.precision == "w4" else 8
+        count = sum(map(len, sequences))
+        note = f"rounded by {count} tokens of {self.calibration.name} (GPTQ)"
+        self.report.changes.append(Change("round", (note,)))
+        return gptq.rounded_layers(oracle, sequences, bits, self.block)
 
     def _files(self, id: str) -> tuple[FileRecord, ...]:
         from edgeinfer.llm import config, tape

@@ -9,10 +9,11 @@ from pathlib import Path
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.llm import compiled
 from edgeinfer.convert.llm.pack import Packer
-from edgeinfer.convert.llm.plan import CACHES, Plan, Source, plan
+from edgeinfer.convert.llm.plan import CACHES, Plan, Source, plan, problems
 from edgeinfer.convert.llm.reading import Reading, fastest
 from edgeinfer.convert.lower.tvm.machines import Machine
-from edgeinfer.kernels.defs.gemv import DOTS
+from edgeinfer.errors import UsageError
+from edgeinfer.kernels.defs.llm.form import dot_of
 from edgeinfer.llm import LlmConfig, config, tape
 
 
@@ -44,9 +45,11 @@ def write(
         UsageError: no kernels are made for the model or the machine.
         NotAvailableError: TVM or the compiler driver is not installed, or fails.
     """
+    if found := list(problems(description, machine)):
+        raise UsageError("; ".join(found))
     weights = folder / tape.WEIGHTS_NAME
     with weights.open("wb") as file:
-        packer = Packer(file, DOTS[machine.name])
+        packer = Packer(file, dot_of(machine.name))
         made = plan(description, tensors, machine, packer, reading=reading, caches=caches)
     more: tuple[str, ...] = ()
     if measure:

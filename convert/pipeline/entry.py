@@ -73,7 +73,7 @@ def export(options: ConvertOptions) -> ExportResult:
     return made
 
 
-_TAKEN = ("targets", "precision", "name", "unverified", "overwrite", "progress")
+_TAKEN = ("targets", "precision", "name", "calibration", "unverified", "overwrite", "progress")
 """What language models heed of a request."""
 
 
@@ -90,6 +90,8 @@ def _language_model(options: ConvertOptions) -> ExportResult:
         raise UsageError(f"a language model is asked for; it heeds nothing of {', '.join(idle)}")
     asked = {name: given[name] for name in _TAKEN}
     asked["precision"] = asked["precision"] or STORED
+    if asked["calibration"] is not None:
+        asked["calibration"] = Path(asked["calibration"])
     made: ExportResult = late("llm.pipeline").export(Path(options.model), options.output, **asked)
     return made
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeinfer.kernels.defs.gemv import Dot
+from edgeinfer.kernels.defs.gemv import DOTS, Dot
 from edgeinfer.types import Array
 
 STEP = 32
@@ -71,6 +71,16 @@ class Form:
 
 
 _SHORT = {"": "", "float16": "h", "float32": "f", "codes": "c"}
+
+
+def dot_of(machine: str) -> Dot:
+    """How a machine of ``DOTS`` multiplies in kernels of language models.
+
+    Vectors are rounded once for all products, one by one: what multiplies two at an instruction
+    multiplies one at the older one, which such machines have too.
+    """
+    dot = DOTS[machine]
+    return Dot("sdot", dot.rows) if dot.name == "smmla" else dot
 
 
 def zero_for(dot: Dot, bits: int, low: int) -> int:

@@ -59,12 +59,22 @@ def model(path: Path, **changes: Any) -> Path:
 
 
 def test_what_says_nothing_to_language_models_is_listed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="it heeds nothing of calibration, labels"):
-        export(model(tmp_path / "a.gguf"), calibration="x", labels=("y",))
+    with pytest.raises(UsageError, match="it heeds nothing of data, labels"):
+        export(model(tmp_path / "a.gguf"), data="x", labels=("y",))
+    with pytest.raises(UsageError, match="calibration: it is for w4 and w8, and stored rounds"):
+        export(model(tmp_path / "a.gguf"), calibration="x")
     with pytest.raises(UsageError, match="precision 'int3': of language models there are stored"):
         export(model(tmp_path / "a.gguf"), precision="int3")
     with pytest.raises(UsageError, match="target 'ios': no code of language models"):
         export(model(tmp_path / "a.gguf"), targets=["ios"])
+
+
+def test_a_machine_without_kernels_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tvm")
+    pytest.importorskip("tokenizers")
+    with pytest.raises(UsageError, match="'cortex-a72': no kernels of language models"):
+        export(model(tmp_path / "a.gguf"), tmp_path / "a.edge", targets=["tvm-cortex-a72"])
+    assert [p.name for p in tmp_path.iterdir()] == ["a.gguf"]
 
 
 def test_an_unknown_tokenizer_is_refused_before_anything_is_written(tmp_path: Path) -> None:
