@@ -92,6 +92,13 @@ class Arrays:
         self._tensors: dict[tuple[int, str, tuple[int, ...]], int] = {}
         self._kept: list[object] = [weights, shared, private, caches]
 
+    def weight(self, name: str) -> Array:
+        """A packed array."""
+        array = self._tape.weights[name]
+        size = int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize
+        part = self._weights[array.offset : array.offset + size]
+        return np.asarray(part.view(array.dtype).reshape(array.shape))
+
     def arguments(self, call: Call, *, layer: int, private: bool, before: bool = False) -> int:
         """Return the address of a call's arguments, one thread's behind the other's.
 

@@ -186,8 +186,18 @@ class NativeExecutor:
 
     def step(self, batch: StepBatch) -> Floats:
         """Compute the logits of the wanted rows and append keys and values to the cache."""
-        self._team.run(self._ready(batch))
+        self._team.run(self._ready(batch).phases)
         return self._shared["logits"][: len(batch.rows), : self.vocab]
+
+    def states(self, batch: StepBatch) -> Floats:
+        """Like ``step``, but return what goes into the head."""
+        laid = self._ready(batch)
+        # The first phase over outputs gathers their rows.
+        self._team.run(laid.phases[: laid.outputs[0] + 1])
+        x = self._shared["xo"][: len(batch.rows)]
+        mean = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
+        weight = self._given.weight("output_norm")
+        return np.asarray(x / np.sqrt(mean + np.float32(self._config.norm_epsilon)) * weight)
 
     @property
     def tape(self) -> Tape:
@@ -196,7 +206,7 @@ class NativeExecutor:
 
     def profile(self, batch: StepBatch) -> dict[str, float]:
         """Run a step and return the microseconds of its phases, by kernel."""
-        phases = self._ready(batch)
+        phases = self._ready(batch).phases
         times = np.zeros(len(phases))
         self._team.run(phases, times)
         names = {self._team.function(name): name for name in self._tape.kernels}
@@ -206,7 +216,7 @@ class NativeExecutor:
             found[name] = found.get(name, 0.0) + float(time)
         return found
 
-    def _ready(self, batch: StepBatch) -> Array:
+    def _ready(self, batch: StepBatch) -> _Laid:
         if self._closed:
             raise ClosedError("the executor is closed")
         if os.getpid() != self._pid:
@@ -227,14 +237,14 @@ class NativeExecutor:
             shared["tiles1"][:count] = self._order[:count]
         return self._filled(count, outputs, alone, (ones, twos))
 
-    def _filled(self, count: int, outputs: int, alone: bool, tiles: tuple[int, int]) -> Array:
+    def _filled(self, count: int, outputs: int, alone: bool, tiles: tuple[int, int]) -> _Laid:
         widths = self._width(count), self._width(outputs)
         key = _Key(*widths, alone, count == 1, outputs == 1)
         if key not in self._laid:
             self._laid[key] = self._lay(key)
         laid = self._laid[key]
         if laid.filled == (count, outputs, tiles):
-            return laid.phases
+            return laid
         laid.filled = (count, outputs, tiles)
         items, chunk, extra = (laid.phases[n] for n in ("items", "chunk", "extra"))
         items[laid.rows] = laid.each * count
@@ -246,7 +256,7 @@ class NativeExecutor:
             total = number * self._config.kv_heads
             items[places], chunk[places] = total, self._chunk(total, 8)
         items[laid.out_products] = laid.out_items if outputs else 0
-        return laid.phases
+        return laid
 
     def _tiles(self, owner: Array) -> tuple[int, int]:
         """Tiles of one and of two tokens, where the machine has the latter."""

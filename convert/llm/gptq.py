@@ -71,51 +71,52 @@ def rounded_layers(
     made: dict[str, Integers] = {}
     oracle.grams = {}
     for _ in oracle.layers(list(sequences)):
-        for name, gram in oracle.grams.items():
-            weights = oracle.tensors[name].float32()
-            made[name] = rounded(weights, gram, bits, block)
+        for names, gram in oracle.grams.items():
+            upper = inverse_root(gram)
+            for name in names:
+                made[name] = rounded(oracle.tensors[name].float32(), upper, bits, block)
         oracle.grams.clear()
     oracle.grams = None
     return made
 
 
-def rounded(weights: Array, gram: Array, bits: int, block: int) -> Integers:
+def rounded(weights: Array, upper: Array, bits: int, block: int) -> Integers:
     """Round a matrix.
 
     Args:
         weights: (rows, columns) float32.
-        gram: (columns, columns), sums of products of the inputs.
+        upper: (columns, columns) of ``inverse_root``.
         bits: of a weight.
         block: neighbours that share a scale, a multiple of 32.
     """
     rows, columns = weights.shape
     size = block if columns % block == 0 else STEP
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
-    upper = _upper(gram)
-    left = np.array(weights, np.float32)
-    values = np.zeros((rows, columns), np.int8)
+    # A column lies together.
+    left = np.array(weights.T, np.float32, order="C")
+    values = np.zeros((columns, rows), np.int8)
     scales = np.zeros((rows, columns // size), np.float16)
     step = max(_COLUMNS // size, 1) * size
     for first in range(0, columns, step):
         end = min(first + step, columns)
-        lost = np.zeros((rows, end - first), np.float32)
+        lost = np.zeros((end - first, rows), np.float32)
         for at in range(first, end):
             if at % size == 0:
-                group = pack.rounded(left[:, at : at + size], bits, size)
+                group = pack.rounded(left[at : at + size].T, bits, size)
                 scales[:, at // size] = group.scales.numbers[:, 0]
                 scale = scales[:, at // size].astype(np.float32)
                 inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
-            found = np.clip(np.rint(left[:, at] * inverse), low, high)
-            values[:, at] = found
-            error = (left[:, at] - found * scale) / upper[at, at]
-            left[:, at + 1 : end] -= error[:, None] * upper[at, at + 1 : end]
-            lost[:, at - first] = error
-        left[:, end:] -= lost @ upper[first:end, end:]
-    return Integers(values, low, high, size, Factors(scales))
+            found = np.clip(np.rint(left[at] * inverse), low, high)
+            values[at] = found
+            error = lost[at - first]
+            error[...] = (left[at] - found * scale) / upper[at, at]
+            left[at + 1 : end] -= upper[at, at + 1 : end, None] * error
+        left[end:] -= upper[first:end, end:].T @ lost
+    return Integers(np.ascontiguousarray(values.T), low, high, size, Factors(scales))
 
 
-def _upper(gram: Array) -> Array:
-    """The upper triangle whose square is the inverse of the inputs' products."""
+def inverse_root(gram: Array) -> Array:
+    """The upper triangle whose square is the inverse of the sums of products of inputs."""
     wide = gram.astype(np.float64)
     diagonal = np.einsum("ii->i", wide)
     # Inputs that were always zero say nothing; the others stay what they are.

@@ -22,12 +22,13 @@ class Oracle:
         tensors: weights by name; a layer's are decoded while it is computed.
 
     Attributes:
-        grams: where it is a dict, sums of products of each matrix's inputs are added to it.
+        grams: where it is a dict, sums of products of inputs are added to it, by the matrices that
+            have the same ones.
     """
 
     def __init__(self, config: LlmConfig, tensors: Mapping[str, Tensor]) -> None:
         self.config, self.tensors = config, tensors
-        self.grams: dict[str, Array] | None = None
+        self.grams: dict[tuple[str, ...], Array] | None = None
         self._held: dict[str, Array] = {}
 
     def logits(self, sequences: list[Array]) -> list[Array]:
@@ -54,11 +55,9 @@ class Oracle:
             yield states
 
     def _note(self, x: Array, *names: str) -> None:
-        """Add a matrix's inputs to what is known of them; of several they are the same."""
         if self.grams is not None:
-            gram = x.T @ x
-            for name in names:
-                self.grams[name] = self.grams[name] + gram if name in self.grams else gram
+            before = self.grams.get(names)
+            self.grams[names] = x.T @ x if before is None else before + x.T @ x
 
     def heads(self, states: list[Array]) -> Iterator[Array]:
         """Yield the logits of what ``states`` gave, one sequence after the other."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from edgeinfer.runtime.llm.bundle import CacheSizes, Model, read
 from edgeinfer.runtime.llm.chat import Message
 from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.options import EngineOptions, Limits
 from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob, SamplingParams, Usage
@@ -26,6 +28,7 @@ from edgeinfer.runtime.llm.sequence import Request
 from edgeinfer.runtime.llm.stats import EngineStats
 from edgeinfer.runtime.llm.thread import EngineThread
 from edgeinfer.runtime.llm.tools import Tool, ToolCall, ToolFormat, tool_format
+from edgeinfer.runtime.llm.vectors import Pooling, Vectors
 from edgeinfer.runtime.telemetry import Histogram, Sizes
 
 if TYPE_CHECKING:
@@ -145,10 +148,14 @@ class LLM:
         options = EngineOptions(limits, max_queue, lookup, Path(disk) if disk else None, disk_mb)
         self._bundles: list[Bundle] = []
         self._thread: EngineThread | None = None
+        self._vectors: Vectors | None = None
+        self._opening = threading.Lock()
         self._ids = itertools.count()
         try:
             self.model = self._open(bundle, sizes, variant, trust)
             self.context = context or self.model.config.context
+            alone = CacheSizes(context, 1, kind=cache, threads=threads)
+            self._alone = partial(self._open, bundle, alone, variant, trust)
             if options.disk is not None:
                 self._refuse_sealed()
             drafter = None
@@ -298,6 +305,38 @@ class LLM:
 
     # Results.
 
+    def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "last",
+        unit: bool = True,
+    ) -> Floats:
+        """Return a vector of each text, (texts, hidden) float32: the model as one of embeddings.
+
+        It reads with a cache of its own, of one sequence, which the first call makes.
+
+        Args:
+            texts: texts or lists of tokens; a token that the model wants at the end is the
+                caller's to give.
+            pooling: ``last`` takes the state of the last token, ``mean`` the mean of all.
+            unit: vectors have the length 1, so that products of two are cosines.
+
+        Raises:
+            InputError: a text is empty or too long.
+            MemoryBudgetError: there is no room for the cache.
+        """
+        requests = [self.request(text) for text in self._several(texts)]
+        with self._opening:
+            if self._vectors is None:
+                self._vectors = Vectors(self._alone().open_executor())
+        return self._vectors.of([r.prompt for r in requests], pooling, unit)
+
+    @staticmethod
+    def _several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Any]:
+        one = isinstance(prompts, str) or (prompts and all(isinstance(p, int) for p in prompts))
+        return [prompts] if one else prompts
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -317,8 +356,7 @@ class LLM:
             QueueFullError: more prompts than may wait.
             RunError: the executor failed.
         """
-        one = isinstance(prompts, str) or (prompts and all(isinstance(p, int) for p in prompts))
-        several: Sequence[Any] = [prompts] if one else prompts
+        several = self._several(prompts)
         if params is None or isinstance(params, SamplingParams):
             params = [params or self.defaults] * len(several)
         if len(params) != len(several):
@@ -412,5 +450,7 @@ class LLM:
         """End what runs and release everything; may be called twice."""
         if self._thread is not None:
             self._thread.close()
+        if self._vectors is not None:
+            self._vectors.close()
         for bundle in self._bundles:
             bundle.close()

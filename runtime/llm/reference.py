@@ -75,13 +75,18 @@ class ReferenceExecutor:
 
     def step(self, batch: StepBatch) -> Floats:
         """Compute the logits of the wanted rows and append keys and values to the cache."""
+        logits = [self._logits(x) for x in self.states(batch)]
+        return np.array(logits, np.float32).reshape(len(logits), self.vocab)
+
+    def states(self, batch: StepBatch) -> Floats:
+        """Like ``step``, but return what goes into the head."""
         if self._closed:
             raise ClosedError("the executor is closed")
         given: dict[int, Floats] = {}
         if batch.embedded is not None and batch.embeddings is not None:
             given = dict(zip(batch.embedded.tolist(), batch.embeddings, strict=True))
         wanted = set(batch.rows.tolist())
-        logits = []
+        states = []
         for index, token in enumerate(batch.tokens.tolist()):
             adapter = -1 if batch.adapter is None else int(batch.adapter[index])
             x = given.get(index)
@@ -92,8 +97,8 @@ class ReferenceExecutor:
             pages = batch.table[batch.owner[index], : position // PAGE + 1]
             x = self._token(x.astype(np.float32), position, pages, adapter)
             if index in wanted:
-                logits.append(self._logits(x))
-        return np.array(logits, np.float32).reshape(len(logits), self.vocab)
+                states.append(self._norm(x, "output_norm"))
+        return np.array(states, np.float32).reshape(len(states), self.hidden)
 
     def _token(self, x: Floats, position: int, pages: Any, adapter: int) -> Floats:
         config = self._config
@@ -113,9 +118,7 @@ class ReferenceExecutor:
 
     def _logits(self, x: Floats) -> Floats:
         config = self._config
-        y: Floats = self._weights["token_embd" if config.tied else "output"] @ self._norm(
-            x, "output_norm"
-        )
+        y: Floats = self._weights["token_embd" if config.tied else "output"] @ x
         cap = np.float32(config.logit_softcap)
         if config.logit_softcap:
             y = np.tanh(y / cap) * cap

@@ -102,6 +102,14 @@ class Executor(Protocol):
         """
         ...
 
+    def states(self, batch: StepBatch) -> Floats:
+        """Like ``step``, but return what goes into the head.
+
+        Returns:
+            (outputs, hidden) float32, normed as the last block's result is.
+        """
+        ...
+
     def copy_page(self, source: int, target: int) -> None:
         """Copy a page of all layers, before a forked sequence writes to its own."""
         ...

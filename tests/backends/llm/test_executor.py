@@ -84,6 +84,20 @@ def test_nothing_but_the_cache_is_rounded(
     assert np.median(error) < (5e-3 if levels else 1e-5)
 
 
+def test_states_are_what_the_head_takes(folder: Path) -> None:
+    tensors = stored(CONFIG, KINDS)
+    model = Oracle(CONFIG, tensors)
+    (state,) = model.states([np.array(IDS)])
+    scale = np.sqrt(np.square(state).mean(-1, keepdims=True) + np.float32(CONFIG.norm_epsilon))
+    right = state / scale * tensors["output_norm"].float32()
+    executor, table = opened(folder, CONFIG)
+    found = executor.states(batch(table, [(0, IDS, 0, len(IDS))])).copy()
+    assert np.linalg.norm(found - right) / np.linalg.norm(right) < 0.05
+    parts = [executor.states(batch(table, [(1, [t], i, 1)])).copy() for i, t in enumerate(IDS)]
+    assert np.array_equal(np.concatenate(parts), found)
+    executor.close()
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("cache", ["float16", "uint8", "uint4"])
 def test_bits_depend_on_a_sequence_alone(folder: Path, cache: str, threads: int) -> None:

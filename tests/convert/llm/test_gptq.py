@@ -24,7 +24,7 @@ def test_products_lose_less_than_by_nearest_weights(block: int) -> None:
     w = rng.standard_normal((48, 192)).astype(np.float32)
     x = related(rng, 2000, 192)
     x, fresh = x[:1500], x[1500:]
-    found = gptq.rounded(w, x.T @ x, 4, block)
+    found = gptq.rounded(w, gptq.inverse_root(x.T @ x), 4, block)
     assert (found.low, found.high, found.group) == (-8, 7, block)
     lost = [
         np.square((r.float32() - w) @ fresh.T).sum() for r in (found, pack.rounded(w, 4, block))
@@ -37,7 +37,7 @@ def test_where_inputs_say_nothing_it_is_the_nearest() -> None:
     w = rng.standard_normal((16, 64)).astype(np.float32)
     plain = pack.rounded(w, 4, 32)
     for gram in (np.eye(64, dtype=np.float32), np.zeros((64, 64), np.float32)):
-        found = gptq.rounded(w, gram, 4, 32)
+        found = gptq.rounded(w, gptq.inverse_root(gram), 4, 32)
         assert np.array_equal(found.values, plain.values)
         assert np.array_equal(found.scales.numbers, plain.scales.numbers)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgeinfer.errors import ClosedError, InputError, LoadError, MemoryBudgetError, UsageError
@@ -249,3 +250,42 @@ def test_forgotten_one_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     del forgotten
     gc.collect()
     assert not thread.is_alive()
+
+
+def test_texts_become_vectors(llm: LLM) -> None:
+    one, other = found = llm.embed(["the cat", "hello world"])
+    assert found.shape == (2, llm.model.config.hidden)
+    np.testing.assert_allclose(np.square(found).sum(-1), 1, rtol=1e-5)
+    assert np.array_equal(llm.embed("the cat")[0], one)
+    tokens = llm.model.tokenizer.encode("hello world")
+    assert np.array_equal(llm.embed(tokens)[0], other)
+    mean = llm.embed("the cat", pooling="mean", unit=False)
+    assert not np.array_equal(mean[0], llm.embed("the cat", unit=False)[0])
+    # What generates is not disturbed by it, nor the other way round.
+    before = llm.generate("the cat", SHORT)[0].text
+    llm.embed("hello")
+    assert llm.generate("the cat", SHORT)[0].text == before
+
+
+def test_a_long_text_is_read_in_parts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = [3 + i % 90 for i in range(60)]
+    whole = {p: llm.embed(tokens, pooling=p) for p in ("last", "mean")}  # type: ignore[arg-type]
+    vectors = llm._vectors
+    assert vectors is not None
+    monkeypatch.setattr(vectors._executor, "max_tokens", 7)
+    for pooling, right in whole.items():
+        assert np.array_equal(llm.embed(tokens, pooling=pooling), right)  # type: ignore[arg-type]
+
+
+def test_what_has_no_vector_is_refused(llm: LLM) -> None:
+    with pytest.raises(InputError, match="1 to 512 tokens"):
+        llm.embed([[5] * 513])
+    with pytest.raises(InputError, match="tokens from 0 to 419"):
+        llm.embed([[420]])
+    with pytest.raises(InputError, match="pooling"):
+        llm.embed("a", pooling="first")  # type: ignore[arg-type]
+    assert llm.embed([]).shape == (0, llm.model.config.hidden)
+    llm.embed("a")
+    llm.close()
+    with pytest.raises(ClosedError):
+        llm.embed("a")

@@ -58,6 +58,9 @@ class ToyExecutor:
         self.fails = False
         self.closed = False
 
+    def states(self, batch: StepBatch) -> Floats:
+        raise NotImplementedError
+
     def step(self, batch: StepBatch) -> Floats:
         assert not self.closed
         if self.fails:

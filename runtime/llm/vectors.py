@@ -1,0 +1,85 @@
+"""Vectors of texts: what the last block of a decoder makes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from edgeinfer.errors import ClosedError, InputError
+from edgeinfer.runtime.llm.executor import Executor, Floats, StepBatch
+
+Pooling = Literal["last", "mean"]
+"""The state of the last token, or the mean of all."""
+
+POOLINGS = ("last", "mean")
+
+
+class Vectors:
+    """Reads texts one after the other; threads wait for each other.
+
+    Args:
+        executor: of its own, since it forgets every text.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor: Executor | None = executor
+        self._lock = threading.Lock()
+        self._most = min(executor.context, executor.pages * executor.page)
+        pages = -(-self._most // executor.page)
+        self._table = np.arange(pages, dtype=np.int32)[None]
+
+    def of(self, sequences: Sequence[Sequence[int]], pooling: Pooling, unit: bool) -> Floats:
+        """Return a vector of each sequence of tokens.
+
+        Args:
+            sequences: of tokens.
+            pooling: which states count.
+            unit: vectors have the length 1.
+
+        Raises:
+            InputError: a sequence is empty, too long, or of tokens that there are not.
+            ClosedError: it is closed.
+        """
+        if pooling not in POOLINGS:
+            raise InputError("pooling", f"one of {', '.join(POOLINGS)}", repr(pooling))
+        with self._lock:
+            executor = self._executor
+            if executor is None:
+                raise ClosedError("the language model is closed")
+            for tokens in sequences:
+                if not 0 < len(tokens) <= self._most:
+                    raise InputError("text", f"1 to {self._most} tokens", str(len(tokens)))
+                if not 0 <= min(tokens) <= max(tokens) < executor.vocab:
+                    raise InputError("text", f"tokens from 0 to {executor.vocab - 1}", "others")
+            found = [self._one(executor, tokens, pooling) for tokens in sequences]
+        made = np.array(found, np.float32).reshape(len(found), executor.hidden)
+        if unit:
+            length = np.sqrt(np.sum(made * made, axis=-1, keepdims=True))
+            made /= np.where(length > 0, length, np.float32(1))
+        return made
+
+    def _one(self, executor: Executor, tokens: Sequence[int], pooling: Pooling) -> Floats:
+        total, count = np.zeros(executor.hidden, np.float32), len(tokens)
+        for first in range(0, count, executor.max_tokens):
+            ids = np.array(tokens[first : first + executor.max_tokens], np.int32)
+            size = len(ids)
+            if pooling == "mean":
+                rows = np.arange(size, dtype=np.int32)
+            else:
+                rows = np.array([size - 1] if first + size == count else [], np.int32)
+            places = np.arange(first, first + size, dtype=np.int32)
+            batch = StepBatch(ids, places, np.zeros(size, np.int32), self._table, rows)
+            for state in executor.states(batch):
+                # One after the other: the sum does not depend on where the text was cut.
+                total += state
+        return total / np.float32(count) if pooling == "mean" else total
+
+    def close(self) -> None:
+        """Release the executor; may be called twice."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+            if executor is not None:
+                executor.close()
