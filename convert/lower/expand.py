@@ -6,7 +6,7 @@ operator, or computes it otherwise, that graph is the exact meaning in terms it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import onnx
@@ -160,11 +160,24 @@ def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         done.append(node)
     if done:
         model.opset_imports.setdefault(_DOMAIN, 1)
+        before = {node for _, node in walk(model)}
         InlinePass(criteria=lambda f: f.domain == _DOMAIN)(model)
+        _name_parts([pair for pair in walk(model) if pair[1] not in before], before)
         RemoveUnusedNodesPass()(model)
         model.opset_imports.pop(_DOMAIN, None)
         infer(model)
     return done
+
+
+def _name_parts(parts: Sequence[tuple[str, ir.Node]], others: Collection[ir.Node]) -> None:
+    """Let a message that names a part of a definition say what it is a part of."""
+    taken = {node.name for node in others}
+    for index, (name, node) in enumerate(parts):
+        label = f"{name}/{node.op_type}_{index}"
+        while label in taken:
+            label += "_"
+        node.name = label
+        taken.add(label)
 
 
 def _complete_outputs(proto: onnx.FunctionProto, count: int) -> None:

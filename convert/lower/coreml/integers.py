@@ -17,9 +17,15 @@ from edgeinfer.convert.lower.coreml.ports import Port
 from edgeinfer.convert.lower.coreml.tensor import WHOLE, Span, limits
 from edgeinfer.errors import UsageError
 
-CANDIDATES = tuple((-most, most) for most in ((1 << 30) - 1, 1 << 24, 46340, 1000, 100, 9))
+_HALF, _EXACT = (1 << 30) - 1, 1 << 24
+
+CANDIDATES: tuple[Span, ...] = (
+    *((-_HALF, _HALF), (-_EXACT, _EXACT), (0, _HALF), (0, _EXACT)),
+    *((-most, most) for most in (46340, 1000, 100, 9)),
+)
 """What a refusal tries out, to say which bounds would do, the widest first: half of int32, what
-float32 counts to, what has a square, what is usual, and what has powers."""
+float32 counts to, either as sizes and positions are, what has a square, what is usual, and what
+has powers."""
 
 WIDTH = 4
 """Bytes of the widest integers that Core ML has."""

@@ -23,6 +23,7 @@ from edgeinfer.convert.lower.definitions import (
     select,
     spectrum,
     training,
+    transposed,
     words,
 )
 
@@ -34,6 +35,7 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "BatchNormalization": training.batch_normalization,
     "Col2Im": sample.col2im,
     "Compress": select.compress,
+    "ConvTranspose": transposed.conv_transpose,
     "DFT": spectrum.dft,
     "DeformConv": deform.deform_conv,
     "Det": linear.det,

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.definitions.body import Body, sizes
+from edgeinfer.convert.lower.definitions.body import Body
 
 _MOST = 16
 """Rows of a matrix: each takes a dozen operators."""
@@ -17,21 +17,22 @@ def det(node: ir.Node) -> onnx.FunctionProto | None:
 
     What is left of two rows is ``a d - b c``.
     """
-    shape = sizes(node.inputs[0])
-    if shape is None or len(shape) < 2 or not 0 < shape[-1] <= _MOST or 0 in shape:
+    x = node.inputs[0]
+    shape = [] if x is None or x.shape is None else list(x.shape)
+    count = shape[-1] if len(shape) > 1 else 0
+    if not isinstance(count, int) or not 0 < count <= _MOST or 0 in shape:
         return None
-    body, count = Body(node), shape[-1]
+    body = Body(node)
     matrix, found = body.reshape("i0", -1, count, count), ""
-    while count > 2:
-        matrix, pivot = _eliminated(body, matrix, count)
+    for rows in range(count, 2, -1):
+        matrix, pivot = _eliminated(body, matrix, rows)
         found = body.op("Mul", found, pivot) if found else pivot
-        count -= 1
-    if count == 2:
+    if count > 1:
         columns = [_cut(body, matrix, 2, i, i + 1) for i in range(2)]
         (a, c), (b, d) = ([_cut(body, x, 1, i, i + 1) for i in range(2)] for x in columns)
         matrix = body.op("Sub", body.op("Mul", a, d), body.op("Mul", b, c))
     found = body.op("Mul", found, matrix) if found else matrix
-    body.give(0, body.reshape(found, *shape[:-2]))
+    body.give(0, body.op("Reshape", found, body.op("Shape", "i0", end=-2)))
     return body.function()
 
 

@@ -12,6 +12,8 @@ from edgeinfer.convert.lower.definitions.body import Body, attribute, input_at, 
 
 _INT64, _FLOAT = ir.DataType.INT64.value, ir.DataType.FLOAT.value
 
+_END = np.iinfo(np.int64).max
+
 _PAIRS = 1 << 24
 """Comparisons that slices of a Unique may need; single precision counts so far."""
 
@@ -37,16 +39,20 @@ def compress(node: ir.Node) -> onnx.FunctionProto | None:
 def unique(node: ir.Node) -> onnx.FunctionProto | None:
     """Sort, and keep what differs from the element before; or compare each slice with each."""
     shape = sizes(node.inputs[0])
+    axis, in_order = attribute(node, "axis", None), attribute(node, "sorted", 1)
+    by_sorting, body = axis is None and in_order, Body(node)
+    if shape is None and by_sorting:
+        _sorted(body, node, body.reshape(body.op("Size", "i0"), 1))
+        return body.function()
     if shape is None or not math.prod(shape):
         return None
-    body, count = Body(node), math.prod(shape)
-    axis, in_order = attribute(node, "axis", None), attribute(node, "sorted", 1)
+    count = math.prod(shape)
     if count == 1:
         body.give(0, "i0" if axis is not None else body.reshape("i0", -1))
         for index in range(1, len(node.outputs)):
             body.give(index, body.const([int(index == 3)]))
-    elif axis is None and in_order:
-        _sorted(body, node, count)
+    elif by_sorting:
+        _sorted(body, node, body.const([count]))
     else:
         rows = count if axis is None else shape[axis]
         if rows * count > _PAIRS:
@@ -60,27 +66,24 @@ def _wanted(node: ir.Node) -> list[bool]:
     return [*(bool(v.name) for v in node.outputs), False, False, False]
 
 
-def _sorted(body: Body, node: ir.Node, count: int) -> None:
+def _sorted(body: Body, node: ir.Node, count: str) -> None:
+    """Sort the elements, ``count`` of them; the first of its kind differs from the one before."""
     flat = body.reshape("i0", -1)
-    rows, order = body.ops("TopK", 2, flat, body.const([count]), axis=0, largest=0, sorted=1)
-    before, after = _cut(body, rows, 0, count - 1), _cut(body, rows, 1, count)
+    rows, order = body.ops("TopK", 2, flat, count, axis=0, largest=0, sorted=1)
+    before, after = (_cut(body, rows, *ends) for ends in ((0, -1), (1, _END)))
     other = body.op("Not", body.op("Equal", before, after))
     differs = body.op("Concat", body.const(np.ones(1, np.bool_)), other, axis=0)
-    wanted = _wanted(node)
-    body.give(0, body.op("Compress", rows, differs, axis=0))
+    wanted, places = _wanted(node), body.reshape(body.op("NonZero", differs), -1)
+    body.give(0, body.op("Gather", rows, places, axis=0))
     if wanted[1]:
-        body.give(1, body.op("Compress", order, differs, axis=0))
-    if not wanted[2] and not wanted[3]:
-        return
-    running = body.op("CumSum", body.op("Cast", differs, to=_INT64), body.const(np.array(0)))
-    rank, zeros = body.op("Sub", running, body.const([1])), body.const(np.zeros(count, np.int64))
+        body.give(1, body.op("Gather", order, places, axis=0))
     if wanted[2]:
+        running = body.op("CumSum", body.op("Cast", differs, to=_INT64), body.const(np.array(0)))
+        rank, zeros = body.op("Sub", running, body.const([1])), body.op("Sub", order, order)
         body.give(2, body.op("ScatterElements", zeros, order, rank, axis=0))
     if wanted[3]:
-        none, ones = (body.const(np.full(count, v, np.float32)) for v in (0, 1))
-        many = body.op("ScatterElements", none, rank, ones, axis=0, reduction="add")
-        many = _counted(body, many, count)
-        body.give(3, body.op("Compress", many, body.op("Greater", many, zeros), axis=0))
+        following = body.op("Concat", _cut(body, places, 1, _END), count, axis=0)
+        body.give(3, body.op("Sub", following, places))
 
 
 def _compared(body: Body, node: ir.Node, rows: int, axis: int | None, in_order: int) -> None:

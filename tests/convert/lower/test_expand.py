@@ -104,3 +104,14 @@ def test_of_a_definition_that_is_refused_the_form_is_named() -> None:
     assert tried[0] == {"Softplus", "Neg"}
     assert "Softplus" not in tried[-1]
     assert [(p.node, p.detail) for p in error.value.problems] == [("soft", "no Softplus here")]
+
+
+def test_parts_of_a_definition_are_named_after_the_form() -> None:
+    whole = model("g (float[2,3] x) => (float[2,3] y) { h = Softplus(x) y = Neg(h) }")
+    (node, other) = whole.graph
+    node.name, other.name = "soft", "negative"
+    expand(whole, [node])
+    names = [n.name or "" for n in whole.graph]
+    assert names[-1] == "negative"
+    assert len(set(names)) == len(names) > 2
+    assert all(name.startswith("soft/") for name in names[:-1])

@@ -58,8 +58,9 @@ def quotient(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Divide integers as ONNX does."""
     low, high = a.bounds
     limit = max(abs(low), abs(high))
+    least = 1 if b.bounds[0] <= 0 <= b.bounds[1] else min(map(abs, b.bounds))
     if low >= 0 and b.bounds[0] >= 0:
-        return g.binary("floor_div", a, b, (0, high))
+        return g.binary("floor_div", a, b, (0, high // least))
     if a.dtype.itemsize > 4 and limit > WHOLE[1] and b.bounds[0] <= -1 <= b.bounds[1]:
         # The one quotient of int32 that is none.
         raise Overflow(
@@ -68,7 +69,7 @@ def quotient(g: Builder, a: Tensor, b: Tensor) -> Tensor:
         )
     # The least integer has no magnitude; a multiple of the divisor has a whole quotient.
     multiple = g.binary("sub", a, remainder(g, a, b), (low, high))
-    return g.binary("floor_div", multiple, b, (-limit, limit))
+    return g.binary("floor_div", multiple, b, (-(limit // least), limit // least))
 
 
 def remainder(g: Builder, a: Tensor, b: Tensor) -> Tensor:

@@ -60,16 +60,21 @@ def if_(
 ) -> tuple[Tensor, ...]:
     """Cond."""
     results: dict[str, list[Tensor]] = {}
+    pred = g.cast(g.reshape(cond, []), np.bool_)
+    node = g.driver.node
+    shapes = [v.shape for v in node.outputs] if node is not None else []
+    differ = any(s is not None and not s.is_static() for s in shapes)
+    none = g.binary("mul", g.cast(pred, np.int32), 0, (0, 0)) if differ else None
 
     def branch(name: str, body: ir.Graph) -> Any:
         def lowered() -> list[Any]:
             with g.inside():
-                results[name] = g.lower_body(body, {})
+                found = zip(g.lower_body(body, {}), shapes, strict=True)
+                results[name] = [_opened(g, t, shape, none) for t, shape in found]
                 return [g.fresh(t) for t in results[name]]
 
         return lowered
 
-    pred = g.cast(g.reshape(cond, []), np.bool_)
     made = g.call(
         "cond",
         {
@@ -91,6 +96,16 @@ def if_(
             tensor.span = (min(low, least), max(high, most))
         out.append(tensor)
     return tuple(out)
+
+
+def _opened(g: Scope, x: Tensor, shape: ir.Shape | None, none: Tensor | None) -> Tensor:
+    """Let only a run know the sizes that another branch has otherwise: both have one type."""
+    if none is None or shape is None or len(shape) != x.rank or not x.is_static:
+        return x
+    for axis, size in enumerate(shape):
+        if not isinstance(size, int):
+            x = g.part(x, axis, 0, g.plus(x.shape[axis], none))
+    return x
 
 
 @OPS.lower("Loop", since=24, dtypes=ALL)

@@ -144,3 +144,28 @@ def test_new_steps_of_a_cache(mode: str, given: bool) -> None:
         for step in range(2):
             right[batch, :, (start + step) % 5] = update[batch, :, step]
     np.testing.assert_array_equal(_run(model, feeds)[0], right)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "strides=[2,2], pads=[1,0,0,1], output_padding=[1,0]",
+        "dilations=[2,1], group=2",
+        "group=4, strides=[1,3]",
+    ],
+)
+def test_transposed_convolutions_by_weights_of_a_run(options: str) -> None:
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((2, 4, 5, 6)), "w": rng.standard_normal((4, 3, 3, 2))}
+    group = 4 if "group=4" in options else 2 if "group=2" in options else 1
+    feeds["b"] = rng.standard_normal(3 * group)
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    text = (
+        f"g (float[2,4,5,6] x, float[4,3,3,2] w, float[{3 * group}] b) => (y)"
+        f" {{ y = ConvTranspose<{options}>(x, w, b) }}"
+    )
+    plain, written = _model(text), _model(text)
+    assert expand(written, list(written.graph))
+    found, right = (_run(m, feeds)[0] for m in (written, plain))
+    assert found.shape == right.shape
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)

@@ -231,6 +231,32 @@ CASES: dict[str, tuple[str, list[dict[str, Array]]]] = {
         " {y = Resize(x, , s)}",
         [{"x": x} for x in _PICTURES],
     ),
+    "branches of other sizes": (
+        "(bool c, float[n,3] x, float[2,3] z) => (float[m,3] y, float[2,k] w) {y, w = If(c) <"
+        "then_branch = t () => (float[2,3] a, float[2,6] d) {a = Identity(z)"
+        " d = Concat<axis=1>(z, z)}, else_branch = e () => (float[q,3] b, float[2,3] f)"
+        " {b = Concat<axis=0>(x, z, x) f = Neg(z)}> }",
+        [
+            {"c": np.array(c), "x": floats(n, 3), "z": floats(2, 3)}
+            for c in (True, False)
+            for n in (1, 4)
+        ],
+    ),
+    "cropped around the middle": (
+        "(float[n,3] x, int64[1] s) => (float[m,3] y) <int64[1] two = {2}, int64[2] one = {1, 1},"
+        " int64[1] z = {0}> {p = Pad(x, one, , z) h = Shape<end=1>(p) d = Sub(h, s) b = Div(d, two)"
+        " e = Add(b, s) y = Slice(p, b, e)}",
+        [{"x": floats(9, 3), "s": _whole(4)}, {"x": floats(5, 3), "s": _whole(5)}],
+    ),
+    "determinants": (
+        "(float[b,3,3] x) => (float[b] y) {y = Det(x)}",
+        [{"x": floats(2, 3, 3)}, {"x": floats(5, 3, 3)}],
+    ),
+    "distinct elements": (
+        "(int64[n,m] x) => (int64[a] y, int64[a] i, int64[b] j, int64[a] k)"
+        " {y, i, j, k = Unique(x)}",
+        [{"x": _whole(3, 1, 3, 2, 1, 7).reshape(2, 3)}, {"x": _whole(5, 5).reshape(1, 2)}],
+    ),
     "windows": (
         "(float[b,h,w,3] x) => (float[m,4,3] y) <int64[1] two = {2}, int64[1] three = {3},"
         " int64[3] t = {-1, 4, 3}> {b = Shape<end=1>(x) s = Shape<start=1, end=3>(x)"
