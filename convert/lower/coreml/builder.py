@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.emitter import OVERFLOW, Emitter, Overflow, held
-from edgeinfer.convert.lower.coreml.ranks import merge_axes, merge_perm, steps_of
+from edgeinfer.convert.lower.coreml.ranks import merge_axes, merge_perm, merge_reduced, steps_of
 from edgeinfer.convert.lower.coreml.reach import kept
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, WHOLE, Reach, Shape, Size, Span, Tensor
 from edgeinfer.convert.lower.registry import Refusal
@@ -444,12 +444,14 @@ class Builder(Emitter):
             return x
         if x.rank <= MAX_RANK:
             return self.emit(op, x=x, axes=places, keep_dims=keepdims)
-        sizes, merged = merge_reduced(x.shape, places)
-        out = self.emit(op, x=self.reshape(x, sizes), axes=merged, keep_dims=True)
-        kept = [1 if a in places else s for a, s in enumerate(x.shape)]
-        return self.reshape(
-            out, kept if keepdims else [s for a, s in enumerate(kept) if a not in places]
-        )
+        sizes = self.extents(x)
+        groups, merged = merge_reduced(x.rank, places)
+        seen = self.reshape(x, [self.product([sizes[a] for a in axes]) for axes in groups])
+        out = self.emit(op, x=seen, axes=merged, keep_dims=True)
+        kept = [
+            (1 if a in places else s) for a, s in enumerate(sizes) if keepdims or a not in places
+        ]
+        return self.reshape(out, kept)
 
     def _moved(self, x: Tensor, op: str, **operands: Any) -> Tensor:
         """Add an operator that moves values without changing them."""
@@ -510,22 +512,6 @@ def _whole_numbers(x: Tensor, dtype: np.dtype[Any]) -> Span | None:
         f"{OVERFLOW} {low:.0f} and {high:.0f} may leave int32, the widest that Core ML has",
         "unsupported_dtype",
     )
-
-
-def merge_reduced(shape: Shape, axes: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Join neighbours that are all reduced or all kept; returns sizes and the reduced places."""
-    sizes: list[int] = []
-    kinds: list[bool] = []
-    for axis, size in enumerate(shape):
-        reduced = axis in axes
-        if kinds and kinds[-1] == reduced:
-            sizes[-1] *= size
-        else:
-            sizes.append(size)
-            kinds.append(reduced)
-    if len(sizes) > MAX_RANK:
-        raise Refusal(f"reduces {len(sizes)} groups of axes", "unsupported_rank")
-    return sizes, [i for i, reduced in enumerate(kinds) if reduced]
 
 
 def _union(*tensors: Tensor) -> Span:

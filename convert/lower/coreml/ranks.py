@@ -7,6 +7,7 @@ permutation is a row of exchanges of two neighbouring blocks, each of which need
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Shape, Size
 from edgeinfer.convert.lower.registry import Refusal
@@ -47,6 +48,18 @@ def merge_perm(shape: Shape, perm: Sequence[int]) -> tuple[list[list[int]], list
             groups.append([p])
     order = sorted(range(len(groups)), key=lambda g: groups[g][0])
     return [groups[g] for g in order], [order.index(g) for g in range(len(groups))]
+
+
+def merge_reduced(rank: int, places: Sequence[int]) -> tuple[list[list[int]], list[int]]:
+    """Join neighbours that are all reduced or all kept; returns axes and which are reduced.
+
+    Raises:
+        Refusal: more than five are left.
+    """
+    groups = [list(axes) for _, axes in groupby(range(rank), lambda axis: axis in places)]
+    if len(groups) > MAX_RANK:
+        raise Refusal(f"reduces {len(groups)} groups of axes", "unsupported_rank")
+    return groups, [i for i, axes in enumerate(groups) if axes[0] in places]
 
 
 def _is_wide(size: Size) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the registry)
-from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.builder import Builder, Extent
 from edgeinfer.convert.lower.coreml.emitter import OVERFLOW
 from edgeinfer.convert.lower.coreml.images import check_picture, normalised
 from edgeinfer.convert.lower.coreml.integers import (
@@ -185,6 +185,16 @@ class Scope(Builder):
         if shape is None or not all(isinstance(d, int) for d in shape):
             return None
         return tuple(d for d in shape if isinstance(d, int))
+
+    def named_size(self, size: ir.SymbolicDim | int | None) -> Extent | None:
+        """Return a size that is known, or that an axis of an input has by the same name."""
+        if isinstance(size, int) or size is None or size.value is None:
+            return size if isinstance(size, int) else None
+        for value in self.model.graph.inputs:
+            for axis, own in enumerate(value.shape or ()):
+                if own == size and value in self.driver.values:
+                    return self.extent(self.driver.values[value], axis)
+        return None
 
     def keeps(self, axis: int) -> bool:
         """Whether an axis has one size, or one name, before the node and after it."""

@@ -15,7 +15,6 @@ from edgeinfer.convert.lower.coreml.integers import WiderError
 from edgeinfer.convert.lower.coreml.ops.counters import Counter, counter_of
 from edgeinfer.convert.lower.coreml.ops.loops import (
     buffer,
-    known_piece,
     piece_of,
     store,
     while_loop,
@@ -275,12 +274,15 @@ class _Loop:
             raise WiderError((self.place, index), wider)
 
     def _room(self, value: ir.Value, limit: Tensor | None) -> Tensor:
+        g = self.g
         if value.dtype is None or limit is None:
             raise Refusal(f"{value.name!r} has no known type", "dynamic_shape")
-        piece = known_piece(value.shape, repr(value.name))
+        piece = [g.named_size(d) for d in ([None] if value.shape is None else value.shape)]
+        if None in piece:
+            raise Refusal(f"{value.name!r} has sizes that only a run knows", "dynamic_shape")
         count: Extent = limit if limit.data is None else int(limit.data)
         dtype = np.dtype(value.dtype.numpy())
-        return buffer(self.g, count, piece, dtype)
+        return buffer(g, count, [p for p in piece if p is not None], dtype)
 
     def _turn(
         self, now: list[Tensor], given: int, states: int, limit: Tensor | None

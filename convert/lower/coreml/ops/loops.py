@@ -9,7 +9,6 @@ import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder, Extent
 from edgeinfer.convert.lower.coreml.tensor import Tensor
-from edgeinfer.convert.lower.registry import Refusal
 
 Step = Callable[[list[Tensor]], list[Tensor]]
 
@@ -80,14 +79,3 @@ def piece_of(g: Builder, x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     where = g.reshape(index, [1])
     out = g.emit("gather", x=source, indices=where, axis=axis, span=source.span)
     return g.cast(g.drop_axes(out, [axis]), x.dtype)
-
-
-def known_piece(shape: Any, what: str) -> list[int]:
-    """The sizes of a piece, which must be known.
-
-    Raises:
-        Refusal: they are not.
-    """
-    if shape is None or not all(isinstance(d, int) for d in shape):
-        raise Refusal(f"{what} has sizes that only a run knows", "dynamic_shape")
-    return [int(d) for d in shape]

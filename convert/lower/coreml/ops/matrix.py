@@ -33,12 +33,30 @@ def batched(g: Builder, a: Tensor, b: Tensor, *, transpose_b: bool = False) -> T
     if max(a.rank, b.rank) <= MAX_RANK:
         return g.emit("matmul", x=a, y=b, transpose_y=transpose_b)
     if not (a.is_static and b.is_static):
-        raise Refusal("more than five axes of unknown sizes", "unsupported_rank")
+        return _late_batched(g, a, b, transpose_b)
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     count = int(np.prod(lead))
     flat = [g.reshape(g.expand(t, (*lead, *t.shape[-2:])), [count, *t.shape[-2:]]) for t in (a, b)]
     out = g.emit("matmul", x=flat[0], y=flat[1], transpose_y=transpose_b)
     return g.reshape(out, [*lead, *out.shape[-2:]])
+
+
+def _late_batched(g: Builder, a: Tensor, b: Tensor, transpose_b: bool) -> Tensor:
+    """Join leading axes of open sizes, which both operands have, or the first one alone."""
+    sizes = g.extents(a)
+    if b.rank == 2:
+        rows = g.reshape(a, [g.product(sizes[:-1]), sizes[-1]])
+        out = g.emit("matmul", x=rows, y=b, transpose_y=transpose_b)
+        return g.reshape(out, [*sizes[:-1], g.extent(out, 1)])
+    alone = [s == 1 for s in a.shape[:-2]] != [s == 1 for s in b.shape[:-2]]
+    if a.rank != b.rank or alone:
+        raise Refusal("repeats one of more than five axes of unknown sizes", "unsupported_rank")
+    joined = []
+    for operand in (a, b):
+        own = g.extents(operand)
+        joined.append(g.reshape(operand, [g.product(own[:-2]), *own[-2:]]))
+    out = g.emit("matmul", x=joined[0], y=joined[1], transpose_y=transpose_b)
+    return g.reshape(out, [*sizes[:-2], *g.extents(out)[1:]])
 
 
 def _turned(g: Builder, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
-from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
 from edgeinfer.convert.lower.ops import norm as shared
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
@@ -99,13 +99,17 @@ def layer_normalization(
         given = {"axis": axis, "epsilon": epsilon, "stash_type": stash_type}
         made: tuple[Tensor, ...] = _shared(g, shared.layer_normalization, X, Scale, B, **given)
         return made
-    axes = list(range(axis % X.rank, X.rank))
-    shape = X.shape[axes[0] :]
-    gamma, beta = _fitting(Scale, shape), _fitting(B, shape)
-    own: dict[str, Any] = {"x": X, "axes": axes, "epsilon": float(epsilon)}
+    first, sizes, x = axis % X.rank, g.extents(X), X
+    if X.rank > MAX_RANK:
+        x = g.reshape(X, [g.product(sizes[:first]), *sizes[first:]])
+    axes = list(range(x.rank - (X.rank - first), x.rank))
+    gamma, beta = (_fitting(v, X.shape[first:]) for v in (Scale, B))
+    own: dict[str, Any] = {"x": x, "axes": axes, "epsilon": float(epsilon)}
     if gamma is not None and (B is None or beta is not None):
-        return (g.emit("layer_norm", gamma=gamma, beta=beta, **own),)
-    return (_affine(g, g.emit("layer_norm", **own), Scale, B),)
+        out = g.emit("layer_norm", gamma=gamma, beta=beta, **own)
+    else:
+        out = _affine(g, g.emit("layer_norm", **own), Scale, B)
+    return (out if x is X else g.reshape(out, sizes),)
 
 
 def _affine(g: Builder, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:

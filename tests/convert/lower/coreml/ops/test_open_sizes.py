@@ -257,6 +257,28 @@ CASES: dict[str, tuple[str, list[dict[str, Array]]]] = {
         " {y, i, j, k = Unique(x)}",
         [{"x": _whole(3, 1, 3, 2, 1, 7).reshape(2, 3)}, {"x": _whole(5, 5).reshape(1, 2)}],
     ),
+    "rows of open sizes from every turn": (
+        "(float[n] s, float[t,n] x) => (float[n] y, float[t,n] z) {y, z = Scan<num_scan_inputs=1,"
+        " body = b (float[n] a, float[n] r) => (float[n] c, float[n] o) {c = Add(a, r)"
+        " o = Mul(c, r)}>(s, x)}",
+        [{"s": floats(3), "x": floats(4, 3)}, {"s": floats(2), "x": floats(1, 2)}],
+    ),
+    **{
+        f"six axes: {what}": (
+            "(float[b,h,w,4] x, float[4,4] m) => (float[b,p,16] y) <int64[6] s = {0,-1,2,2,2,4},"
+            " int64[3] t = {0,-1,16}, float[4] g = {1,2,3,4}, float[2,1,4] v = {1,2,3,4,5,6,7,8}>"
+            f" {{r = Reshape(x, s) {call} y = Reshape(o, t)}}",
+            [{"x": floats(b, h, 4, 4), "m": floats(4, 4)} for b, h in ((2, 4), (1, 2))],
+        )
+        for what, call in {
+            "softmax": "o = Softmax(r)",
+            "product": "o = MatMul(r, m)",
+            "attention": "k = Transpose<perm=[0,1,2,3,5,4]>(r) a = MatMul(r, k) o = MatMul(a, r)",
+            "norm": "o = LayerNormalization(r, g)",
+            "mean": "q = Constant<value_ints=[2,4]>() n = ReduceMean(r, q) o = Sub(r, n)",
+            "sum": "o = Add(r, v)",
+        }.items()
+    },
     "windows": (
         "(float[b,h,w,3] x) => (float[m,4,3] y) <int64[1] two = {2}, int64[1] three = {3},"
         " int64[3] t = {-1, 4, 3}> {b = Shape<end=1>(x) s = Shape<start=1, end=3>(x)"
