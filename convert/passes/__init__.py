@@ -22,6 +22,7 @@ from edgeinfer.convert.passes.clean_cast import CleanCast
 from edgeinfer.convert.passes.clean_identity import RemoveIdentity
 from edgeinfer.convert.passes.clean_reshape import CleanReshape
 from edgeinfer.convert.passes.clean_transpose import CleanTranspose
+from edgeinfer.convert.passes.collect_sequences import CollectSequences
 from edgeinfer.convert.passes.constants import FoldConstants
 from edgeinfer.convert.passes.control_flow import InlineControlFlow
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode, drop_unused_imports
@@ -92,6 +93,7 @@ SIMPLIFY: Passes = (
     InlineControlFlow(),
     SettleSqueeze(),
     SettleSequences(),
+    CollectSequences(),
     DropZeroStates(),
     RemoveIdentity(),
     CleanCast(),
