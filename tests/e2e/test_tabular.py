@@ -126,6 +126,72 @@ def categories() -> Trained:
     return _sklearn(model, rows, rows.sum(1) > 6)
 
 
+def gaussian_processes() -> Trained:
+    """Equations with a known matrix, and sizes of the batch as values."""
+    from sklearn.gaussian_process import GaussianProcessClassifier
+
+    return _sklearn(GaussianProcessClassifier(), ROWS[:60], (SUM > 0)[:60])
+
+
+def regressing_processes() -> Trained:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
+    proto, rows, want = _sklearn(GaussianProcessRegressor(alpha=0.1), ROWS[:60], SUM[:60])
+    return proto, rows, {proto.graph.output[0].name: want["variable"]}
+
+
+def columns_of_floats() -> Trained:
+    """Categories that are floats, beside numbers."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    groups = np.random.default_rng(1).integers(0, 5, (len(ROWS), 1)).astype(np.float32)
+    columns = ColumnTransformer(
+        [
+            ("numbers", StandardScaler(), [0, 1]),
+            ("groups", OneHotEncoder(handle_unknown="ignore"), [2]),
+        ]
+    )
+    rows = np.concatenate([ROWS[:, :2], groups], axis=1)
+    return _sklearn(make_pipeline(columns, LogisticRegression()), rows, CLASSES)
+
+
+def counted_categories() -> Trained:
+    """Floats that say where to read."""
+    from sklearn.naive_bayes import CategoricalNB
+
+    return _sklearn(CategoricalNB(), np.abs(np.round(ROWS)), CLASSES)
+
+
+def neighbours_within_reach() -> Trained:
+    from sklearn.neighbors import RadiusNeighborsRegressor
+
+    return _sklearn(RadiusNeighborsRegressor(radius=6.0), ROWS, SUM)
+
+
+def _outliers(model: Any) -> Trained:
+    pytest.importorskip("sklearn")
+    skl2onnx = pytest.importorskip("skl2onnx")
+    model.fit(ROWS)
+    proto = skl2onnx.to_onnx(model, ROWS[:1], target_opset={"": 18, "ai.onnx.ml": 3})
+    scores = model.decision_function(ROWS[:40]).astype(np.float32).reshape(-1, 1)
+    return proto, ROWS[:40], {"scores": scores}
+
+
+def outliers_by_trees() -> Trained:
+    from sklearn.ensemble import IsolationForest
+
+    return _outliers(IsolationForest(n_estimators=10, random_state=0))
+
+
+def outliers_by_support_vectors() -> Trained:
+    from sklearn.svm import OneClassSVM
+
+    return _outliers(OneClassSVM())
+
+
 def _onnxmltools(model: Any, convert: str, rows: Array) -> Trained:
     tools = pytest.importorskip("onnxmltools")
     from onnxmltools.convert.common.data_types import FloatTensorType
@@ -181,6 +247,13 @@ FROM_SKLEARN = (
     histograms_with_gaps,
     support_vectors,
     categories,
+    gaussian_processes,
+    regressing_processes,
+    columns_of_floats,
+    counted_categories,
+    neighbours_within_reach,
+    outliers_by_trees,
+    outliers_by_support_vectors,
 )
 OTHERS = (
     xgboost_with_gaps,

@@ -14,6 +14,7 @@ from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.coreml.deployment import DEFAULT, deployment
 from edgeinfer.convert.lower.coreml.fp16 import halve
+from edgeinfer.convert.lower.coreml.held import hold
 from edgeinfer.convert.lower.coreml.integers import BOUNDS, as_text
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.quirks import kept_single, rewrite, warn
@@ -141,6 +142,7 @@ def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes:
     from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the table)
 
     model = with_known(model, _is_known, notes)
+    hold(model)
     share_turned(model, floats=True)
     warn(model, options.deployment, notes)
     if asked.precision == "fp16":

@@ -258,6 +258,8 @@ def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None = None) 
     out = g.emit("fill", held, shape=entries, value=held(fill[0]))
     if out.is_integer:
         out.span = (int(fill[0]), int(fill[0]))
+    elif out.is_float and not np.isnan(fill[0]):
+        out.reach = (float(fill[0]), float(fill[0]))
     return g.cast(out, kind)
 
 
