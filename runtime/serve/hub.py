@@ -38,7 +38,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
     without_folders,
 )
-from edgeinfer.runtime.serve.inflight import InFlight, held, weigh
+from edgeinfer.runtime.serve.inflight import InFlight, held, was_counted, weigh
 from edgeinfer.runtime.serve.keys import GRANT, owner
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import Engine, Kept, Metrics
@@ -379,7 +379,7 @@ class Hub:
         if model.lane is None:
             future = model.tensors.submit(feeds, priority=terms.priority, deadline_s=deadline_s)
             return await _watched(future, left)
-        found = await model.lane.submit(feeds, terms.priority, deadline_s)
+        found = await model.lane.submit(feeds, terms.priority, deadline_s, is_counted=was_counted())
         return found if isinstance(found, dict) else await _watched(found, left)
 
     @contextlib.contextmanager

@@ -82,12 +82,16 @@ class Held:
 
     Args:
         memory: of all.
+
+    Attributes:
+        is_counted: it came whole, and was counted among the arrivals until then.
     """
 
-    __slots__ = ("_data", "_memory", "_size")
+    __slots__ = ("_data", "_memory", "_size", "is_counted")
 
     def __init__(self, memory: InFlight) -> None:
         self._memory, self._size, self._data = memory, 0, 0
+        self.is_counted = False
 
     async def take(self, size: int) -> None:
         """Hold so many bytes more.
@@ -155,6 +159,7 @@ class Received:
         if exchange is None or (body := exchange.body()) is None:
             return None
         exchange.went()
+        self._held.is_counted = True
         if len(body) > limit:
             raise too_large(limit)
         if body:
@@ -186,3 +191,9 @@ def hold(memory: InFlight) -> Held:
 def held() -> Held:
     """Return what the request holds that is answered."""
     return _HELD.get()
+
+
+def was_counted() -> bool:
+    """Return whether the request that is answered was among the arrivals."""
+    found = _HELD.get(None)
+    return found is not None and found.is_counted

@@ -51,8 +51,7 @@ class Lane:
         model: in the runtime.
         seconds: of a run, by the requests it holds; measured.
         measured: the request that was measured; larger ones go to threads.
-        arrivals: requests of the server that have come and were not read yet; None where nobody
-            counts them.
+        arrivals: requests of the server that have come and were not read yet.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Lane:
         model: Model,
         seconds: Mapping[int, float],
         measured: Feeds,
-        arrivals: Arrivals | None = None,
+        arrivals: Arrivals,
     ) -> None:
         self._model, self._arrivals = model, arrivals
         self._largest = _bytes(measured)
@@ -75,9 +74,20 @@ class Lane:
         return self._size > 0
 
     def submit(
-        self, feeds: Feeds, priority: float | None, deadline_s: float | None
+        self,
+        feeds: Feeds,
+        priority: float | None,
+        deadline_s: float | None,
+        *,
+        is_counted: bool = False,
     ) -> asyncio.Future[Outputs | Future[Outputs]]:
         """Take a request; it is run when this turn of the loop has brought all it will.
+
+        Args:
+            feeds: of the request.
+            priority: higher ones run first.
+            deadline_s: for a thread.
+            is_counted: it was among the arrivals, which so tell whether others came with it.
 
         Returns:
             Its outputs, or the future of a thread where the engine was not free.
@@ -93,7 +103,7 @@ class Lane:
             return done
         self._is_mixed |= bool(priority)
         self._waiting.append(_Waiting(feeds, priority, deadline_s, done))
-        if self._arrivals is not None and not self._arrivals.count:
+        if is_counted and not self._arrivals.count:
             # Nothing else came with it, or it is the last of what did.
             self._run()
         elif len(self._waiting) == 1:

@@ -34,7 +34,7 @@ def feeds(value: float, columns: int = 3) -> Feeds:
 
 def ask(model: Model, several: list[Feeds], priorities: list[float] | None = None) -> list[Any]:
     async def run() -> list[Any]:
-        lane = Lane(model, BRIEF, ONE)
+        lane = Lane(model, BRIEF, ONE, Arrivals())
         order = priorities or [0.0] * len(several)
         futures = [lane.submit(f, p, None) for f, p in zip(several, order, strict=True)]
         return await asyncio.gather(*futures, return_exceptions=True)
@@ -52,9 +52,9 @@ def test_what_came_together_runs_together(model: Model) -> None:
 
 
 def test_what_takes_long_goes_to_threads(model: Model) -> None:
-    assert Lane(model, BRIEF, ONE).is_brief
-    assert not Lane(model, {1: 2 * BRIEF_S}, ONE).is_brief
-    assert not Lane(model, {}, ONE).is_brief
+    assert Lane(model, BRIEF, ONE, Arrivals()).is_brief
+    assert not Lane(model, {1: 2 * BRIEF_S}, ONE, Arrivals()).is_brief
+    assert not Lane(model, {}, ONE, Arrivals()).is_brief
 
 
 def test_one_bad_request_does_not_spoil_the_others(model: Model, fakes: Fakes) -> None:
@@ -67,7 +67,7 @@ def test_one_bad_request_does_not_spoil_the_others(model: Model, fakes: Fakes) -
 
 def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: Model) -> None:
     async def run() -> Any:
-        lane = Lane(model, BRIEF, ONE)
+        lane = Lane(model, BRIEF, ONE, Arrivals())
         assert model._goes_alone()
         try:
             future = await lane.submit(feeds(3), None, None)
@@ -81,7 +81,7 @@ def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: Model) -> Non
 
 def test_larger_inputs_than_were_measured_go_to_threads(model: Model) -> None:
     async def run() -> Any:
-        lane = Lane(model, BRIEF, ONE)
+        lane = Lane(model, BRIEF, ONE, Arrivals())
         two = {name: np.concatenate([array, array]) for name, array in feeds(3).items()}
         future = await lane.submit(two, None, None)
         assert not isinstance(future, dict)
@@ -92,7 +92,7 @@ def test_larger_inputs_than_were_measured_go_to_threads(model: Model) -> None:
 
 def test_who_left_is_not_run(model: Model) -> None:
     async def run() -> None:
-        lane = Lane(model, BRIEF, ONE)
+        lane = Lane(model, BRIEF, ONE, Arrivals())
         gone, stays = lane.submit(feeds(1), None, None), lane.submit(feeds(2), None, None)
         gone.cancel()
         found = await stays
@@ -109,12 +109,12 @@ def test_a_run_begins_once_nothing_else_is_coming(model: Model) -> None:
         arrivals = Arrivals()
         lane = Lane(model, BRIEF, ONE, arrivals)
         before = model.stats().batches
-        alone = lane.submit(feeds(1.0), None, None).done()
+        alone = lane.submit(feeds(1.0), None, None, is_counted=True).done()
         arrivals.count = 1
-        first = lane.submit(feeds(2.0), None, None)
+        first = lane.submit(feeds(2.0), None, None, is_counted=True)
         waits = first.done()
         arrivals.count = 0
-        last = lane.submit(feeds(3.0), None, None)
+        last = lane.submit(feeds(3.0), None, None, is_counted=True)
         return [alone, waits], [first.done(), last.done()], model.stats().batches - before
 
     begun, after, runs = asyncio.run(run())
@@ -132,3 +132,10 @@ def test_what_never_comes_keeps_nobody_waiting(model: Model) -> None:
         )
 
     assert asyncio.run(run())["double"].tolist() == [[8.0] * 3]
+
+
+def test_who_is_not_counted_runs_with_those_of_its_turn(model: Model) -> None:
+    """As requests of gRPC and of Ray, whose arrival nobody sees."""
+    before = model.stats().batches
+    ask(model, [feeds(v) for v in range(4)])
+    assert model.stats().batches - before == 1
