@@ -108,7 +108,7 @@ def test_an_answer_is_for_the_key_that_asked(start: Start, fakes: Any) -> None:
         assert sent.status_code == 200
     headers = {"authorization": f"Bearer {KEY}"}
     metrics = server.client.get("/metrics", headers=headers).text
-    assert 'nv_cache_num_misses_per_model_total{model="double",version="1"} 2.0' in metrics
+    assert 'nv_cache_num_misses_per_model{model="double",version="1"} 2.0' in metrics
     assert 'edgeinfer_answer_cache_hits_total{model="double"} 1.0' in metrics
 
 
