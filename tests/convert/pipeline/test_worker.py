@@ -316,8 +316,8 @@ def test_an_engine_that_does_not_come_back_ends_the_conversion(tmp_path: Path) -
 
     source = tmp_path / "count.tflite"
     source.write_bytes(lower(COUNTING))
-    feeds = {"x": np.zeros(1, np.float32), "step": np.full(1, -1, np.float32)}
-    np.savez(tmp_path / "data.npz", **feeds)
+    step = np.full(1, -1, np.float32)
+    np.savez(tmp_path / "data.npz", x=np.zeros(1, np.float32), step=step)
     start = time.monotonic()
     with pytest.raises(VerifyError, match=r"does not end: .*no end after 3 s"):
         export(source, data=tmp_path / "data.npz", time_limit_s=3.0)
