@@ -113,11 +113,12 @@ class Held:
         await self.take(size)
         self._data += size
 
-    def drop_data(self) -> None:
-        """Give back what was read of JSON: nobody has it any more."""
-        self._size -= self._data
-        self._memory.give(self._data)
-        self._data = 0
+    def drop_data(self, kept: int = 0) -> None:
+        """Give back what was read of JSON: nobody has it any more, but for so many bytes."""
+        gone = max(0, self._data - kept)
+        self._size -= gone
+        self._memory.give(gone)
+        self._data -= gone
 
     def release(self) -> None:
         """Give all of it back."""

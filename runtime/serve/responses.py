@@ -9,14 +9,26 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.runtime.serve.http import Harmless, Receive, RequestError, Scope, Send, not_known
+from edgeinfer.runtime.serve.http import (
+    Harmless,
+    Receive,
+    RequestError,
+    Scope,
+    Send,
+    not_known,
+    to_json,
+)
 from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import held, weigh
 from edgeinfer.runtime.serve.streams import Turn, deliver, sse
 
 if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.params import SamplingParams, Usage
+    from edgeinfer.runtime.serve.asked import Asked
 
 PATH = "/v1/responses"
 
@@ -48,6 +60,12 @@ _HARMLESS: Harmless = {
 }
 """Fields with the values that ask for nothing; an empty tuple stands for any."""
 
+_TOLD = (
+    *("instructions", "max_output_tokens", "metadata", "prompt_cache_key", "safety_identifier"),
+    *("text", "tool_choice", "tools"),
+)
+"""Fields that an answer says again."""
+
 
 class Responses:
     """Answers ``/v1/responses``.
@@ -69,17 +87,25 @@ class Responses:
         """
         if path != PATH or method != "POST":
             return False
-        from edgeinfer.runtime.serve import asked as reader
-
         data, model, llm = await self._hub.asked(receive)
-        form = _Form(model.name, data)
+        told = {key: data[key] for key in _TOLD if key in data}
+        form = _Form(model.name, told)
         with self._hub.counted(model), self._hub.place(model):
-            (one,) = await self._hub.words.run(lambda: reader.chats(llm, as_chat(data), form.id))
+            read = partial(_asked, llm, data, form.id)
+            del data
+            one = await self._hub.words.run(read)
+            del read
             form.params = one.request.params
-            # The form tells the rest in its answer.
-            del data["input"]
+            held().drop_data(weigh(to_json(told)))
             await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
         return True
+
+
+def _asked(llm: LLM, data: Mapping[str, Any], id: str) -> Asked:
+    from edgeinfer.runtime.serve import asked as reader
+
+    (one,) = reader.chats(llm, as_chat(data), id)
+    return one
 
 
 def as_chat(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pytest
 
 from edgeinfer.runtime.serve import hub as hub_module
 from edgeinfer.runtime.serve import inflight, openai, streams, tasks
-from edgeinfer.runtime.serve.http import RequestError, from_json
+from edgeinfer.runtime.serve.http import RequestError, from_json, to_json
 from edgeinfer.runtime.serve.inflight import Held, InFlight, weigh
 from edgeinfer.runtime.serve.options import Limits
 from edgeinfer.runtime.serve.streams import submit
@@ -148,6 +148,31 @@ def test_what_was_read_is_dropped_before_the_answer(
     text = json.dumps(asked).encode() + b" " * extra
     assert server.client.post(path, content=text).status_code == 200
     assert ticks == [(True, len(text))]
+    assert server.hub.memory.used == 0
+
+
+def test_of_a_response_only_what_it_says_again_is_kept(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    made: list[weakref.ref[Data]] = []
+    ticks: list[tuple[bool, int]] = []
+
+    def read(text: bytes) -> Data:
+        data = Data(from_json(text))
+        made.append(weakref.ref(data))
+        return data
+
+    async def looking(*given: Any) -> Any:
+        ticks.append((made[0]() is None, server.hub.memory.used))
+        return await submit(*given)
+
+    monkeypatch.setattr(hub_module, "from_json", read)
+    monkeypatch.setattr(streams, "submit", looking)
+    told = {"instructions": "be brief", "max_output_tokens": 4}
+    text = json.dumps({"model": "tiny", "input": "hello", **told}).encode()
+    assert server.client.post("/v1/responses", content=text).status_code == 200
+    assert ticks == [(True, len(text) + weigh(to_json(told)))]
     assert server.hub.memory.used == 0
 
 
