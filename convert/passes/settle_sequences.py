@@ -30,6 +30,9 @@ class SettleSequences(ir.passes.InPlacePass):
         y = ConcatFromSequence<axis=0>(s)``
     Result: ``a, b = Split<axis=1>(x, [2, 3]); y = Concat<axis=0>(a, b)``
 
+    Given: ``s = SplitToSequence<axis=1>(x, 2); a = SequenceAt(s, i)`` of an open size
+    Result: ``a = Slice(x, [2 * i], [2 * i + 2], [1])``
+
     Few engines have sequences; exporters write them for ``torch.split``, ``chunk`` and ``unbind``.
     """
 
@@ -52,10 +55,12 @@ class _Work:
             return False
         members = self._members(node.inputs[0])
         if members is None:
-            return False
+            return self._read_parts(node)
         if is_op(node, "SequenceAt"):
             at = ints(node.inputs[1])
-            if at is None or not -len(members) <= at[0] < len(members):
+            if at is None:
+                return self._read_parts(node)
+            if not -len(members) <= at[0] < len(members):
                 return False
             made = [ir.node("Identity", [members[at[0]]])]
         elif is_op(node, "SequenceLength"):
@@ -64,11 +69,61 @@ class _Work:
             made = self._joined(node, members)
         else:
             return False
+        self._replace(node, made)
+        return True
+
+    def _replace(self, node: ir.Node, made: list[ir.Node]) -> None:
         for one in made:
             for value in one.outputs:
                 value.name = self._namer.fresh("member")
         replace_node(node, made, [made[-1].outputs[0]])
+
+    def _read_parts(self, node: ir.Node) -> bool:
+        """Read equal parts from their tensor, where only a run knows how many or which."""
+        split = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if split is None or not is_op(split, "SplitToSequence"):
+            return False
+        x, given = split.inputs[0], input_at(split, 1)
+        axes, each = rank(x), [1] if given is None else ints(given)
+        if x is None or not axes or each is None or (given is not None and rank(given) != 0):
+            return False
+        axis = int(attr(split, "axis", 0)) % axes
+        flat = given is None and not attr(split, "keepdims", 1)
+        if is_op(node, "ConcatFromSequence"):
+            fresh = bool(attr(node, "new_axis", 0))
+            same = int(attr(node, "axis", 0)) % axes == axis
+            if not same or fresh != flat:
+                return False
+            self._replace(node, [ir.node("Identity", [x])])
+        else:
+            self._replace(node, self._counted(node, x, axis, each[0], flat))
         return True
+
+    def _counted(
+        self, node: ir.Node, x: ir.Value, axis: int, each: int, flat: bool
+    ) -> list[ir.Node]:
+        """Write how many parts there are, or the one at a place that may count from the end."""
+        made: list[ir.Node] = []
+
+        def add(kind: str, *inputs: ir.Value | None, **about: int) -> ir.Value:
+            made.append(ir.node(kind, inputs, about))
+            return made[-1].outputs[0]
+
+        size = add("Shape", x, start=axis, end=axis + 1)
+        step = self._const(np.array([each]))
+        count = add("Div", add("Add", size, self._const(np.array([each - 1]))), step)
+        if is_op(node, "SequenceLength"):
+            add("Squeeze", count, self._const(np.array([0])))
+        else:
+            place = add("Reshape", node.inputs[1], self._const(np.array([1])))
+            place = add("Cast", place, to=ir.DataType.INT64.value)
+            below = add("Less", place, self._const(np.array([0])))
+            place = add("Where", below, add("Add", place, count), place)
+            start = add("Mul", place, step)
+            part = add("Slice", x, start, add("Add", start, step), self._const(np.array([axis])))
+            if flat:
+                add("Squeeze", part, self._const(np.array([axis])))
+        return made
 
     def _const(self, array: np.ndarray) -> ir.Value:
         return add_initializer(self._main, self._namer.fresh("sequence"), array)
