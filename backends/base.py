@@ -338,8 +338,8 @@ class BuildsAhead(Protocol):
 
         Args:
             artifact: to build it from.
-            options: of the loads that it is for.
-            progress: told what is being done.
+            options: Options of the loads that it is for.
+            progress: Called with what is being done.
 
         Raises:
             NotAvailableError: the engine is not here.

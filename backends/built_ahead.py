@@ -40,9 +40,9 @@ class Asked(Generic[Maker]):
     Attributes:
         maker: what builds it.
         key: what it is for.
-        path: of the model.
+        path: Path of the model.
         artifact: the model's description.
-        options: of the load.
+        options: Options of the load.
     """
 
     maker: Maker

@@ -13,7 +13,7 @@ class CopiedBound:
     """A model with its buffers fixed.
 
     Args:
-        run: of the executable.
+        run: The run function of the executable.
         inputs: checked buffers, by name.
         outputs: checked buffers, by name; results are copied into them.
     """

@@ -37,8 +37,8 @@ class EngineKey:
 
     Attributes:
         artifact: digest of the files it was built from.
-        facts: of the machine: versions of the compiler and the driver, the device.
-        options: of the compiler, the shapes among them.
+        facts: Facts of the machine: versions of the compiler and the driver, the device.
+        options: Options of the compiler, the shapes among them.
     """
 
     artifact: str

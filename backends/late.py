@@ -12,7 +12,7 @@ def offers(module: str, *names: str) -> Callable[[str], Any]:
 
     Args:
         module: that defines them.
-        names: of what is offered.
+        names: Names of what is offered.
     """
 
     def attribute(name: str) -> Any:

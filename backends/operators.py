@@ -26,7 +26,7 @@ class Elsewhere:
     """An operator that does not run on the unit that was asked for.
 
     Attributes:
-        name: of the operator; its type where it has none.
+        name: Name of the operator; its type where it has none.
         kind: its type.
         unit: where it runs instead.
         reason: why, as far as the engine says.

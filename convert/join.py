@@ -26,10 +26,10 @@ class Function:
     """One function of the package.
 
     Attributes:
-        name: of the function.
+        name: Name of the function.
         bundle: where it came from.
-        precision: of the variant that was taken.
-        size_bytes: of that variant's package.
+        precision: Precision of the variant that was taken.
+        size_bytes: Size in bytes of that variant's package.
         vectors: how many test vectors it was run on.
         metrics: the worst over all of them.
     """
@@ -49,7 +49,7 @@ class Joined:
     Attributes:
         path: the package.
         functions: the default one first.
-        size_bytes: of all its files.
+        size_bytes: Size in bytes of all its files.
     """
 
     path: Path

@@ -19,7 +19,7 @@ class ValueInfo:
     """An input or output as the model declares it.
 
     Attributes:
-        name: of the value.
+        name: Name of the value.
         dtype: NumPy's name, or ``string``; None where nothing is said.
         shape: sizes; a name or None where one is open; None altogether for any rank.
     """
@@ -34,11 +34,11 @@ class ModelInfo:
     """What a model consists of.
 
     Attributes:
-        name: of the file.
+        name: Name of the file.
         format: it is in.
-        sha256: of the file.
+        sha256: Sha256 of the file.
         opset: version by domain.
-        ir_version: of the ONNX file.
+        ir_version: IR version of the ONNX file.
         producer: tool that wrote it, and its version.
         inputs: as declared, without those that have a default.
         outputs: as declared.
@@ -71,9 +71,9 @@ class LanguageModelInfo:
     """What a language model consists of.
 
     Attributes:
-        name: of the file or folder.
+        name: Name of the file or folder.
         format: it is in.
-        family: of the architecture.
+        family: Family of the architecture.
         config: sizes of the architecture by name.
         weights: number of tensors and bytes by type of storage.
     """
@@ -92,8 +92,8 @@ def inspect(
 
     Args:
         model: path of a bundle or of a language model, or whatever ``edgeinfer.export`` takes.
-        example_inputs: of a PyTorch module.
-        dynamic_shapes: of a PyTorch module.
+        example_inputs: Example inputs of a PyTorch module.
+        dynamic_shapes: Dynamic shapes of a PyTorch module.
         **opening: how a bundle is opened, as ``Bundle.open`` takes it.
 
     Returns:

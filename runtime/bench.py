@@ -81,9 +81,9 @@ def accuracy_problem(
     Args:
         executable: loaded.
         vectors: run in turn.
-        budget: of the variant's precision.
+        budget: Budget of the variant's precision.
         seconds: after which no further vector is begun; the first one always is.
-        records: of the vectors, which may widen the budget.
+        records: Records of the vectors, which may widen the budget.
         spent: gets the seconds of each run.
     """
     deadline = time.perf_counter() + seconds

@@ -30,9 +30,9 @@ class Row:
     Attributes:
         variant: id of the artifact, or the source's file name.
         engine: backend, or ``plain`` and the engine called without edgeinfer.
-        version: of the engine.
+        version: Version of the engine.
         device: kind of unit.
-        threads: of the engine; None is its own choice.
+        threads: Threads of the engine; None is its own choice.
         remark: what a plain engine does by itself that edgeinfer's rows do not.
     """
 
@@ -52,7 +52,7 @@ class Timed:
         bundle: where it lies.
         rows: what each call took, the fastest first.
         not_run: what could not be timed and why, one line each.
-        shapes: of the input that was run, by name.
+        shapes: Shapes of the input that was run, by name.
     """
 
     bundle: str
@@ -97,7 +97,7 @@ def bench(
         inputs: arrays by input name; None is the bundle's first test vector.
         backend: only this engine; None is every one here.
         threads: thread counts to try; None leaves them to the engine.
-        runs: of each, at most.
+        runs: Runs of each, at most.
         seconds: for all of it, at most, once each had its first few runs.
         allow_fallback: operators that the device does not take may run on the CPU.
         engine_defaults: the plain engines run as they come, which may be in another precision and

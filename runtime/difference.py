@@ -41,7 +41,7 @@ class Input:
 
     Attributes:
         feeds: by name.
-        record: of the bundle whose test vector it is; None of others.
+        record: Record of the bundle whose test vector it is; None of others.
     """
 
     feeds: Feeds
@@ -63,12 +63,12 @@ class Side:
     """An artifact that is open on an engine.
 
     Attributes:
-        name: of the file, or of the variant in its bundle.
+        name: Name of the file, or of the variant in its bundle.
         path: what the engine opened.
-        format: of it.
+        format: Format of it.
         precision: as its bundle says; empty of a plain file.
         backend: the engine.
-        version: of the engine.
+        version: Version of the engine.
         executable: open.
         constraints: what its inputs must not hold, as its bundle says.
         vectors: inputs that its bundle has.
@@ -113,7 +113,7 @@ def open_sides(
     """Open an artifact, or all those of a bundle that can run here.
 
     Args:
-        path: of a bundle or of a plain file.
+        path: Path of a bundle or of a plain file.
         stack: closes them.
         backend: only this engine.
         **opening: how a bundle is opened, as ``Bundle.open`` takes it.

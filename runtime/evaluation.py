@@ -34,10 +34,10 @@ class Evaluated:
     Attributes:
         variant: its id.
         backend: the engine.
-        version: of the engine.
+        version: Version of the engine.
         device: kind of unit.
-        precision: of the artifact.
-        size_bytes: of the artifact.
+        precision: Precision of the artifact.
+        size_bytes: Size in bytes of the artifact.
         quality: by the metric, the higher the better; None where it could not be measured.
         sample_ms: half of the runs took less for each sample in them; None likewise, and where an
             engine's times say nothing of a device.
@@ -108,9 +108,9 @@ def evaluate(
         metric: one of ``edgeinfer.accuracy.NAMES``, of the first output; or a callable of the
             outputs of all runs and the labels of all samples, higher is better.
         backend: only this engine; None is every one here.
-        threads: of the engine; None leaves them to it.
+        threads: Threads of the engine; None leaves them to it.
         allow_fallback: operators that the device does not take may run on the CPU.
-        progress: told what is being done and what share of it is done, 0..1.
+        progress: Called with what is being done and what share of it is done, 0..1.
         **opening: how the bundle is opened, as ``Bundle.open`` takes it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Going on after an engine went down: the same one again, or the next that the ranking allows."""
+"""Going on after an engine crashed: the same one again, or the next that the ranking allows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SurvivingExecutable:
 
         Raises:
             RunError: as the engine.
-            CrashedError: the engine went down, for the first time or with none left to follow.
+            CrashedError: the engine crashed, for the first time or with none left to follow.
             ClosedError: after ``close``.
         """
         current = self._executable
@@ -97,7 +97,7 @@ class SurvivingExecutable:
         """
         with self._lock:
             if self._is_closed:
-                raise ClosedError("session: closed while its engine went down") from error
+                raise ClosedError("session: closed while its engine crashed") from error
             if executable is not self._executable:
                 # Another caller saw the same crash and has handed over already.
                 return

@@ -110,7 +110,7 @@ class Runtime(forks.Here):
         memory_mb: as given.
         scheduler: decides who runs next.
         loading: held while an engine is loaded, one at a time.
-        guard: of what runs on which engine.
+        guard: Guard of what runs on which engine.
         released: told when nothing runs on an engine any more.
     """
 
@@ -175,12 +175,12 @@ class Runtime(forks.Here):
         """Open a bundle; its engine is loaded at the first use, or now where it is pinned.
 
         Args:
-            path: of the bundle.
+            path: Path of the bundle.
             name: by which ``models`` and messages know it; None takes the bundle's.
-            priority: of its calls; higher ones run first.
+            priority: Priority of its calls; higher ones run first.
             batching: put concurrent calls together along the first axis.
             pinned: load now and never unload.
-            threads: of its engine.
+            threads: Threads of its engine.
             **options: for ``load``: backend, policy, device, trusted, isolate, ...
 
         Raises:
@@ -340,7 +340,7 @@ class Model(forks.Here):
         name: in the runtime.
         inputs: what it takes.
         outputs: what it gives.
-        priority: of its calls.
+        priority: Priority of its calls.
         is_closed: whether it was taken out of the runtime.
     """
 
@@ -393,7 +393,7 @@ class Model(forks.Here):
 
         Args:
             feeds: an array for every input, by name.
-            priority: of this call; None takes the model's.
+            priority: Priority of this call; None takes the model's.
             deadline_s: seconds from now after which it is not started any more.
 
         Returns:

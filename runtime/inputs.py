@@ -203,7 +203,7 @@ def as_array(spec: TensorSpec, dtype: np.dtype[Any], value: Any, *, there: bool 
     """Return what a caller gave as an array, or as a tensor on the engine's device.
 
     Args:
-        spec: of the input.
+        spec: Specification of the input.
         dtype: that it needs.
         value: an array, something that offers one by DLPack, or numbers.
         there: the engine reads tensors on an NVIDIA device where they are.

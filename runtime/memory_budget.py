@@ -26,7 +26,7 @@ class Engine:
     """A session that comes and goes.
 
     Attributes:
-        path: of the bundle.
+        path: Path of the bundle.
         users: models that share it.
         loads: how often it was loaded.
         memory_mb: that it took when it was loaded last, and in runs since.

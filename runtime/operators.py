@@ -29,7 +29,7 @@ def profile_pair(
 
     Args:
         bundle: open.
-        variant: of it.
+        variant: Variant of it.
         pair: what runs it.
         feeds: inputs; None takes those of the first test vector.
         options: it is opened with.

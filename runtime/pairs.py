@@ -30,7 +30,7 @@ class Pairs:
         candidates: one for each artifact, engine and kind of device; targets that share an
             artifact are listed once.
         rejected: the rest, with reasons.
-        variants: of the bundle, by id.
+        variants: Variants of the bundle, by id.
     """
 
     candidates: tuple[Candidate, ...]
@@ -90,15 +90,15 @@ def open_pair(
     Args:
         bundle: open.
         found: in it.
-        candidate: of these.
-        threads: of the engine.
+        candidate: Candidate of these.
+        threads: Threads of the engine.
         fallback: operators that the device does not take may run on the CPU.
         limit_s: that loading it, and each run, may take; the engine then gets a process of its own,
             where this system has such. None for no limit.
 
     Raises:
         BundleError: a file is altered.
-        CrashedError: the engine took longer, or went down in its process.
+        CrashedError: the engine took longer, or crashed in its process.
         LoadError: the engine refuses the artifact.
     """
     variant, pair = found.variants[candidate.pair.variant], candidate.pair

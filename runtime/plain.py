@@ -29,9 +29,9 @@ def plain_call(
 
     Args:
         engine: a name in ``ENGINES``.
-        path: of the model.
+        path: Path of the model.
         inputs: in the model's order.
-        threads: of the engine; None is its own default.
+        threads: Threads of the engine; None is its own default.
         defaults: leave everything to the engine; else it computes in the precision that edgeinfer
             computes in, and its threads do not spin between runs.
 

@@ -26,7 +26,7 @@ class Pool:
     does not wait for another.
 
     Args:
-        name: of its threads.
+        name: Name of its threads.
         threads: at most.
         waiting: functions that may wait; more are refused.
     """

@@ -44,7 +44,7 @@ class Built:
         detail: why it had to be built, or why it failed.
         seconds: that building took.
         folder: where it is.
-        size_bytes: of its files.
+        size_bytes: Size in bytes of its files.
     """
 
     variant: str
@@ -104,12 +104,12 @@ def build_engines(
     Args:
         bundle: open.
         backend: only this one.
-        shapes: of inputs with open sizes; remembered for later loads. None keeps what was named
-            before, or takes the shapes of the test vectors.
-        options: of that one backend, by its own names; remembered too. An empty value takes back
-            what was named before.
+        shapes: Shapes of inputs with open sizes; remembered for later loads. None keeps what was
+            named before, or takes the shapes of the test vectors.
+        options: Options of that one backend, by its own names; remembered too. An empty value takes
+            back what was named before.
         check_only: only say what is current.
-        progress: told what is being done.
+        progress: Called with what is being done.
 
     Raises:
         NotAvailableError: no backend of the bundle builds engines here; says why for each.

@@ -59,7 +59,7 @@ class Key:
     Attributes:
         artifact: digest of the artifact's files and of the vectors it was measured with.
         backend: the backend's name.
-        version: of the engine.
+        version: Version of the engine.
         device: kind of unit.
         machine: ``Fingerprint.key``.
         options: load options in a canonical form.
@@ -80,10 +80,10 @@ class ProfileDB:
     be written the history lives in memory and ``notes`` says so.
 
     Args:
-        path: of the file; None takes the one in the cache folder.
+        path: Path of the file; None takes the one in the cache folder.
 
     Attributes:
-        path: of the file; None in memory.
+        path: Path of the file; None in memory.
         notes: what the user should know.
     """
 
@@ -232,7 +232,7 @@ class ProfileDB:
             _log.warning("%s", note)
 
     def _open(self, path: Path) -> sqlite3.Connection:
-        # SQLite would wait for ever at the other end of a pipe.
+        # SQLite would wait forever at the other end of a pipe.
         if path.exists() and not path.is_file():
             raise OSError("it is not a file")
         try:
@@ -348,7 +348,7 @@ def _parse(text: Any) -> Measured | None:
     known = {key: value for key, value in data.items() if value is not None}
     measured = decode(Measured, known, extra_keys=True)[0]
     figures = () if measured is None else [v for v in asdict(measured).values() if v != ""]
-    # A time below zero would win for ever.
+    # A time below zero would win forever.
     if any(isinstance(v, int | float) and not v >= 0 for v in figures):
         return None
     return measured

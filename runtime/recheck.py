@@ -22,7 +22,7 @@ def lost_channels(
     Args:
         expected: outputs of all vectors that are judged.
         actual: what came out here.
-        budget: of the variant's precision.
+        budget: Budget of the variant's precision.
     """
     found = []
     for name in expected[0] if expected else ():

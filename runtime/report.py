@@ -24,9 +24,9 @@ class SessionReport:
         bundle: where it was loaded from.
         model: the model's name.
         variant: id of the variant that runs.
-        precision: of the variant.
+        precision: Precision of the variant.
         backend: that runs it.
-        version: of the engine.
+        version: Version of the engine.
         device: kind of unit.
         threads: it was loaded with.
         policy: that ranked the candidates.
@@ -120,7 +120,7 @@ class VectorResult:
     """One bundled vector, run here.
 
     Attributes:
-        path: of the vector in the bundle.
+        path: Path of the vector in the bundle.
         origin: where its inputs come from.
         metrics: distance to the expected output, by output name.
         breaches: what left the budget; empty when nothing did.

@@ -107,7 +107,7 @@ class Call:
 
     Attributes:
         feeds: checked inputs.
-        future: of the outputs.
+        future: Future of the outputs.
         deadline: on the monotonic clock; a run that cannot be started before is not started.
         queued: when it came.
     """

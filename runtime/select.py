@@ -45,8 +45,8 @@ class Measured:
     """What a pair did on this machine.
 
     Attributes:
-        median_ms: of one run.
-        p95_ms: of one run.
+        median_ms: Median time in milliseconds of one run.
+        p95_ms: P95 in milliseconds of one run.
         cpu_ms: processor time of one run over all threads; stands for energy where the machine
             has no meter.
         per_second: runs a second with as many callers as CPUs.
@@ -72,7 +72,7 @@ class Candidate:
 
     Attributes:
         pair: what and where.
-        version: of the engine.
+        version: Version of the engine.
         reason: why it stands where it stands.
         measured: what is known of it; None before it was measured.
     """
@@ -173,7 +173,7 @@ def rank(
     """Order all that can run here; a function of its arguments alone.
 
     Args:
-        variants: of the bundle.
+        variants: Variants of the bundle.
         probes: by backend name.
         device: this machine.
         profile: its order of backends, used before anything was measured.

@@ -131,7 +131,7 @@ class Session(forks.Here):
     Attributes:
         inputs: what the model takes.
         outputs: what it gives.
-        life: of the engine, shared with what was bound.
+        life: Life of the engine, shared with what was bound.
     """
 
     def __init__(

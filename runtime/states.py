@@ -43,7 +43,7 @@ class Memory:
 
     Args:
         records: which output is which input of the next run.
-        inputs: of the model.
+        inputs: Inputs of the model.
         execute: checks its feeds, and runs the model with all inputs.
         executable: what runs it.
         check_finite: refuse NaN and infinity in inputs.
@@ -134,7 +134,7 @@ def zeros(spec: TensorSpec, others: Sequence[TensorSpec], feeds: Feeds) -> Array
     """Return a state's first value.
 
     Args:
-        spec: of the state.
+        spec: Specification of the state.
         others: inputs that are no states, whose arrays say how large its open axes are.
         feeds: these arrays.
 

@@ -41,7 +41,7 @@ class SessionStats:
         runs: calls that gave a result.
         failures: calls that raised, by the error's name.
         seconds: since counting began.
-        mean_ms: of a run; None before the first.
+        mean_ms: Mean time in milliseconds of a run; None before the first.
         min_ms: the fastest.
         p50_ms: the median.
         p95_ms: 95 of 100 were faster.
@@ -96,8 +96,8 @@ class Percentiles:
     """Times of something that was done many times, in milliseconds.
 
     Attributes:
-        count: of them.
-        mean: of all; exact.
+        count: Number of them.
+        mean: Mean of all; exact.
         min: the shortest; exact.
         p50: the median, right to 4.5 %, as are the other percentiles.
         p95: 95 of 100 were shorter.
@@ -187,7 +187,7 @@ class Recorder:
     """Counts runs and their times; threads may share it.
 
     Args:
-        labels: of the session, told with each run to OpenTelemetry.
+        labels: Labels of the session, told with each run to OpenTelemetry.
     """
 
     def __init__(self, labels: dict[str, str]) -> None:

@@ -45,7 +45,7 @@ def interleave(
 
     Args:
         calls: what to time.
-        runs: of each, at most.
+        runs: Runs of each, at most.
         seconds: for all of it, at most, once each had its first few runs.
         clock: gives seconds.
         progress: told the share that is done.

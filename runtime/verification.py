@@ -30,7 +30,7 @@ class Checked:
     Attributes:
         variant: its id.
         backend: the engine.
-        version: of the engine.
+        version: Version of the engine.
         device: kind of unit.
         passed: whether every vector stayed within the budget.
         problems: what did not, one line each.
@@ -97,11 +97,11 @@ def verify(
     Args:
         bundle: its path, or an open one, which stays open.
         backend: only this engine; None is every one here.
-        threads: of the engine; None leaves them to it.
+        threads: Threads of the engine; None leaves them to it.
         allow_fallback: operators that the device does not take may run on the CPU.
         time_limit_s: that an engine may take to load an artifact, and for a run: each has a process
             of its own, where the system has such, which is ended then.
-        progress: told what is being done and what share of it is done, 0..1.
+        progress: Called with what is being done and what share of it is done, 0..1.
         **opening: how the bundle is opened, as ``Bundle.open`` takes it.
 
     Raises:

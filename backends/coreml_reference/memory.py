@@ -28,8 +28,8 @@ class Memory:
 
     Attributes:
         name: in the package.
-        input: of the model; the next value comes in there.
-        output: of the model; the new value goes out there.
+        input: Input of the model; the next value comes in there.
+        output: Output of the model; the new value goes out there.
     """
 
     name: str

@@ -50,7 +50,8 @@ class Feature:
         name: as callers give it.
         kind: what Core ML passes.
         dtype: elements of an array; empty for other kinds.
-        shape: of an array as described, which may differ from the program's in axes of length 1.
+        shape: Shape of an array as described, which may differ from the program's in axes of length
+            1.
         image: order of an image's channels: ``RGB``, ``BGR``, ``L`` (8 bit) or ``F`` (float16).
         shapes: the only shapes an input may have; empty when they are not listed.
         ranges: least and most length of each axis, None for no limit; empty when it is fixed.

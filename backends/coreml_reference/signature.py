@@ -116,8 +116,8 @@ def ports(
         backend: for messages.
         kind: ``input`` or ``output``.
         wanted: the artifact's description; when empty the package's own is taken.
-        description: of the function.
-        metadata: of the package.
+        description: Description of the function.
+        metadata: Metadata of the package.
 
     Raises:
         LoadError: a tensor is missing or cannot be held in its feature.

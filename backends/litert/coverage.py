@@ -29,7 +29,7 @@ def coverage(interpreter: Any, unit: str = "XNNPACK") -> Coverage:
     """Look at an interpreter whose tensors are allocated.
 
     Args:
-        interpreter: of LiteRT.
+        interpreter: Interpreter of LiteRT.
         unit: name of the delegate, for the report.
     """
     own = [(op["op_name"], taken) for op, taken in _taken(interpreter)]

@@ -19,8 +19,8 @@ class Signatures:
     that one is run as a signature too.
 
     Args:
-        interpreter: of LiteRT.
-        key: of the main signature.
+        interpreter: Interpreter of LiteRT.
+        key: Key of the main signature.
     """
 
     def __init__(self, interpreter: Any, key: str) -> None:

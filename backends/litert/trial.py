@@ -32,10 +32,10 @@ class Opening:
 
     Attributes:
         path: the file.
-        threads: of the interpreter.
+        threads: Threads of the interpreter.
         xnnpack: apply the XNNPACK delegate, as LiteRT does by default.
         delegate: library of another delegate; empty for none.
-        options: of that delegate.
+        options: Options of that delegate.
     """
 
     path: str

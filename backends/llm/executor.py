@@ -28,12 +28,12 @@ class Sizes:
     """What an executor has room for.
 
     Attributes:
-        pages: of the cache.
-        max_tokens: of a step.
+        pages: Pages of the cache.
+        max_tokens: Most tokens of a step.
         max_sequences: rows of a table.
         context: tokens of a sequence; 0 for what the model was made for.
         cache: type of the cache; empty for the tape's first.
-        threads: of the team; 0 for as many as this process may keep busy.
+        threads: Threads of the team; 0 for as many as this process may keep busy.
     """
 
     pages: int
@@ -60,13 +60,13 @@ class _Laid:
     """A tape for the library, and where counts go.
 
     Attributes:
-        phases: of ``PHASE``.
+        phases: Phases of ``PHASE``.
         rows: places of phases over tokens; ``outputs`` likewise.
         each: items of every token, of ``rows``.
         filled: counts that were filled in last.
         products: places of products over tokens; ``out_products`` likewise.
         tiles: places of attention by tokens of a tile; tiles of one first.
-        out_items: of ``out_products``, where any row is wanted.
+        out_items: Output items of ``out_products``, where any row is wanted.
     """
 
     phases: Array
@@ -84,8 +84,8 @@ class NativeExecutor:
     """Runs a tape; see ``Executor`` for attributes and methods.
 
     Args:
-        config: of the model.
-        tape: of the model.
+        config: Configuration of the model.
+        tape: Tape of the model.
         weights: path of the packed weights.
         library: path of the kernels.
         sizes: what there is room for.

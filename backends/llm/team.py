@@ -39,9 +39,9 @@ class Team:
     """Threads that run tapes, the caller's own among them.
 
     Args:
-        path: of the library.
+        path: Path of the library.
         threads: how many.
-        phases: of a tape, at most.
+        phases: Phases of a tape, at most.
 
     Raises:
         LoadError: the library cannot be loaded.

@@ -84,7 +84,7 @@ _EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 """Left to itself ONNX Runtime 1.32 rounds the other operand of a product with 4-bit weights in
 blocks (``DequantizeLinear`` before ``MatMul``) to 8 bits, an error of half a percent."""
 
-# Values of onnx.TensorProto.DataType, which ONNX fixes for ever; needs no onnx here.
+# Values of onnx.TensorProto.DataType, which ONNX fixes forever; needs no onnx here.
 _BFLOAT16 = 16
 
 

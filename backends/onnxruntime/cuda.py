@@ -147,10 +147,10 @@ def run_there(
     """Run once; inputs on the device are read where they are, and results stay there.
 
     Args:
-        session: of a provider of the device.
-        settings: of the run.
+        session: Session of a provider of the device.
+        settings: Settings of the run.
         feeds: arrays and tensors.
-        names: of the outputs.
+        names: Names of the outputs.
 
     Raises:
         RunError: an output has an element type that no array holds.
@@ -199,7 +199,7 @@ def bind_host(bind: Callable[..., None], name: str, array: Array) -> None:
 
     Args:
         bind: the engine's method for an input or an output.
-        name: of the tensor.
+        name: Name of the tensor.
         array: C-contiguous.
     """
     element = _BFLOAT16 if array.dtype.name == "bfloat16" else array.dtype.type

@@ -105,7 +105,7 @@ def read(
     """Read a profile.
 
     Args:
-        events: of the profile.
+        events: Events of the profile.
         warm: first runs, which are left out.
         kept: runs behind them that count; None takes all.
 

@@ -24,7 +24,7 @@ class Plugin:
 
     Attributes:
         module: its name.
-        version: of the package; empty when unknown.
+        version: Version of the package; empty when unknown.
         providers: that it brings.
         devices: the engine's own objects, for ``SessionOptions.add_provider_for_devices``.
         problem: why it cannot be used here; empty when it can.

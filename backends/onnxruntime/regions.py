@@ -60,7 +60,7 @@ def register(settings: Any, graph: Path, device: DeviceKind, trial: bool, versio
         graph: the file that is going to be opened.
         device: the kind of unit that it is to run on.
         trial: run a library that was never run here in a process of its own first.
-        version: of the engine.
+        version: Version of the engine.
 
     Raises:
         LoadError: the library is missing, damaged, for another CPU, or refused.

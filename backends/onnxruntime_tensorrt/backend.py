@@ -62,9 +62,9 @@ class _Maker:
 
     Attributes:
         provider: its name.
-        version: of TensorRT, or of the plugin that has it inside.
-        prefix: of its options.
-        devices: of a plugin; empty for the provider of ONNX Runtime itself.
+        version: Version of TensorRT, or of the plugin that has it inside.
+        prefix: Prefix of its options.
+        devices: Devices of a plugin; empty for the provider of ONNX Runtime itself.
     """
 
     provider: str

@@ -36,7 +36,7 @@ def placement(core: Any, model: Any, device: str) -> Placement:
     """Ask which operators of a model a device takes.
 
     Args:
-        core: of the engine.
+        core: Core of the engine.
         model: read, not compiled.
         device: the engine's name of it; ``HETERO:GPU,CPU`` asks for the first of them.
     """
@@ -68,7 +68,7 @@ def profile(
     Args:
         plain: runs the same inputs without counters.
         counted: runs the request.
-        request: of the compiled model.
+        request: Request of the compiled model.
         model: the compiled model.
         runs: to time.
         past: runs that the request has behind it.

@@ -97,7 +97,7 @@ class Child:
         descriptors: further ones that it inherits.
         keep_errors: hold back what it writes to standard error; the last words are told when it
             dies.
-        emulator: of another CPU, whose Python runs it.
+        emulator: Emulator of another CPU, whose Python runs it.
 
     Raises:
         NotAvailableError: no process can be started here.
@@ -245,7 +245,7 @@ def _listen(stream: BufferedReader, words: deque[bytes]) -> None:
 
 
 def apart() -> bool:
-    """Whether what may go down, or not end, gets a process of its own."""
+    """Whether what may crash, or never end, gets a process of its own."""
     return SUPPORTED and not os.environ.get(IN_PROCESS)
 
 
@@ -339,7 +339,7 @@ def _exactly(
 def _environment(temporary: str, emulator: Emulator | None) -> Mapping[str, str]:
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     more = {} if emulator is None else emulator.environment
-    # An engine that goes down may leave its memory on a disk; the key is not in it.
+    # An engine that crashes may leave its memory on a disk; the key is not in it.
     own = {name: value for name, value in os.environ.items() if name != KEY_ENV}
     return {**own, "PYTHONPATH": path, "TMPDIR": temporary, **more}
 

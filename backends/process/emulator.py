@@ -45,7 +45,7 @@ class Emulator:
     Attributes:
         command: up to Python's own arguments.
         environment: variables beside this process's own.
-        version: of the emulator.
+        version: Version of the emulator.
     """
 
     command: tuple[str, ...]

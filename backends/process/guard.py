@@ -163,7 +163,7 @@ class Guarded:
         inner: what runs.
         opening: opens it again; knows who it is, for messages.
         outputs: what it has to give; empty checks nothing.
-        sizes: of outputs, where inputs decide them.
+        sizes: Sizes of outputs, where inputs decide them.
 
     Attributes:
         is_closed: whether ``close`` was called.

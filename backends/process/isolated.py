@@ -62,11 +62,11 @@ class IsolatedBackend:
 
     Args:
         backend: name in the registry; what it is there is what runs in the process.
-        run_s: a run that takes longer is stopped; None waits for ever.
+        run_s: a run that takes longer is stopped; None waits forever.
         load_s: likewise for loading.
         memory_mb: a process that holds more is ended between two runs, and another one started.
         reuse: keep the process of an artifact that is closed for the next one.
-        emulator: of another CPU, for which the processes are.
+        emulator: Emulator of another CPU, for which the processes are.
         note: why they are, for the notes of what is loaded.
     """
 
@@ -109,7 +109,7 @@ class IsolatedBackend:
             self._started = process
 
     def probe(self) -> Probe:
-        """Probe the engine in a process; one that goes down is a reason not to use it."""
+        """Probe the engine in a process; one that crashes is a reason not to use it."""
         try:
             self.start()
             process, self._started = self._started, None
@@ -141,7 +141,7 @@ class IsolatedBackend:
         Raises:
             NotAvailableError: as the backend, or no process can be started here.
             LoadError: as the backend.
-            CrashedError: the engine went down or took too long.
+            CrashedError: the engine crashed or took too long.
         """
         stage = f"load {artifact.path.name}"
 
@@ -164,7 +164,7 @@ class IsolatedBackend:
         """Say what operators cost, as the backend does in a process.
 
         Raises:
-            CrashedError: the engine went down.
+            CrashedError: the engine crashed.
             EdgeInferError: as the backend.
         """
         process = self._process()
@@ -381,7 +381,7 @@ class IsolatedExecutable:
 
         Raises:
             RunError: as the backend.
-            CrashedError: the engine went down; the next call starts it again.
+            CrashedError: the engine crashed; the next call starts it again.
             ClosedError: after ``close``.
         """
         with self._lock:

@@ -28,9 +28,9 @@ class Slot:
 
     Attributes:
         name: its name.
-        dtype: of the array.
-        shape: of the array.
-        offset: of its first byte.
+        dtype: Element type of the array.
+        shape: Shape of the array.
+        offset: Offset of its first byte.
         text: the array itself, where its elements are objects; they cannot be shared.
     """
 
@@ -74,7 +74,7 @@ class Memory:
     The descriptor is the owner's to close; the memory is gone when both ends and all views are.
 
     Args:
-        descriptor: of the other end's, or None to make one.
+        descriptor: Descriptor of the other end's, or None to make one.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:

@@ -60,8 +60,8 @@ class Sizes:
     """Holds answers to the sizes of their inputs.
 
     Args:
-        inputs: of the model.
-        outputs: of the model.
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
         examples: right answers, which are asked for only when a size is another: a name in a
             model may be wrong, and then its answers are right all the same.
     """

@@ -51,7 +51,7 @@ class Trials:
         A process that is here to be ended needs no trial.
 
         Args:
-            path: of the file.
+            path: Path of the file.
             how: the engine's version, and what of the request decides how the file is run.
             request: sent to the process.
 

@@ -82,9 +82,9 @@ class Plan:
         settings: a user's.
         strong: whether the graph's types are binding.
         allowed: builder flags for precisions, where they are not.
-        shapes: of inputs with open sizes.
+        shapes: Shapes of inputs with open sizes.
         tf32: whether single precision may be computed in TF32.
-        level: of optimisation; None for TensorRT's own.
+        level: Level of optimisation; None for TensorRT's own.
     """
 
     settings: Settings
@@ -114,9 +114,9 @@ def plan_of(trt: Any, precision: str, names: list[str], options: LoadOptions) ->
 
     Args:
         trt: the module.
-        precision: of the artifact, as in a manifest.
-        names: of inputs with open sizes, whose shapes are known.
-        options: of the load.
+        precision: Precision of the artifact, as in a manifest.
+        names: Names of inputs with open sizes, whose shapes are known.
+        options: Options of the load.
 
     Raises:
         LoadError: lists what cannot be.
@@ -198,10 +198,10 @@ def build(trt: Any, path: Path, plan: Plan, timing: bytes, progress: Progress | 
 
     Args:
         trt: the module.
-        path: of the ONNX file; its weights may lie beside it.
+        path: Path of the ONNX file; its weights may lie beside it.
         plan: how.
         timing: what earlier builds gave; empty for none.
-        progress: told what is being done.
+        progress: Called with what is being done.
 
     Raises:
         LoadError: TensorRT refuses the model or an option; says all that it said.

@@ -76,8 +76,8 @@ class Lane:
     Args:
         trt: the module.
         engine: to run.
-        ports: of the engine.
-        transfers: of the device.
+        ports: Ports of the engine.
+        transfers: Transfers of the device.
     """
 
     def __init__(

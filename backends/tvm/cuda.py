@@ -24,7 +24,7 @@ class Recorded:
     Calls of several threads follow one another.
 
     Args:
-        function: of the library.
+        function: Function of the library.
         about: what it takes.
         weights: constants of the model.
     """

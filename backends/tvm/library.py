@@ -61,14 +61,14 @@ class Library:
         kind: ``direct`` is one function over fixed shapes, ``vm`` a program of TVM's machine,
             ``regions`` are operators for ONNX Runtime, ``functions`` stand around a model, ``llm``
             are the steps of a language model.
-        arch: of the CPU, read from the library itself.
+        arch: Architecture of the CPU, read from the library itself.
         system: ``linux`` or ``macos``, likewise.
         machine: the instruction set the code was made for.
         features: what the CPU must have, as Linux names it.
         device: ``cpu`` or ``gpu``.
         parallel: whether any of it runs on several threads.
-        inputs: of the model.
-        outputs: of the model.
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
         weights: constants that the function takes behind the inputs.
         tvm: version that made it.
         memory: element types and numbers of what the function takes behind the weights, for

@@ -85,7 +85,7 @@ class Functions:
     """A library of functions.
 
     Args:
-        path: of the file.
+        path: Path of the file.
 
     Raises:
         LoadError: it is no such library, or for another CPU.

@@ -58,7 +58,7 @@ class Integers:
         low: no value is below.
         high: no value is above.
         group: neighbours along a row that share a scale.
-        scales: of the groups.
+        scales: Scales of the groups.
         offsets: likewise; None for none.
     """
 
@@ -91,7 +91,7 @@ class Kind:
 
     Attributes:
         block: weights that are stored together.
-        size_bytes: of a block.
+        size_bytes: Size in bytes of a block.
         decode: blocks (rows, blocks, bytes) to integers; None for floats.
     """
 
@@ -202,7 +202,7 @@ def _planes(part: Array, bits: int, run: int) -> Array:
 
     Args:
         part: (..., bytes).
-        bits: of a number.
+        bits: Number of bits of a number.
         run: bytes that belong together.
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]

@@ -38,7 +38,7 @@ def library(kernels: Sequence[Kernel], machine: Machine, path: Path) -> tuple[Si
     Args:
         kernels: that it has.
         machine: that they are for.
-        path: of the library.
+        path: Path of the library.
 
     Returns:
         Arguments of each kernel, and how many of them had to be compiled.

@@ -65,7 +65,7 @@ def rounded_layers(
     Args:
         oracle: the model in float32.
         sequences: tokens of calibration text.
-        bits: of a weight.
+        bits: Number of bits of a weight.
         block: neighbours that share a scale.
     """
     made: dict[str, Integers] = {}
@@ -86,7 +86,7 @@ def rounded(weights: Array, upper: Array, bits: int, block: int) -> Integers:
     Args:
         weights: (rows, columns) float32.
         upper: (columns, columns) of ``inverse_root``.
-        bits: of a weight.
+        bits: Number of bits of a weight.
         block: neighbours that share a scale, a multiple of 32.
     """
     rows, columns = weights.shape

@@ -32,7 +32,7 @@ class Quality:
         kl: mean divergence of the next token's distribution from the right one, in nats.
         top1: share of tokens with the same likeliest next one.
         sure: likewise, of those where the right one leads by a logit.
-        perplexity: of the text.
+        perplexity: Perplexity of the text.
         expected: perplexity of the text by the model in float32.
     """
 

@@ -32,9 +32,9 @@ class Matrix:
 
     Attributes:
         name: its arrays' names begin so.
-        form: of its weights.
+        form: Form of its weights.
         rows: as they were.
-        columns: of it.
+        columns: Columns of it.
         padded: rows with those that fill the last run up.
         arrays: by the names that kernels have for them.
     """
@@ -57,7 +57,7 @@ class Packer:
 
     Args:
         file: that it writes.
-        dot: of the processor.
+        dot: Product of the processor.
     """
 
     def __init__(self, file: IO[bytes], dot: Dot) -> None:

@@ -90,13 +90,13 @@ def export(
         path: a GGUF file or a Hugging Face folder.
         output: the bundle; default ``<name>.edge``.
         targets: names of device profiles.
-        precision: of the weights, one of ``PRECISIONS``.
+        precision: Precision of the weights, one of ``PRECISIONS``.
         block: weights that share a scale, of ``w4`` and ``w8``.
-        name: of the bundle; default the file's.
+        name: Name of the bundle; default the file's.
         calibration: a file of text by which ``w4`` and ``w8`` are rounded.
-        unverified: write artifacts that nothing here can run; the bundle says so for ever.
+        unverified: write artifacts that nothing here can run; the bundle says so forever.
         overwrite: replace an existing bundle.
-        progress: told what is being done.
+        progress: Called with what is being done.
 
     Raises:
         SourceError: the model cannot be read.
@@ -302,7 +302,7 @@ class _Job:
         lines = (*lines, str(quality or skipped), *self._choose_caches(folder, found))
         result = self._verified(id, precision, folder, lines)
         if result.verdict == NOT_RUN and not unverified:
-            hint = "--unverified writes it all the same and marks it for ever as not verified"
+            hint = "--unverified writes it all the same and marks it forever as not verified"
             raise VerifyError(f"{id}: {result.failure()}; {hint}", self.report.to_json())
         if not result.passed and result.verdict != NOT_RUN:
             raise VerifyError(f"{id}: {result.failure()}", self.report.to_json())

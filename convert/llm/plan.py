@@ -48,8 +48,8 @@ class Plan:
 
     Attributes:
         machine: that it is for.
-        config: of the model.
-        packer: of its weights.
+        config: Configuration of the model.
+        packer: Packer of its weights.
         reading: how products read weights.
         caches: types of caches that there is to be code for.
         kernels: by name.
@@ -132,7 +132,7 @@ class Plan:
             source: array that holds the tokens.
             target: array that takes the result.
             epilogue: what becomes of it.
-            norm: of the tokens before; empty for none.
+            norm: Norm of the tokens before; empty for none.
             width_of_target: elements of a row of the result.
             bias: name of one; empty for none.
             domain: what is multiplied.
@@ -191,10 +191,10 @@ def plan(
     """Lay a decoder out as a tape; its weights are packed on the way.
 
     Args:
-        config: of the decoder.
+        config: Configuration of the decoder.
         tensors: its weights.
         machine: that the tape is for.
-        packer: of the weights.
+        packer: Packer of the weights.
         reading: how products read weights; None for the machine's.
         caches: types of caches that there is to be code for, the usual one first; 4 bits where
             heads are multiples of 32.

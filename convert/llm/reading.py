@@ -25,8 +25,8 @@ class Reading:
 
     Attributes:
         widths: tokens that kernels take at once.
-        streams: of each width.
-        ahead: of each width, in bytes.
+        streams: Streams of each width.
+        ahead: Ahead of each width, in bytes.
     """
 
     widths: tuple[int, ...]
@@ -77,7 +77,7 @@ def fastest(usual: Reading, key: str, write: Callable[[Reading], Path]) -> Readi
 
     Args:
         usual: what the table says.
-        key: of the kernels.
+        key: Key of the kernels.
         write: writes a model's files for a choice into a folder of its own.
     """
     known = f"{read_cpu(Path('/'), '').name} {key} {CHOICES} {asdict(usual)}"

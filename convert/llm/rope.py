@@ -31,7 +31,7 @@ def rope(base: float, dims: int, scaling: Mapping[str, Any] | None, context: int
     """Return a rope.
 
     Args:
-        base: of the frequencies.
+        base: Base of the frequencies.
         dims: elements of a head that are turned.
         scaling: as ``rope_scaling`` of a config.json; None for none.
         context: ``max_position_embeddings``.

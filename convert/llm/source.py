@@ -56,7 +56,7 @@ class LlmSource:
     """A language model in its file.
 
     Attributes:
-        path: of the file or folder.
+        path: Path of the file or folder.
         format: ``gguf`` or ``hf``.
         config: what it consists of.
         tensors: its weights by the names of ``edgeinfer.llm.config``.

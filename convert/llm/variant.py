@@ -30,7 +30,7 @@ def write(
     """Write description, weights, code and tape.
 
     Args:
-        description: of the model.
+        description: Description of the model.
         tensors: its weights.
         machine: that the files are for.
         folder: that takes them.

@@ -83,7 +83,7 @@ def with_definitions(source: ir.Model, lower: Callable[[ir.Model], T], notes: No
     Args:
         source: the model.
         lower: what may refuse nodes.
-        notes: of what took a definition.
+        notes: Notes of what took a definition.
 
     Raises:
         UnsupportedError: with what is refused in the end; of a definition that is refused too, with

@@ -22,9 +22,9 @@ class Transform:
 
     Attributes:
         weights: (results * their parts, size * parts of the signal).
-        axis: of the transform.
-        order: of the axes before the product: the others, the transform's, the parts.
-        parts: of a result: 1 or 2.
+        axis: Axis of the transform.
+        order: Order of the axes before the product: the others, the transform's, the parts.
+        parts: Parts of a result: 1 or 2.
     """
 
     weights: Array

@@ -38,8 +38,8 @@ class Kind:
     """A type of two bytes.
 
     Attributes:
-        name: of the precision.
-        dtype: of values.
+        name: Name of the precision.
+        dtype: Element type of values.
         largest: finite number.
         smallest: normal number.
         masked: what "minus infinity" of a mask becomes.

@@ -51,7 +51,7 @@ def floats(name: str, x: str, scale: str, zero: str = "", shape: str = "") -> st
         name: free for this value, and as the start of others.
         x: integers.
         scale: float.
-        zero: of the type of ``x``; empty for none.
+        zero: Zero of the type of ``x``; empty for none.
         shape: what scale and zero are reshaped to, as integers between commas.
     """
     lines = [f"{name}_f = Cast<to=1>({x})"]
@@ -132,7 +132,8 @@ def mask(node: ir.Node, index: int, keys: int | None) -> str | None:
 
     Args:
         node: an attention of ONNX Runtime's.
-        index: of its mask: (batch, keys), (batch, queries, keys) or the number of keys (batch).
+        index: Index of its mask: (batch, keys), (batch, queries, keys) or the number of keys
+            (batch).
         keys: how many there are.
     """
     shape = _shape(node.inputs[index])

@@ -64,7 +64,7 @@ class Spans:
 
     Attributes:
         inputs: bounds of the model's inputs, by name; of others the type's limits count.
-        elements: of an axis whose size is open; None where no sum over one has an end.
+        elements: Elements of an axis whose size is open; None where no sum over one has an end.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ def libraries(
 
     Args:
         profiles: the targets.
-        records: of the inputs; pictures and spectrograms have code.
+        records: Records of the inputs; pictures and spectrograms have code.
 
     Returns:
         Files by their names in the bundle, and what the user is to know.

@@ -34,7 +34,7 @@ def build(
     Args:
         machine: the instruction set.
         driver: the compiler driver that links.
-        path: of the library.
+        path: Path of the library.
         pairs: see ``resize.functions``; None for what the instruction set has.
         pictures: it has the functions for pictures and boxes.
         spectrograms: records that it has a function for each of.

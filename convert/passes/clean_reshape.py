@@ -56,7 +56,7 @@ def _of_one(node: ir.Node) -> int:
     axes = input_at(node, 1)
     places = range(len(x.shape)) if axes is None else ints(axes)
     if not places:
-        # None at all, or those that only a run knows.
+        # None at all, or those known only at run time.
         return 0
     if axes is None and attr(node, "noop_with_empty_axes", 0):
         return 0

@@ -63,7 +63,7 @@ def drop_unused_imports(model: ir.Model, opset: int) -> None:
 
     Args:
         model: changed in place.
-        opset: of the default domain, for a model that imports none.
+        opset: Opset of the default domain, for a model that imports none.
     """
     used = {n.domain for g in model.graphs() for n in g}
     for domain in list(model.opset_imports):

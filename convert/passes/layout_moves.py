@@ -86,7 +86,7 @@ def inverse(perm: Perm) -> Perm:
 
 
 UNKNOWN_SIZE = 32
-"""Elements an axis is taken to have where only a run knows."""
+"""Elements an axis is taken to have where it is known only at run time."""
 
 PER_TRANSPOSE = 2048
 """What a transpose costs beyond its elements, in elements."""

@@ -79,7 +79,7 @@ class _Work:
         replace_node(node, made, [made[-1].outputs[0]])
 
     def _read_parts(self, node: ir.Node) -> bool:
-        """Read equal parts from their tensor, where only a run knows how many or which."""
+        """Read equal parts from their tensor, where their number or index is dynamic."""
         split = node.inputs[0].producer() if node.inputs[0] is not None else None
         if split is None or not is_op(split, "SplitToSequence"):
             return False

@@ -32,7 +32,7 @@ class ShareInitializers(ir.passes.InPlacePass):
     """
 
     def __init__(self, least: int = 0, apart: AbstractSet[str] = frozenset()) -> None:
-        """Take note of what is looked at.
+        """Record what is looked at.
 
         Args:
             least: elements of a constant.

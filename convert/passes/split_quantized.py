@@ -42,7 +42,7 @@ class SplitQuantized(ir.passes.InPlacePass):
     """
 
     def __init__(self, only: AbstractSet[str] = frozenset()) -> None:
-        """Take note of the operators to split; without any, of all that are known."""
+        """Store the operators to split; without any, all that are known."""
         super().__init__()
         self._only = only
 
@@ -246,8 +246,8 @@ def _added_up(
         node: whose result the last node gives.
         build: takes the nodes.
         operands: with the axis of the sums.
-        sizes: of the axis, and of a part.
-        product: of floats.
+        sizes: Sizes of the axis, and of a part.
+        product: Product of floats.
     """
     total: ir.Value | None = None
     depth, each = sizes

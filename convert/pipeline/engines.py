@@ -39,7 +39,7 @@ class Place:
 
     Attributes:
         device: kind of unit.
-        emulator: of the CPU it is for, where that is not this one.
+        emulator: Emulator of the CPU it is for, where that is not this one.
         missing: why it cannot be run here; empty if it can.
     """
 

@@ -59,9 +59,9 @@ class Written:
 
     Attributes:
         job: what was asked for.
-        name: of its folder among the variants.
+        name: Name of its folder among the variants.
         lowered: its files and what the lowering says of them.
-        checks: of its numbers, beyond those of its engines.
+        checks: Checks of its numbers, beyond those of its engines.
         plain: the float model for the same engine, outside of the variants' folders, where this
             machine can tell whether integers are faster; whoever has measured removes it.
     """
@@ -89,7 +89,7 @@ class Stages:
     """How far a conversion is.
 
     Attributes:
-        number: of the stage that runs, from 1.
+        number: Number of the stage that runs, from 1.
         total: how many there will be; 0 where nobody counts.
     """
 

@@ -23,7 +23,7 @@ class Job:
     """One artifact to write.
 
     Attributes:
-        format: of the artifact.
+        format: Format of the artifact.
         profiles: the targets that share it; the first one leads, the others want the very same.
         spare: it is written beside what was asked for; a fault of it is told and it is left out.
     """

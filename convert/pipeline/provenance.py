@@ -107,7 +107,7 @@ def sbom(
     """Return a bundle's bill of materials in CycloneDX; the same bundle gives the same.
 
     Args:
-        name: of the bundle.
+        name: Name of the bundle.
         source: the model that it was made from.
         tools: that made it, with versions.
         variants: artifacts.

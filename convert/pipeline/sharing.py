@@ -68,8 +68,8 @@ class _Holder:
     """A file with weights.
 
     Attributes:
-        title: of its artifact, for the report.
-        path: of the file.
+        title: Title of its artifact, for the report.
+        path: Path of the file.
         spans: offset and length of each constant, by its digest.
     """
 

@@ -99,7 +99,7 @@ def _verified(
     Targets that a result says the same of have the same one.
     """
     if report.expected is None:
-        raise VerifyError("the oracles were not asked")
+        raise VerifyError("internal error: there are no expected outputs")
     job, lowered = written.job, written.lowered
     artifact = Artifact(
         job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
@@ -250,7 +250,7 @@ def _explained(
     """Find the first node that goes wrong, save the smallest sub-model that shows it, say so."""
     failed = next((e for e in result.engines if not e.passed and not e.skipped), None)
     if failed is None:
-        hint = f"; {UNVERIFIED} writes it all the same and marks it for ever as not verified"
+        hint = f"; {UNVERIFIED} writes it all the same and marks it forever as not verified"
         return VerifyError(f"{result.id}: {result.failure()}{hint}", report.to_json())
     worst = next((o.vector for o in failed.outputs if o.vector is not None), 0)
     folder = output.with_name(f"{output.name}.failing")

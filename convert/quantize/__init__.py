@@ -1,1 +1,1 @@
-"""Fewer bits: one set of scales for every target, written into the graph, and proof it holds."""
+"""Quantization: one set of scales for every target, written into the graph and verified."""

@@ -95,7 +95,7 @@ class Quantizer:
         seen: what was observed.
         rounding: weights that are not rounded to the nearest, by what they are rounded to.
         notes: lines for the report.
-        lengths: of the vectors that are normalised, by name of the normalisation.
+        lengths: Lengths of the vectors that are normalised, by name of the normalisation.
     """
 
     model: ir.Model
@@ -123,12 +123,12 @@ class Quantizer:
 
         Args:
             data: calibration samples.
-            limits: of every target the graph is written for.
-            inputs: of the model.
+            limits: Limits of every target the graph is written for.
+            inputs: Inputs of the model.
             preprocessing: how a picture or a recording becomes an input.
             vectors: real inputs that the result will be judged on.
-            findings: of others about the data.
-            progress: told what is being done.
+            findings: Findings of others about the data.
+            progress: Called with what is being done.
 
         Raises:
             UsageError: the data is bad and not forced, or holds NaN.
@@ -319,7 +319,7 @@ class Quantizer:
         """Write the graph for one target.
 
         Args:
-            limits: of the target.
+            limits: Limits of the target.
             model: a part of the float graph to write instead of all of it.
             kept: names of units that stay float.
             form: what weighted ones among them become instead, see ``fallback.FORMS``.

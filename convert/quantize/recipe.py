@@ -152,7 +152,7 @@ def spelled_out(name: str, able: Callable[[Recipe], bool] = lambda _: True) -> s
     """Return the full name of a precision.
 
     Args:
-        name: of a recipe, or an alias.
+        name: Name of a recipe, or an alias.
         able: whether every target can do a recipe; where none of an alias's is possible, the first
             one's name is returned, for the error to name.
 

@@ -29,7 +29,7 @@ class LayerError:
     """One unit in the written graph, beside the float graph.
 
     Attributes:
-        name: of the unit.
+        name: Name of the unit.
         op: its operator.
         kept: whether it stays float.
         sqnr_db: signal to error of its result before rounding, errors of earlier layers included;

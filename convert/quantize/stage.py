@@ -38,7 +38,7 @@ class Stage:
     """Quantizes the graph of one conversion, for each of its jobs."""
 
     def __init__(self, request: Request) -> None:
-        """Take note; nothing is read yet."""
+        """Store the arguments; nothing is read yet."""
         self._request = request
         self.recipe: Recipe = recipe(request.precision)
         self._quantizer: Quantizer | None = None
@@ -113,7 +113,7 @@ class Stage:
             normal: the float graph.
             report: has the vectors; told what was done.
             jobs: what will be written.
-            progress: told what is being done.
+            progress: Called with what is being done.
             source: as it was read, with what training left in it; the data is held against that.
 
         Raises:

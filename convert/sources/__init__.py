@@ -34,7 +34,7 @@ class Source:
             None where the graph says it.
         preprocessing: how pictures and recordings become inputs, as the file says it.
         labels: class names, likewise.
-        layouts: of inputs and outputs whose channels were moved, e.g. ``NHWC``.
+        layouts: Layouts of inputs and outputs whose channels were moved, e.g. ``NHWC``.
     """
 
     model: ir.Model

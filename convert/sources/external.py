@@ -20,7 +20,7 @@ def attach(model: ir.Model, folder: Path, name: str) -> list[Path]:
     Args:
         model: as deserialised; modified.
         folder: where the model file is; its weights must be in it or below it.
-        name: of the model, for messages.
+        name: Name of the model, for messages.
 
     Returns:
         The files used, sorted.

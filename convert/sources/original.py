@@ -22,8 +22,8 @@ class Original:
         signature: key of its signature; None where it has none, and for graph 0 only.
         inputs: names as they were read, and the numbers of their tensors in the file.
         outputs: likewise.
-        moved: of inputs and outputs whose layout was changed after reading, the order of axes that
-            turns the new one into the file's.
+        moved: Moved of inputs and outputs whose layout was changed after reading, the order of axes
+            that turns the new one into the file's.
         hybrid: float operators with integer weights are in it, whose kernels round their data.
         custom: operators in it that LiteRT cannot judge, by name; sorted.
     """

@@ -28,7 +28,7 @@ def take_pixels(
 
     Args:
         model: as read.
-        names: of the inputs.
+        names: Names of the inputs.
         records: how a picture becomes each of them.
 
     Raises:

@@ -25,7 +25,7 @@ def repair(model: ir.Model, notes: Notes, name: str) -> None:
     Args:
         model: as deserialised.
         notes: gets one line for each kind of repair.
-        name: of the model, for messages.
+        name: Name of the model, for messages.
 
     Raises:
         SourceError: the graph cannot run at all: a cycle, or a tensor that nothing makes.

@@ -27,7 +27,7 @@ def compare_export(model: ir.Model, cases: list[tuple[Mapping[str, Any], Any]], 
         model: the export.
         cases: inputs by name, and what PyTorch made of them. The first has the user's own sizes,
             the others differ in the dynamic ones.
-        name: of the model, for messages.
+        name: Name of the model, for messages.
 
     Returns:
         The largest absolute difference.

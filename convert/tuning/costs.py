@@ -38,7 +38,7 @@ class Costs:
 
     Attributes:
         engine: its name.
-        whole_us: of a run of the model.
+        whole_us: Microseconds of a run of the model.
         steps: names that a step of it may have, and its microseconds.
     """
 

@@ -57,8 +57,8 @@ class Whole:
     Attributes:
         before: with the converter's own kernels.
         tuned: with those that were tuned.
-        engines: of the libraries on this machine, by name.
-        spread: of ``tuned``, half the distance of the quartiles over the median.
+        engines: Engines of the libraries on this machine, by name.
+        spread: Spread of ``tuned``, half the distance of the quartiles over the median.
         sure: how many times as fast as before three rounds in four at least were.
         rounds: that were measured.
     """
@@ -88,7 +88,7 @@ class Tuned:
     Attributes:
         where: the device.
         database: the file with every measurement.
-        outcomes: of each kernel, the one that takes most time first.
+        outcomes: Outcomes of each kernel, the one that takes most time first.
         engine: that runs the model fastest on this device, by whose operators the hot kernels are
             found; empty if none was asked, or none runs it.
         others: steps of that engine that take a large part and are no kernel of the table: the
@@ -124,7 +124,7 @@ class Order:
         minutes: for all of it, apart from writing the bundle.
         trials: orders of one kernel at most.
         tasks: kernels at most.
-        threads: of parallel loops.
+        threads: Threads of parallel loops.
         workers: processes that measure at once.
         device: ``host:port`` of a TVM RPC server, ``host:port/key`` of a tracker, or
             ``ssh://[user@]host[:port][/python]``, where one is started.
@@ -132,7 +132,7 @@ class Order:
         input_shapes: sizes to fix.
         output: the bundle to write.
         overwrite: replace an existing one.
-        seed: of the search.
+        seed: Seed of the search.
         trust: options of opening a bundle, such as keys that must have signed it.
     """
 

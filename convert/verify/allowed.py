@@ -37,7 +37,7 @@ class Allowed:
     """What one input may hold in a made-up vector.
 
     Attributes:
-        span: of each element, or of all.
+        span: Span of each element, or of all.
         source: who says so.
     """
 
@@ -55,11 +55,11 @@ class Ranges:
         kinds: Mapping[str, Kind],
         declared: Declared | None = None,
     ) -> None:
-        """Take note of what is said.
+        """Store what is declared.
 
         Args:
             model: the source as read.
-            inputs: of the model.
+            inputs: Inputs of the model.
             kinds: what they are, by name.
             declared: by the user.
         """
@@ -73,7 +73,7 @@ class Ranges:
         self.notes: list[str] = []
 
     def see(self, data: Sequence[Feeds]) -> None:
-        """Take note of real inputs: made-up ones lie where these do."""
+        """Record real inputs: made-up ones lie where these do."""
         found = {s.name: _seen(data, s.name) for s in self._inputs}
         self._seen = {name: ends for name, ends in found.items() if ends is not None}
         self._known.clear()

@@ -18,8 +18,8 @@ class Vector:
         feeds: by input name, all inputs.
         origin: ``user:<file>``, ``calibration:<file>`` or ``synthetic:<what>``.
         edge: an extreme no recipe below fp32 promises to survive; judged at fp32 only.
-        reach: of a magnitude that nobody ruled out; in half precision what comes out has to be
-            finite where it should be, and how near it is is not judged.
+        reach: Range of a magnitude that nobody ruled out; in half precision what comes out has to
+            be finite where it should be, and how near it is is not judged.
         tiny: so small that its outputs are held to their own scale, not to other vectors'.
         given: outputs that the user says are right, by name.
         note: for the report; empty when there is nothing to say.

@@ -47,7 +47,7 @@ def undecided(answer: dict[str, Array], draws: Sequence[dict[str, Array]]) -> di
     """Return for each output which elements rounding alone moves; outputs without any are left out.
 
     Args:
-        answer: of the oracle.
+        answer: Answer of the oracle.
         draws: its answers to inputs that hardly differ.
     """
     found = {}

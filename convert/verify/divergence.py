@@ -45,7 +45,7 @@ def first_divergence(right: Path, other: Path, feeds: Feeds, budget: Budget) -> 
         right: the model that is taken to be right.
         other: the model that is judged.
         feeds: inputs, by their names or in their order.
-        budget: of each value.
+        budget: Budget of each value.
 
     Raises:
         SourceError: a model cannot be read.

@@ -142,12 +142,12 @@ class VariantResult:
         precision: as read back.
         budget: the plain one.
         engines: each of them on each unit that it was asked for on.
-        size_bytes: of all its files.
+        size_bytes: Size in bytes of all its files.
         ops: operator counts.
-        notes: of lowering and gate.
+        notes: Notes of lowering and gate.
         is_of_target: whether this machine is one of the target's kind, so that times taken here say
             something of it.
-        level: of trust that it needs where it was not made: ``data`` or ``native``.
+        level: Level of trust that it needs where it was not made: ``data`` or ``native``.
     """
 
     id: str
@@ -262,10 +262,11 @@ def verify_variant(
         expected: the oracles' answers to them.
         precision: as read back; picks the default budget.
         budget: instead of the default one.
-        size_bytes: of all its files; the sum over the artifact's folder when not given.
+        size_bytes: Size in bytes of all its files; the sum over the artifact's folder when not
+            given.
         ops: operator counts, for the report.
-        notes: of the lowering, for the report.
-        constraints: of the variant; vectors with values that it refuses are not judged.
+        notes: Notes of the lowering, for the report.
+        constraints: Constraints of the variant; vectors with values that it refuses are not judged.
         device: kind of unit that runs it.
         timed: False where times say nothing and runs take long: every vector is run once, one of
             them twice and on one thread, and nothing is timed.

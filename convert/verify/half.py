@@ -50,7 +50,7 @@ def ask_in_half(
         budget: what may be lost.
         everywhere: compute float32 in this type too, ``float16`` or ``bfloat16``, as a device does
             that has nothing else.
-        seconds: of CPU time.
+        seconds: Duration in seconds of CPU time.
         kind: the precision's name, where the graph has it in its own types.
         usual: the oracles' answers to more vectors, where these are some of them.
     """

@@ -30,8 +30,8 @@ def doubts(result: VariantResult, source_bytes: int, slower: float | None = None
     """Yield lines about a variant of integers that passed and may not be what was hoped for.
 
     Args:
-        result: of the gate.
-        source_bytes: of the float model's weights.
+        result: Result of the gate.
+        source_bytes: Size in bytes of the float model's weights.
         slower: time of a run here, of the float model's; None where nothing was measured.
     """
     if not result.passed:
@@ -66,7 +66,7 @@ def outweighed(variants: int, vectors: int, source_bytes: int) -> str:
     Args:
         variants: bytes of all artifacts.
         vectors: bytes of the test vectors beside them.
-        source_bytes: of the float model's weights.
+        source_bytes: Size in bytes of the float model's weights.
     """
     if variants >= source_bytes or variants + vectors < source_bytes:
         return ""

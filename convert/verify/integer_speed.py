@@ -24,9 +24,9 @@ def times_slower(
 
     Args:
         backends: that run both; the first one that is here and keeps time is asked.
-        artifact: of integers.
+        artifact: Artifact of integers.
         plain: the float model for the same engine.
-        feeds: of each run.
+        feeds: Feeds of each run.
     """
     engine = next(
         (b for b in backends if b.probe().available and b.capabilities().keeps_time), None

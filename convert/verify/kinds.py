@@ -38,10 +38,10 @@ class Kind:
     """What an input is.
 
     Attributes:
-        name: of the kind.
+        name: Name of the kind.
         vocab: ids lie below this, where the user's record says so.
-        channel_axis: of an ``image``; None elsewhere.
-        time_axis: of ``audio``; None elsewhere.
+        channel_axis: Channel axis of an ``image``; None elsewhere.
+        time_axis: Time axis of ``audio``; None elsewhere.
         record: how the user says it is prepared; None when nothing was said.
     """
 

@@ -23,7 +23,7 @@ def rungs(feeds: Feeds, ranges: Mapping[str, InputRange]) -> list[dict[str, Arra
 
     Args:
         feeds: the ordinary one.
-        ranges: of float inputs; what somebody said keeps its magnitude.
+        ranges: Ranges of float inputs; what somebody said keeps its magnitude.
 
     Returns:
         One for each step of the ladder; none where every range was said.

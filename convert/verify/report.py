@@ -41,8 +41,8 @@ class Report:
     Attributes:
         name: the model's.
         source: where it came from.
-        inputs: of the source model.
-        outputs: of the source model.
+        inputs: Inputs of the source model.
+        outputs: Outputs of the source model.
         source_bytes: its size.
         changes: what was changed, by stage, in order.
         ops_before: operator counts as read.
@@ -58,7 +58,7 @@ class Report:
         machine: that made it, and whose times those in it are.
         command: line that asks for the same conversion; empty where none is known.
         targets: ids of the variants that each target has; targets that share one name the same.
-        language: of a language model, by variant, how near it is on text; JSON-ready.
+        language: Language of a language model, by variant, how near it is on text; JSON-ready.
     """
 
     name: str

@@ -28,7 +28,7 @@ def check_room(model: ir.Model, root: Path = Path("/")) -> None:
 
     Args:
         model: whose shapes were inferred.
-        root: of the file system that tells what memory is free.
+        root: Root of the file system that tells what memory is free.
 
     Raises:
         SourceError: names the largest value.

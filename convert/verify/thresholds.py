@@ -25,7 +25,8 @@ def at_thresholds(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dic
 
     Args:
         model: as read.
-        shapes: of all inputs; the first size is what it is there, or larger where it is open.
+        shapes: Shapes of all inputs; the first size is what it is there, or larger where it is
+            open.
     """
     found = {}
     for value in model.graph.inputs:

@@ -404,7 +404,7 @@ class _Maker:
         Args:
             feeds: the inputs.
             outputs: what they give.
-            least: of what is smaller, the step is as large as of this.
+            least: Minimum of what is smaller, the step is as large as of this.
         """
         rng = np.random.default_rng(0)
 

@@ -63,10 +63,10 @@ def verdict_on(verdict: str, *, stands_in: bool, is_of_target: bool, arch: str) 
     """Say a verdict with what ran the artifact, where that is not what it is meant for.
 
     Args:
-        verdict: of an engine.
+        verdict: Verdict of an engine.
         stands_in: whether another unit ran it than the one it is meant for.
         is_of_target: whether this machine is of the target's kind.
-        arch: of this machine.
+        arch: Architecture of this machine.
     """
     if verdict == "not run":
         return verdict

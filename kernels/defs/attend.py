@@ -32,13 +32,13 @@ class Short:
 
     Attributes:
         batch: sequences.
-        heads: of keys and values.
+        heads: Heads of keys and values.
         group: heads of queries that share one of them.
         tokens: new ones of a sequence, the last that there are.
         places: for tokens in the keys and values.
-        size: of a head in queries and keys, a multiple of 16.
-        width: of a head in values, likewise.
-        scale: of the products.
+        size: Size of a head in queries and keys, a multiple of 16.
+        width: Width of a head in values, likewise.
+        scale: Scale of the products.
         causal: each token sees itself and those before it.
         counted: tokens of each sequence come with a call; otherwise every place holds one, and new
             tokens are the first.

@@ -36,7 +36,7 @@ class Cache:
 
     Attributes:
         pages: that there are.
-        heads: of keys and values.
+        heads: Heads of keys and values.
         size: elements of a head; a multiple of 16, of 32 with 4 bits.
         kind: ``float16``, ``uint8`` or ``uint4``.
     """
@@ -110,8 +110,8 @@ class Attention:
     Attributes:
         cache: that it reads.
         tokens: new ones at the end of the context, whose keys and values the cache has already.
-        heads: of the queries, a multiple of the cache's.
-        scale: of the products; one over the square root of the head's size unless given.
+        heads: Heads of the queries, a multiple of the cache's.
+        scale: Scale of the products; one over the square root of the head's size unless given.
         window: each token sees so many, itself included; 0 for all before it.
         table: pages that a context may have.
     """

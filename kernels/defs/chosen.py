@@ -1,6 +1,7 @@
-"""What data chooses: places that hold something, and boxes that are no other's.
+"""What data chooses: indices that hold something, and boxes that are no other's.
 
-How much there is only a run knows: a kernel has memory for as much as there can be, and counts.
+How much there is is known only at run time: a kernel has memory for as much as there can be, and
+counts.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ def best(rows: int, size: int, count: int, dtype: str, *, largest: bool) -> tirx
     worst on top, so that most elements of a long row are looked at once.
 
     Args:
-        rows: of the input.
-        size: of a row.
+        rows: Rows of the input.
+        size: Size of a row.
         count: places of each row, at least one and at most all.
-        dtype: of the elements.
+        dtype: Element type of the elements.
         largest: which are better.
     """
     buffers = {"x": ((rows, size), dtype), "at": ((rows, count), "int64")}
@@ -136,9 +137,9 @@ def suppressed(
     most, 3) and their number. Of equal scores the first box is the better one.
 
     Args:
-        batches: of the boxes.
-        classes: of the scores.
-        boxes: of each batch.
+        batches: Batches of the boxes.
+        classes: Classes of the scores.
+        boxes: Boxes of each batch.
         most: boxes of a class that there is memory for.
         centred: boxes are a centre, width and height, not two corners.
         scored: the last limit counts.
@@ -235,11 +236,11 @@ def regions(
     gives (count, channels, *size).
 
     Args:
-        shape: of the pictures: batch, channels, height and width.
+        shape: Shape of the pictures: batch, channels, height and width.
         count: regions.
         size: bins down and across.
         ratio: samples of a bin along an axis; 0 is as many as it has pixels.
-        scale: of the regions' coordinates.
+        scale: Scale of the regions' coordinates.
         half: pixels are at the middle of their places.
         largest: take the largest share of a sample, not the mean.
     """

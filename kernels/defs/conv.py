@@ -57,12 +57,12 @@ class Window:
 
     Attributes:
         batch: pictures.
-        channels: of the input.
+        channels: Channels of the input.
         filters: channels of the output.
         groups: parts that do not see one another.
         size: height and width of the input.
         kernel: height and width of the window.
-        strides: of the window.
+        strides: Strides of the window.
         dilations: distance of the window's elements.
         pads: above, left, below, right.
     """

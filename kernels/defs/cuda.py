@@ -29,12 +29,12 @@ class Sum:
         params: its buffers, the result last.
         kept: sizes of the result; rows and columns are the last two.
         summed: sizes of what is summed.
-        variables: of ``kept``, then of ``summed``, in the factors.
+        variables: Variables of ``kept``, then of ``summed``, in the factors.
         column: the factor that has the columns.
         row: the factor that has the rows, an element of a buffer.
         value: the buffer in which the sum stands in ``end``.
         end: what is written of a sum; None if that is the sum.
-        end_variables: of ``kept``, in ``end``.
+        end_variables: End variables of ``kept``, in ``end``.
     """
 
     params: Sequence[Any]
@@ -53,12 +53,12 @@ class Tile:
     """How the work is cut.
 
     Attributes:
-        rows: of one thread's tile.
+        rows: Rows of one thread's tile.
         wide: columns of one thread's tile.
         down: threads along the rows.
         across: threads along the columns.
         deep: threads along what is summed.
-        step: of what is summed, how much is written out as one.
+        step: Step of what is summed, how much is written out as one.
     """
 
     rows: int

@@ -85,7 +85,7 @@ def function(
     """Build a function over buffers of any alignment.
 
     Args:
-        name: of the function.
+        name: Name of the function.
         buffers: shape and element type by name; outputs last.
         body: called with the buffers; writes the loops.
         results: how many of the buffers are outputs.

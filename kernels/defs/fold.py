@@ -25,7 +25,7 @@ def folded(
         cpu: for the vectors.
         count: values.
         first: what nothing amounts to.
-        join: of two values, vectors of them too.
+        join: Join of two values, vectors of them too.
         value: gives as many neighbours as asked for, from a place on.
     """
     lanes = cpu.lanes

@@ -22,7 +22,7 @@ class Frames:
 
     Attributes:
         batch: sounds.
-        samples: of one.
+        samples: Samples of one.
         size: samples of a frame.
         hop: samples from one frame to the next.
         parts: first channel, 0 for real and 1 for imaginary parts, and sign, of each run of

@@ -140,7 +140,7 @@ def gemv_int4(
     they take the place of 8), ``x`` (float32, (vectors, K)) and ``y`` (float32, (vectors, N)).
 
     Args:
-        dot: of the CPU.
+        dot: Product of the CPU.
         n: rows.
         k: columns.
         block: weights that share a scale: 32, 64 or 128; the last one of a row may be shorter.
@@ -260,7 +260,7 @@ class _Rounded:
     Attributes:
         words: four neighbouring elements each; (terms, K / 32, 8), and for instructions that
             multiply two vectors (terms / 2, K / 32, 16), two words of each in turns.
-        scales: of the blocks; (terms, K / 32).
+        scales: Scales of the blocks; (terms, K / 32).
         starts: what is added to a sum over a block, for weights that were moved; where these have
             zeros, the sums of the blocks.
     """

@@ -56,14 +56,14 @@ class Share:
     """How the work is cut.
 
     Attributes:
-        rows: of one thread.
+        rows: Rows of one thread.
         warps: that share these rows; each thread of them has 32 columns, and again 32 in the next
             turn, until there are no more.
-        groups: of such warps in a block of threads.
+        groups: Groups of such warps in a block of threads.
         digits: whether vectors become whole numbers.
         ahead: whether weights are read before what came before has ended.
-        blocks: of threads that a multiprocessor must have room for, which leaves each thread fewer
-            registers; 0 if that does not matter.
+        blocks: Blocks of threads that a multiprocessor must have room for, which leaves each thread
+            fewer registers; 0 if that does not matter.
     """
 
     rows: int = 8
@@ -186,7 +186,7 @@ def gemv(
         block: weights that share a scale: a multiple of 32; the last one of a row may be shorter.
         vectors: that are multiplied at once.
         share: how the work is cut.
-        form: of scales and zeros.
+        form: Form of scales and zeros.
 
     Raises:
         ValueError: a size is none, or the work cannot be cut so.

@@ -51,9 +51,9 @@ def reduced(
 
     Args:
         cpu: that it is for.
-        rows: of the input.
-        size: of a row.
-        kind: of ``KINDS``.
+        rows: Rows of the input.
+        size: Size of a row.
+        kind: Kind of ``KINDS``.
         before: done to each element, vectors of them too.
         after: done to each result.
     """
@@ -85,8 +85,8 @@ def normalised(
 
     Args:
         cpu: that it is for.
-        rows: of the input.
-        size: of a row.
+        rows: Rows of the input.
+        size: Size of a row.
         epsilon: added to the variance.
         centred: the mean is taken away first.
         factors: ``column`` for one value for each element of a row, ``row`` for one for each row:

@@ -36,7 +36,7 @@ class Cell:
 
     Attributes:
         kind: ``LSTM`` or ``GRU``.
-        steps: of the sequence.
+        steps: Steps of the sequence.
         batch: sequences.
         hidden: elements of the state.
         backwards: the last step comes first.
@@ -218,8 +218,8 @@ def _sums(
 
     Args:
         at: the step.
-        block: of the weights.
-        parts: of the block.
+        block: Block of the weights.
+        parts: Parts of the block.
         first: what each sum starts with.
         products: the weights' first column, how many, what they are multiplied by, and for each
             gate the sum it belongs to.

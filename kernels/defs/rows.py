@@ -43,8 +43,8 @@ def rms_norm_int8(
 
     Args:
         cpu: that it is for.
-        rows: of the input.
-        size: of a row.
+        rows: Rows of the input.
+        size: Size of a row.
         block: elements that share a scale; the last block may be shorter. 0 is the whole row.
         epsilon: added to the mean.
         parallel: rows are shared out among threads.
@@ -117,9 +117,9 @@ def rope(
 
     Args:
         cpu: that it is for.
-        tokens: of the input.
-        heads: of each token.
-        size: of a head.
+        tokens: Tokens of the input.
+        heads: Heads of each token.
+        size: Size of a head.
         limit: positions that the tables hold.
         turned: elements of a head that are turned, from the first; 0 is all. The rest is copied.
         neighbours: pairs are elements ``2i`` and ``2i + 1``, not ``i`` and ``i + turned / 2``.

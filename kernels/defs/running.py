@@ -18,7 +18,7 @@ def running(
 
     Args:
         shape: sizes before, along and behind the axis.
-        dtype: of the elements.
+        dtype: Element type of the elements.
         product: multiply instead of adding.
         exclusive: without the element itself.
         reverse: from the end.

@@ -29,8 +29,8 @@ class Mel:
     Attributes:
         fft: samples of one transform; see ``media.stages.possible``.
         hop: samples from one transform to the next.
-        bands: of the result.
-        power: of the magnitude: 1 or 2.
+        bands: Bands of the result.
+        power: Power of the magnitude: 1 or 2.
         log: ``none``, ``natural``, ``log10`` or ``db`` (10 log10).
         floor: smallest value before the logarithm.
         time_first: axes are time and band, else band and time.

@@ -27,7 +27,7 @@ def runs(block: Any, extents: list[int]) -> int:
 
     Args:
         block: whose variables are the loops'.
-        extents: of the loops, 0 where one is open.
+        extents: Extents of the loops, 0 where one is open.
     """
     loops = [v.var for v in block.iter_vars]
     found = _accesses(block)

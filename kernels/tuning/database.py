@@ -44,19 +44,19 @@ class Record:
     Attributes:
         kind: ``tried`` is one measurement of a search, ``final`` the best one beside what the
             converter would take otherwise, in turns.
-        key: of the workload.
+        key: Key of the workload.
         machine: instruction set.
         cpu: name of the processor, or GPU, that it was measured on.
         threads: that parallel loops ran on.
-        title: of the workload, for people.
+        title: Title of the workload, for people.
         trace: how the loops are ordered, as TVM writes it; None is the converter's own kernel.
         us: microseconds of a call; None if there is no figure.
         spread: half the distance of the quartiles over the median.
         n: rounds that were measured.
-        before_us: of ``final``, what the converter would take otherwise.
-        sure: of ``final``, how many times as fast as that three rounds in four at least were, each
-            beside its neighbour; 0 if that was not kept.
-        trials: of ``final``, how many were measured for it.
+        before_us: Microseconds before, of ``final``, what the converter would take otherwise.
+        sure: Sure of ``final``, how many times as fast as that three rounds in four at least were,
+            each beside its neighbour; 0 if that was not kept.
+        trials: Trials of ``final``, how many were measured for it.
         error: why there is no figure.
         tvm: version that ordered the loops.
         at: UTC.

@@ -36,11 +36,11 @@ class Measurer:
     def setup(
         self, target: Mapping[str, Any], threads: int, cpu: int | None, device: str, linker: str
     ) -> None:
-        """Take note.
+        """Store the arguments.
 
         Args:
             target: TVM's, as ``workload.target`` takes it.
-            threads: of parallel loops.
+            threads: Threads of parallel loops.
             cpu: to stay on; None for any.
             device: ``host:port``, ``host:port/key`` of a tracker, or empty for this machine.
             linker: compiler driver that makes a library, for a device.
@@ -211,7 +211,7 @@ def _connected(device: str) -> Any:
     place, _, key = device.partition("/")
     host, _, port = place.rpartition(":")
     try:
-        # TVM asks for a minute where nobody is, and for ever for a device that nobody has.
+        # TVM asks for a minute where nobody is, and forever for a device that nobody has.
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
         if key:
             return _requested(rpc.connect_tracker(host, int(port)), key)

@@ -19,7 +19,7 @@ class Known:
     """What there is for a machine.
 
     Attributes:
-        records: of each workload, by its key.
+        records: Records of each workload, by its key.
         foreign: shipped ones that were measured on processors of another design only.
         named: keys of the orders that pay, by the user's files that hold some.
         notes: what the user's files lack, and why.
@@ -36,7 +36,7 @@ def known(machine: str, files: Sequence[Path], cpu: str = "") -> Known:
 
     Args:
         machine: instruction set.
-        files: of the user: these count whatever they were measured on.
+        files: Files of the user: these count whatever they were measured on.
         cpu: name of the processor that the code is for; empty where the machine names one design,
             or a GPU, and says all there is to say.
 

@@ -82,7 +82,7 @@ class Search:
     """One workload at a time."""
 
     def setup(self, target: Mapping[str, Any], seed: int) -> None:
-        """Take note of the machine."""
+        """Store the machine."""
         self._target, self._seed = workload.target(target), seed
         self._is_gpu, self._arch = target["kind"] == "cuda", target.get("arch")
 
@@ -97,7 +97,7 @@ class Search:
         """Start on a workload; returns how many sketches its space has.
 
         Args:
-            text: of the function.
+            text: Text of the function.
             parallel: whether loops may run on several threads.
             history: orders that were measured before, with their seconds.
         """

@@ -10,12 +10,12 @@ class Task:
     """A workload, and the kernel that is taken as long as nothing better is known.
 
     Attributes:
-        key: of the workload.
+        key: Key of the workload.
         title: for people.
-        text: of the function, as ``workload.dump`` writes it.
+        text: Text of the function, as ``workload.dump`` writes it.
         own: of the converter's own kernel, which may lay its weights out in another way.
         parallel: whether there is enough to do for several threads.
-        nodes: of the model that it computes.
+        nodes: Nodes of the model that it computes.
         calls: how often a run of the model calls it.
     """
 

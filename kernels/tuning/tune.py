@@ -42,7 +42,7 @@ class Where:
         target: TVM's, as ``workload.target`` takes it.
         machine: instruction set.
         cpu: name of the processor, or GPU.
-        threads: of parallel loops.
+        threads: Threads of parallel loops.
         linker: compiler driver that makes libraries.
         device: ``host:port``, ``host:port/key`` of a tracker, or empty for this machine.
         workers: processes that measure at once, each on a CPU of its own.
@@ -69,8 +69,8 @@ class Outcome:
         task: the workload.
         before_us: the converter's own kernel alone; None if it could not be measured.
         engine_us: what the target's best engine takes for a call of it; None if it does not tell.
-        share: of the model's time in that engine; where it does not tell, by the own kernels. None
-            if neither is known.
+        share: Share of the model's time in that engine; where it does not tell, by the own kernels.
+            None if neither is known.
         final: the best order beside the own kernel, in turns; None if there is none.
         trials: orders that have a figure, in all runs so far.
         failed: orders without one.
@@ -134,8 +134,8 @@ class Tuner:
         where: the device.
         database: where every figure goes at once.
         budget: how long.
-        progress: told what is being done.
-        seed: of the search.
+        progress: Called with what is being done.
+        seed: Seed of the search.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ class Blocks:
     given away, the longest unused first, when no free one is left.
 
     Args:
-        count: of pages; their numbers are 0 to ``count - 1``.
+        count: Number of pages; their numbers are 0 to ``count - 1``.
     """
 
     def __init__(self, count: int) -> None:

@@ -35,8 +35,8 @@ class CacheSizes:
     Attributes:
         context: tokens of a sequence; 0 for what the model was made for.
         sequences: that run at once.
-        cache_mb: of keys and values; 0 takes what all sequences could need, at most half of the
-            memory that is free.
+        cache_mb: Megabytes of keys and values; 0 takes what all sequences could need, at
+            most half of the memory that is free.
         step_tokens: the most tokens of a step.
         kind: type of the cache; empty for the variant's first.
         threads: 0 for all cores that this process may use.
@@ -55,10 +55,10 @@ class Model:
     """What a bundle holds of a language model.
 
     Attributes:
-        name: of the bundle.
-        config: of the decoder.
+        name: Name of the bundle.
+        config: Configuration of the decoder.
         generation: how texts begin and end.
-        tokenizer: of the bundle.
+        tokenizer: Tokenizer of the bundle.
         template: for conversations; None where the model knows none.
         open_executor: makes an executor, each time anew.
     """
@@ -76,7 +76,7 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> Model:
 
     Args:
         bundle: stays open as long as executors are made.
-        sizes: of executors.
+        sizes: Sizes of executors.
         variant: id of the one to take; empty for the first that is a language model.
 
     Raises:

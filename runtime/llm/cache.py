@@ -31,11 +31,11 @@ class Cache:
 
     Args:
         open_executor: makes an executor.
-        options: of the engine.
+        options: Options of the engine.
         propose: fills in guesses.
 
     Attributes:
-        cost: of steps; outlives a sleep.
+        cost: Cost of steps; outlives a sleep.
         scheduler: likewise what waits in it.
     """
 

@@ -40,8 +40,8 @@ class PageStore:
 
     Args:
         root: made if missing; nobody else may be able to write it.
-        name: of the folder below it.
-        page_bytes: of one page.
+        name: Name of the folder below it.
+        page_bytes: Bytes of one page.
         limit_bytes: the most that its files may have together; the longest unused go first.
 
     Raises:

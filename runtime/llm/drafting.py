@@ -51,8 +51,8 @@ class Drafter:
     """Guesses for all sequences of an engine, in common steps.
 
     Args:
-        executor: of the small model; closed with the engine.
-        vocab: of the large one.
+        executor: Executor of the small model; closed with the engine.
+        vocab: Vocab of the large one.
         clock: seconds, for tests.
 
     Raises:

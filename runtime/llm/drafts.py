@@ -82,11 +82,11 @@ def worthwhile(
     second.
 
     Args:
-        rates: of acceptance, by sequence.
+        rates: Rates of acceptance, by sequence.
         lengths: tokens guessed, by sequence.
         tokens: in the step without guesses.
         reach: positions that these look back on.
-        cost: of steps.
+        cost: Cost of steps.
         most: guessed tokens that still fit into the step.
     """
     offers = sorted(

@@ -48,8 +48,8 @@ class _New:
 
     Attributes:
         tokens: that were chosen.
-        text: of them.
-        logprobs: of them, where asked for.
+        text: Text of them.
+        logprobs: Log-probabilities of them, where asked for.
         finish: why it ends; None while it goes on.
         stop: the text or token that ended it, where one did.
     """

@@ -19,7 +19,7 @@ from edgeinfer.installed import install
 from edgeinfer.runtime.llm.params import Grammar
 
 WHITESPACE = r"[ \t\r\n]{0,40}"
-"""Between the parts of a JSON text: a small model may otherwise write blanks for ever."""
+"""Between the parts of a JSON text: a small model may otherwise write blanks forever."""
 
 _REMEMBERED = 16
 

@@ -49,9 +49,9 @@ class Generated:
         tokens: all of them, what ended it included.
         finish: why it ended.
         usage: what it took.
-        logprobs: of the tokens, where asked for.
+        logprobs: Log-probabilities of the tokens, where asked for.
         stop: the text or token that ended it, where one did.
-        calls: of tools, found in the text.
+        calls: Calls of tools, found in the text.
     """
 
     text: str
@@ -99,14 +99,14 @@ class LLM:
             memory that is free.
         cache: type of it, ``float16``, ``uint8`` or ``uint4``, of those that the bundle has;
             empty for its first.
-        threads: of the executor; 0 for all cores that this process may use.
+        threads: Threads of the executor; 0 for all cores that this process may use.
         lookup: guess by copying what followed the same words before.
         slowdown: a step that also reads prompts takes at most so many times what the running
             generations alone take.
         step_ms: that such a step may take even if that is more; 0 for none.
         disk: folder for what was read, so that a restart need not read it again; None for none.
             It holds what the model made of the prompts: whoever reads it may learn them.
-        disk_mb: of it.
+        disk_mb: Megabytes on disk of it.
         max_queue: requests that may wait; more are refused.
         idle_sleep_s: after so long without a request weights and cache leave the memory; None for
             never.
@@ -281,7 +281,7 @@ class LLM:
             tool_choice: ``auto`` leaves it to the model, ``required`` makes it call one, ``none``
                 makes none, and a name makes it call that one.
             adapter: name of a low-rank adapter; empty for none.
-            id: of the request; None for a new one.
+            id: Identifier of the request; None for a new one.
             template: further variables of the chat template.
 
         Raises:

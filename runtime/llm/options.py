@@ -30,7 +30,7 @@ class EngineOptions:
     """How an engine works.
 
     Attributes:
-        limits: of a step.
+        limits: Limits of a step.
         max_queue: requests that may wait; more are refused.
         lookup: guess by copying what followed the same words before.
         disk: folder for pages of the cache that outlive the process; None for none.

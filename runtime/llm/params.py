@@ -50,7 +50,7 @@ class SamplingParams:
         presence_penalty: is taken from logits of generated tokens; -2 to 2.
         frequency_penalty: is taken from logits of generated tokens, once for each time; -2 to 2.
         logit_bias: is added to logits, by token; -100 to 100, or ``-inf``, which forbids one.
-        seed: of the random choices; None draws one.
+        seed: Seed of the random choices; None draws one.
         n: generations of the same prompt; the prompt is read once.
         stop: texts that end a generation; the text ends before them.
         include_stop: leave the stop text in.
@@ -145,11 +145,11 @@ class Usage:
     """What a generation took.
 
     Attributes:
-        prompt_tokens: of the prompt.
-        cached_tokens: of them, those that the prefix cache had.
+        prompt_tokens: Prompt tokens of the prompt.
+        cached_tokens: Cached tokens of them, those that the prefix cache had.
         completion_tokens: generated, those that ended it included.
         drafted_tokens: that speculation proposed.
-        accepted_tokens: of them, those that came true.
+        accepted_tokens: Accepted tokens of them, those that came true.
         preemptions: how often it gave its pages away and was computed anew.
         queue_s: until it first ran.
         first_token_s: from its arrival to the first token.
@@ -180,7 +180,7 @@ class Event:
         index: which of the ``n`` generations.
         text: whole characters; may be empty while a stop text might begin or a character is cut.
         tokens: that were generated since the last event.
-        logprobs: of these, where asked for.
+        logprobs: Log-probabilities of these, where asked for.
         finish: why it ended; None while it goes on.
         usage: with the last event.
         error: what failed, where ``finish`` is ``error``.

@@ -26,9 +26,9 @@ def root(fingerprint: str, adapter: str, extra: bytes = b"", salt: bytes = b"") 
     """Return the hash that a chain starts with.
 
     Args:
-        fingerprint: of the executor.
+        fingerprint: Fingerprint of the executor.
         adapter: its name; empty for none.
-        extra: of whatever else the cache's bits depend on, such as given embeddings.
+        extra: Extra of whatever else the cache's bits depend on, such as given embeddings.
         salt: whose the chain is: what others know of it would tell what was asked.
     """
     digest = blake2b(digest_size=KEY)
@@ -52,7 +52,7 @@ class Prefixes:
     """Finds and keeps full pages by their hash, in memory and, where asked for, on disk.
 
     Args:
-        blocks: of the executor.
+        blocks: Blocks of the executor.
         executor: whose pages they are.
         store: keeps pages across restarts; None keeps them in memory only.
 

@@ -25,10 +25,10 @@ class ReferenceExecutor:
     """Runs a decoder by its definition; see ``Executor`` for attributes and methods.
 
     Args:
-        config: of the model.
+        config: Configuration of the model.
         weights: float32, named as ``edgeinfer.llm.config`` says.
-        pages: of the cache.
-        max_tokens: of a step.
+        pages: Pages of the cache.
+        max_tokens: Most tokens of a step.
         max_sequences: rows of a table.
         adapters: low-rank adapters by name.
 

@@ -47,7 +47,7 @@ class Sampler:
 
     Args:
         params: what the caller asked for.
-        seed: of the random choices.
+        seed: Seed of the random choices.
         branch: which of the ``n`` generations.
         eos: the model's end-of-sequence tokens.
         prompt: its tokens, for the repetition penalty.

@@ -38,7 +38,7 @@ class _Step:
         tokens: in it.
         reach: positions that these look back on.
         room: tokens of prompts that still fit.
-        rows: of logits that still fit.
+        rows: Rows of logits that still fit.
         reads: prompts that it reads.
         limit: seconds that it may take.
         least: tokens of a prompt that it reads even so.

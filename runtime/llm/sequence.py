@@ -23,7 +23,7 @@ class Request:
         adapter: name of a low-rank adapter; empty for none.
         embeddings: (given, hidden) float32, in the place of some tokens'; None for none.
         embedded: positions of these in the prompt, ascending.
-        matcher: of the grammar, at the start of a text; made by ``Engine.prepare``.
+        matcher: Matcher of the grammar, at the start of a text; made by ``Engine.prepare``.
         salt: requests share pages of the prefix cache only where it is the same.
         priority: higher ones run first, and take the place of lower ones.
     """
@@ -46,10 +46,10 @@ class Sequence:
         request: that it belongs to.
         index: which of the request's generations.
         order: sequences are served in this order: by priority, then by arrival.
-        tokens: of the prompt and generated.
+        tokens: Tokens of the prompt and generated.
         limit: tokens that it may have.
         computed: leading tokens whose keys and values are in the cache.
-        pages: of the cache, by place; -1 where no layer looks back any more.
+        pages: Pages of the cache, by place; -1 where no layer looks back any more.
         slot: row of the table; -1 while it waits.
         keys: hashes of its full pages.
         kept: leading pages that are labelled or given back.

@@ -16,23 +16,24 @@ class EngineStats:
 
     Attributes:
         seconds: since the engine was opened.
-        busy_s: of them, in steps of the executor.
-        engine_s: of them, in the engine's own code between these.
-        steps: of the executor.
+        busy_s: Seconds of work, in steps of the executor.
+        engine_s: Seconds in the engine, of them, in the engine's own code between these.
+        steps: Steps of the executor.
         requests: taken.
         finished: that ended, by reason.
         running: sequences that have pages.
         waiting: sequences that wait for them.
         asleep: weights and cache are not in memory.
-        prompt_tokens: of all prompts.
-        cached_tokens: of them, taken from the prefix cache.
-        disk_tokens: of these, read from disk.
-        computed_tokens: of prompts, computed; those of preempted sequences count again.
+        prompt_tokens: Prompt tokens of all prompts.
+        cached_tokens: Cached tokens of them, taken from the prefix cache.
+        disk_tokens: Disk tokens of these, read from disk.
+        computed_tokens: Computed tokens of prompts, computed; those of preempted sequences count
+            again.
         generated_tokens: given to callers.
         drafted_tokens: guessed and verified.
-        accepted_tokens: of them, those that came true.
+        accepted_tokens: Accepted tokens of them, those that came true.
         preemptions: how often a sequence gave its pages away.
-        pages: of the cache.
+        pages: Pages of the cache.
         pages_used: held by sequences.
         pages_kept: held for those to come.
         pages_evicted: given away although they held something known.
@@ -43,10 +44,10 @@ class EngineStats:
         first_token_ms: from arrival to the first token.
         inter_token_ms: between the tokens of a sequence.
         queue_ms: from arrival to the first step.
-        step_ms: of the executor.
+        step_ms: Milliseconds of a step of the executor.
         joules: that the processor took while the engine worked, everything on it included; None
             where the kernel does not tell.
-        joules_per_token: of them, for each generated token.
+        joules_per_token: Joules per token of them, for each generated token.
     """
 
     seconds: float

@@ -18,7 +18,7 @@ class GrowingText:
     complete at the end is left out.
 
     Args:
-        pieces: of the vocabulary.
+        pieces: Pieces of the vocabulary.
         stops: texts that end the generation.
         include_stop: leave the stop text in.
         skip_special: leave special tokens out.

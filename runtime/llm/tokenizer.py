@@ -61,7 +61,7 @@ class TextTokenizer:
         model whose sequences begin with none gets none.
 
         Args:
-            text: of the prompt.
+            text: Text of the prompt.
             most: tokens that a sequence may have; a text that has surely more is refused before
                 its tokens are made. None for no limit.
 

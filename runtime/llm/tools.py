@@ -18,7 +18,7 @@ class Tool:
     """A function that a model may call.
 
     Attributes:
-        name: of it.
+        name: Name of it.
         description: for the model.
         parameters: a JSON schema of its arguments, an object.
     """
@@ -57,7 +57,7 @@ class ToolCall:
     """A call that a model wrote.
 
     Attributes:
-        name: of the tool.
+        name: Name of the tool.
         arguments: JSON text of an object.
     """
 
@@ -70,10 +70,10 @@ class ToolFormat:
     """How the models of a family write calls.
 
     Attributes:
-        name: of the format; empty where the template knows no tools.
+        name: Name of the format; empty where the template knows no tools.
         begin: before the JSON of a call.
         end: after it.
-        key: of the arguments.
+        key: Key of the arguments.
         listed: a list of calls stands between begin and end, instead of one.
     """
 

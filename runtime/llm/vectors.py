@@ -21,7 +21,7 @@ class Vectors:
     """Reads texts one after the other; threads wait for each other.
 
     Args:
-        executor: of its own, since it forgets every text.
+        executor: Executor of its own, since it forgets every text.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -35,7 +35,7 @@ class Vectors:
         """Return a vector of each sequence of tokens.
 
         Args:
-            sequences: of tokens.
+            sequences: Sequences of tokens.
             pooling: which states count.
             unit: vectors have the length 1.
 

@@ -41,7 +41,7 @@ def pipeline(*bundles: str | os.PathLike[str], **options: Any) -> Pipeline:
 
     Args:
         *bundles: paths.
-        **options: of ``edgeinfer.load``.
+        **options: Options of ``edgeinfer.load``.
 
     Raises:
         UsageError: a bundle does not say what its outputs mean, or they do not fit together.

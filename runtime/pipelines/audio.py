@@ -90,7 +90,7 @@ class AudioPipeline:
         Args:
             recording: a path, the contents of a file, or (samples,) or (samples, channels) of
                 floats -1..1 or int16.
-            rate: of an array, in Hz; another one than the model's is converted.
+            rate: Rate of an array, in Hz; another one than the model's is converted.
 
         Raises:
             InputError: it is no recording, or an array without its rate.
@@ -146,7 +146,7 @@ class AudioStream(Generic[R]):
     What is told does not depend on how the sound was cut, and is the same as for the whole.
 
     Attributes:
-        score: of the last window, where the model gives one number: of speech, of a word.
+        score: Score of the last window, where the model gives one number: of speech, of a word.
         speaking: whether speech is going on.
     """
 

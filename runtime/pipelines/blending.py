@@ -22,7 +22,7 @@ class _Part:
             where pixels are read where they lie.
         picks: the two rows of the picture, for each.
         by_row: their shares.
-        place: of the first row in the output.
+        place: Place of the first row in the output.
     """
 
     copied: int | None
@@ -36,8 +36,8 @@ class Blending:
 
     Args:
         samples: neighbours of columns and rows.
-        height: of the picture.
-        channels: of its pixels.
+        height: Height of the picture.
+        channels: Channels of its pixels.
         canvas: what is written.
     """
 
@@ -67,7 +67,7 @@ class Blending:
         """Blend a picture.
 
         Args:
-            functions: of the library.
+            functions: Functions of the library.
             pixels: (height, width, channels).
             out: the tensor as the code writes it.
         """

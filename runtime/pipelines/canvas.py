@@ -27,13 +27,13 @@ class Canvas:
 
     Args:
         plan: what happens to the picture.
-        record: of the input.
-        dtype: of the input.
+        record: Record of the input.
+        dtype: Element type of the input.
 
     Attributes:
         table: what each value of a pixel becomes, by channel, as whole numbers.
         order: the byte of a pixel that each channel is made of.
-        place: of the picture in it, as the functions take it.
+        place: Place of the picture in it, as the functions take it.
         size: bytes of an element.
         counted: the kind of elements whose values code can compute; empty where there is only the
             table.

@@ -17,7 +17,7 @@ class ByCode:
     """Compiled code; what it has no function for is left to NumPy.
 
     Args:
-        functions: of the library.
+        functions: Functions of the library.
     """
 
     def __init__(self, functions: Functions) -> None:
@@ -60,7 +60,7 @@ def grouping(functions: Functions | None, without: str) -> tuple[Grouping, str]:
     """Choose what finds and groups boxes.
 
     Args:
-        functions: of the bundle for this CPU; None if it has none that can be used.
+        functions: Functions of the bundle for this CPU; None if it has none that can be used.
         without: why.
 
     Returns:

@@ -41,9 +41,9 @@ class Model:
     """A session with what its inputs and outputs mean.
 
     Args:
-        path: of the bundle.
+        path: Path of the bundle.
         runs: who runs it, where that is no session of its own; closed with the model.
-        **options: of ``edgeinfer.load``.
+        **options: Options of ``edgeinfer.load``.
 
     Attributes:
         runs: the loaded model.

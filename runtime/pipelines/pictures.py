@@ -51,8 +51,8 @@ class ByPillow:
     """Pillow and NumPy.
 
     Args:
-        record: of the input.
-        dtype: of the input.
+        record: Record of the input.
+        dtype: Element type of the input.
         reason: why.
     """
 
@@ -71,10 +71,10 @@ def preparation(
     """Choose how pictures are prepared for one input.
 
     Args:
-        functions: of the bundle for this CPU; None if it has none that can be used.
+        functions: Functions of the bundle for this CPU; None if it has none that can be used.
         without: why.
-        record: of the input.
-        dtype: of the input.
+        record: Record of the input.
+        dtype: Element type of the input.
     """
     if functions is None:
         return ByPillow(record, dtype, without)
@@ -92,9 +92,9 @@ class ByCode:
     """Compiled code; Pillow reads the files.
 
     Args:
-        functions: of the library.
-        record: of the input.
-        dtype: of the input.
+        functions: Functions of the library.
+        record: Record of the input.
+        dtype: Element type of the input.
     """
 
     def __init__(self, functions: Functions, record: ImageInput, dtype: str) -> None:
@@ -146,7 +146,7 @@ class ByCode:
         """Prepare a picture by code alone.
 
         Args:
-            picture: of ``open_picture``, or an array (height, width, 3) where that is wanted.
+            picture: Image of ``open_picture``, or an array (height, width, 3) where that is wanted.
 
         Raises:
             UnfitError: there is no code for it.
@@ -273,7 +273,7 @@ class _Way:
         is_laid: they have to be copied to it.
         by: how it is resized.
         canvas: what is written.
-        blending: of four pixels at once; None where others or more are weighed.
+        blending: Blending of four pixels at once; None where others or more are weighed.
     """
 
     plan: Steps

@@ -51,7 +51,7 @@ def windows_across(by: Resizing, channels: int, *, paired: bool) -> tuple[Tensor
 
     Args:
         by: how pictures are resized.
-        channels: of their pixels.
+        channels: Channels of their pixels.
         paired: the function multiplies neighbours.
     """
     if channels == 1:
@@ -70,7 +70,7 @@ def resizing(
         old: width and height of the picture.
         new: that it is resized to.
         kept: left, top, right and bottom of the part that is wanted.
-        method: of Pillow, or ``sampled``.
+        method: Method of Pillow, or ``sampled``.
 
     Raises:
         TooManyError: the windows are too wide.

@@ -46,7 +46,7 @@ class ByNumpy:
     """NumPy in float64.
 
     Args:
-        record: of the input.
+        record: Record of the input.
         reason: why.
     """
 
@@ -63,9 +63,9 @@ def spectra(functions: Functions | None, without: str, record: SpectrogramInput)
     """Choose how spectrograms are computed for one input.
 
     Args:
-        functions: of the bundle for this CPU; None if it has none that can be used.
+        functions: Functions of the bundle for this CPU; None if it has none that can be used.
         without: why.
-        record: of the input.
+        record: Record of the input.
     """
     if functions is None:
         return ByNumpy(record, unfit(record) or without)
@@ -83,8 +83,8 @@ class ByCode:
     """Compiled code.
 
     Args:
-        functions: of the library.
-        record: of the input.
+        functions: Functions of the library.
+        record: Record of the input.
 
     Raises:
         UnfitError: there is none for this record.

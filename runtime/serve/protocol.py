@@ -179,7 +179,7 @@ def protocol(seconds: float, arrivals: Arrivals) -> type[HttpToolsProtocol]:
     """Return a protocol that closes connections whose next head does not come in time.
 
     uvicorn limits how long a connection may rest between requests, but not how long one may take
-    to send its first, so that clients that send a byte now and then keep connections for ever. Its
+    to send its first, so that clients that send a byte now and then keep connections forever. Its
     parser keeps a header, an address or a trailer of any size.
 
     Args:

@@ -34,7 +34,7 @@ class Lost:
     """The channel of which least is left.
 
     Attributes:
-        axis: of the output.
+        axis: Axis of the output.
         index: along it.
         kept_db: what it varies by, to its error, in dB.
         error: the largest.

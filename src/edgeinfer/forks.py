@@ -73,7 +73,7 @@ class Here:
 
 
 def leave_behind(*things: object) -> None:
-    """Keep the parent's objects for ever: what frees them waits for threads that are not here.
+    """Keep the parent's objects forever: what frees them waits for threads that are not here.
 
     Their memory is the parent's own as long as neither process writes to it.
     """

@@ -35,7 +35,7 @@ class AnchorLayer:
 
     Attributes:
         stride: pixels of the input from cell to cell.
-        widths: of the anchors of a cell, in pixels of the input.
+        widths: Widths of the anchors of a cell, in pixels of the input.
         heights: likewise; empty: the widths.
     """
 
@@ -51,11 +51,11 @@ class DetectAnchors:
     Attributes:
         boxes: outputs (1, n, at least 4); several are one behind the other.
         scores: outputs (1, n, classes), in the same order.
-        layers: of anchors, in the order of the boxes.
-        order: of a box's numbers: ``xywh`` or ``yxhw``; keypoints follow in x, y (or y, x).
+        layers: Layers of anchors, in the order of the boxes.
+        order: Order of a box's numbers: ``xywh`` or ``yxhw``; keypoints follow in x, y (or y, x).
         scales: divisors of x, y, w, h.
         exponential: sizes are exp(w) times the anchor's, else w times.
-        activation: of scores; ``softmax`` takes a background class, which is the first.
+        activation: Activation of scores; ``softmax`` takes a background class, which is the first.
         background: the first class is no object.
         keypoints: points that follow each box.
         threshold: least score.
@@ -94,8 +94,8 @@ class DetectGrid:
         box: ``xywh`` (middle and size) or ``xyxy`` (corners).
         unit: ``pixels`` of the input, ``share`` of its sides, or ``cells``: the middle is relative
             to the cell, sizes are logarithms, both in units of the stride (YOLOX).
-        strides: of the grids, for ``cells``; in the order of the boxes.
-        activation: of all scores: ``none`` or ``sigmoid``.
+        strides: Strides of the grids, for ``cells``; in the order of the boxes.
+        activation: Activation of all scores: ``none`` or ``sigmoid``.
         threshold: least score.
         overlap: share from which two boxes are one object.
         per_class: only boxes of one class may be one object.
@@ -124,7 +124,7 @@ class DetectBoxes:
         boxes: output (1, n, 4) or (n, 4).
         scores: output (1, n) or (n,).
         classes: output (1, n) or (n,); None: all are of the first class.
-        order: of a box's numbers: ``xyxy`` or ``yxyx``.
+        order: Order of a box's numbers: ``xyxy`` or ``yxyx``.
         unit: ``pixels`` of the input or ``share`` of its sides.
         first: number of the first class.
         threshold: least score.
@@ -146,7 +146,7 @@ class FindText:
 
     Attributes:
         output: (1, 1, height, width), 0..1.
-        threshold: of a pixel.
+        threshold: Threshold of a pixel.
         box_threshold: least mean over a box.
         unclip: area times this over the outline's length is how far a box is widened.
         dilate: pixels right of and below text are text.
@@ -192,7 +192,7 @@ class Segment:
         output: (1, classes, height, width) or, ``channels_last``, (1, height, width, classes).
         channels_last: see above.
         activation: what is still to be applied; of one channel: ``none`` or ``sigmoid``.
-        threshold: of one channel: score from which a pixel belongs to class 1.
+        threshold: Threshold of one channel: score from which a pixel belongs to class 1.
     """
 
     output: str | None = None
@@ -225,11 +225,11 @@ class Notes:
     Attributes:
         onsets: output (windows, frames, notes).
         sounding: output (windows, frames, notes).
-        frame_samples: of the recording in one frame.
+        frame_samples: Frame samples of the recording in one frame.
         trim: frames to leave out at both ends of each window.
         lowest: MIDI number of the first note.
-        onset_threshold: of a note's beginning.
-        threshold: of its sounding on.
+        onset_threshold: Onset threshold of a note's beginning.
+        threshold: Threshold of its sounding on.
         least_frames: shorter notes are dropped.
         gap_frames: so long may a note fall below the threshold.
         infer_onsets: a sudden rise of loudness is a beginning too.

@@ -52,7 +52,7 @@ class OutputMetrics:
         channel_sqnr_db: the same, of the worst slice along any axis, so that a small-valued
             channel (scores beside pixel coordinates) is not hidden by a large one.
         channel_max_abs: largest absolute difference within that slice.
-        cosine: of the two flattened outputs; 1.0 when both are zero.
+        cosine: Cosine of the two flattened outputs; 1.0 when both are zero.
         top1: share of decided rows with the same winner; None unless it looks like a classifier.
         top1_rows: decided rows, the weight of ``top1``.
         mismatches: elements that differ, of integer, boolean and string outputs.

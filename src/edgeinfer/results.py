@@ -37,8 +37,8 @@ class Detection:
     Attributes:
         box: left, top, right, bottom; may lie partly outside of the picture.
         score: 0..1.
-        index: of its class.
-        label: of its class.
+        index: Index of its class.
+        label: Label of its class.
         keypoints: as many as the head has.
     """
 
@@ -56,7 +56,7 @@ class Segmentation:
     Attributes:
         mask: (height, width), uint8 or, from 256 classes on, uint16.
         labels: names of the classes; empty when unknown.
-        shares: of the picture, for each class that is there.
+        shares: Shares of the picture, for each class that is there.
     """
 
     mask: Array = field(repr=False)
@@ -152,8 +152,8 @@ class Text:
     Attributes:
         text: what it says; empty where it was only found.
         score: mean score of its characters, or of its box where it was only found.
-        corners: of its turned box, from the top left of the text clockwise; empty where the whole
-            picture is the line.
+        corners: Corners of its turned box, from the top left of the text clockwise; empty where the
+            whole picture is the line.
     """
 
     text: str

@@ -67,7 +67,7 @@ class _Task:
 
         Args:
             *bundles: paths.
-            **options: of ``edgeinfer.load``.
+            **options: Options of ``edgeinfer.load``.
 
         Raises:
             UsageError: they are for another task.

@@ -84,7 +84,7 @@ class Stored:
 
     Attributes:
         dtype: ``int8``, ``uint8`` or ``int16``.
-        scale: of a step.
+        scale: Scale of a step.
         zero_point: the integer that stands for zero.
     """
 
@@ -123,10 +123,10 @@ class ImageInput:
         side: pixels, of ``limit``.
         side_rule: ``min`` enlarges a picture whose short side is below ``side``, ``max`` reduces
             one whose long side is above it.
-        longest: of ``limit``: the long side is not above it afterwards, but for rounding to
+        longest: Longest of ``limit``: the long side is not above it afterwards, but for rounding to
             ``multiple``; a thin picture would else become very large.
-        multiple: of ``limit``: both sides are multiples of it.
-        grow: of ``line``: a long one makes the input wider.
+        multiple: Multiple of ``limit``: both sides are multiples of it.
+        grow: Grow of ``line``: a long one makes the input wider.
     """
 
     width: int | None
@@ -192,9 +192,9 @@ class SpectrogramInput:
         window: samples of the Hann window, centred in ``fft``; None: ``fft``.
         low: Hz at the lower edge of the lowest band.
         high: Hz at the upper edge of the highest one; None: half the sample rate.
-        scale: of pitch: ``slaney`` or ``htk``.
+        scale: Scale of pitch: ``slaney`` or ``htk``.
         norm: bands have equal area (``slaney``) or equal height (``none``).
-        power: of the magnitude: 1 or 2.
+        power: Power of the magnitude: 1 or 2.
         log: ``none``, ``natural``, ``log10`` or ``db`` (10 log10, 0 at 1.0).
         reference: ``one``, or ``max`` where 0 dB is the loudest band of the call.
         floor: smallest value before the logarithm.
@@ -237,7 +237,7 @@ class TextInput:
         max_tokens: longer texts are cut, special tokens kept.
         field: what this input takes: ``ids``, ``mask`` (1 where a token is) or ``types``.
         pad: fill up to ``max_tokens``.
-        lower: of a ``vocab.txt``: letters are lowered and lose their accents.
+        lower: Lower of a ``vocab.txt``: letters are lowered and lose their accents.
     """
 
     vocabulary: str

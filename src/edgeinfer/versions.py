@@ -107,7 +107,8 @@ def accepts(specifier: str, version: str | None) -> bool:
 
     Args:
         specifier: e.g. ``>=1.23, !=1.30``; empty accepts everything.
-        version: of an engine; None or a text that is no version is accepted by an empty one only.
+        version: Version of an engine; None or a text that is no version is accepted by an empty one
+            only.
     """
     clauses = _clauses(specifier)
     if clauses == []:

@@ -17,7 +17,7 @@ from edgeinfer.bundle.passing import is_passing
         "tvm: out of memory while it was loaded: Unable to allocate 2.00 GiB for an array",
         "litert: no process to try m.tflite in: no process could be started: [Errno 11] Resource "
         "temporarily unavailable",
-        "litert: the engine went down in load m.tflite: no answer for 10 s",
+        "litert: the engine crashed in load m.tflite: no answer for 10 s",
         "m.onnx: [Errno 24] Too many open files",
         f"cannot write engine: {os.strerror(errno.ENOSPC)}",
         f"cannot write engine: {os.strerror(errno.EACCES)}",

@@ -37,10 +37,10 @@ Commands:
   build       Build the engines of BUNDLE for this device, ahead of the first load.
   extract     Write artifacts of BUNDLE as plain files.
   join        Make one Core ML package with several functions.
-  tune        Find faster orders of the loops that take most of MODEL's time.
+  tune        Search for faster schedules for MODEL's hottest kernels.
   sign        Sign BUNDLE with an Ed25519 key.
   encrypt     Encrypt BUNDLE for a device whose storage others can read.
-  decrypt     Write an encrypted BUNDLE in plain.
+  decrypt     Decrypt BUNDLE.
   targets     List the devices that models can be converted for.
   devices     Show this machine and what each engine can use of it.
   doctor      Look for what is missing here and say how to get it.

@@ -1,4 +1,4 @@
-"""Sessions whose engine goes down: an exception, the same engine again, or the next one, said."""
+"""Sessions whose engine crashes: an exception, the same engine again, or the next one, said."""
 
 import logging
 import sys

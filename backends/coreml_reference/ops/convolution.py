@@ -106,9 +106,9 @@ def padding(
     Args:
         pad_type: ``valid``, ``custom``, ``same`` or ``same_lower``.
         pad: begin and end of each axis, for ``custom``.
-        sizes: of the input.
-        reach: of the kernel with its dilation.
-        strides: of the kernel.
+        sizes: Sizes of the input.
+        reach: Range of the kernel with its dilation.
+        strides: Strides of the kernel.
     """
     if pad_type == "valid":
         return [(0, 0)] * len(sizes)

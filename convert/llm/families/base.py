@@ -75,7 +75,7 @@ class Family:
     """A family.
 
     Attributes:
-        name: of ours.
+        name: Name of ours.
         gguf: names of its architecture in GGUF files.
         hf: ``model_type`` of its config.json.
         config: makes the description from what both kinds of files are read into.
@@ -103,7 +103,7 @@ class Shape:
         keys: the file's own description.
         is_gguf: of which kind it is.
         common: arguments of ``LlmConfig`` that all families read alike.
-        tensors: of the file, by our names where it is a GGUF file, for what these tell.
+        tensors: Tensors of the file, by our names where it is a GGUF file, for what these tell.
     """
 
     keys: Keys
@@ -152,7 +152,7 @@ class Shape:
         Args:
             base: in place of the file's.
             dims: elements of a head that are turned; 0 for what the file says.
-            kind: of layers, where a config.json has parameters by kind.
+            kind: Kind of layers, where a config.json has parameters by kind.
         """
         try:
             if self.is_gguf:
@@ -252,7 +252,7 @@ def hf_windows(shape: Shape, default: Callable[[int], bool] | None = None) -> tu
     """Windows by layer, from a config.json.
 
     Args:
-        shape: of the model.
+        shape: Shape of the model.
         default: whether a layer has the window, where the file does not list its kinds of layers.
     """
     keys, size = shape.keys, shape.keys.get("sliding_window") or 0

@@ -10,7 +10,7 @@ import numpy as np
 from edgeinfer.types import Array
 
 Shape = tuple[int | None, ...]
-"""None is a size that only a run knows."""
+"""None is a dynamic size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,8 +19,8 @@ class Tensor:
 
     Attributes:
         value: as the library has it.
-        dtype: of its elements.
-        shape: of the tensor.
+        dtype: Element type of its elements.
+        shape: Shape of the tensor.
         data: its elements, where they are known.
     """
 

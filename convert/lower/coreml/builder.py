@@ -27,7 +27,7 @@ _COMPARE = frozenset(
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """Broadcast shapes; a known size wins over one that only a run knows."""
+    """Broadcast shapes; a known size wins over one known only at run time."""
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(_join(sizes) for sizes in zip(*padded, strict=True))
@@ -298,7 +298,7 @@ class Builder(Emitter):
         return made
 
     def _high(self, x: Tensor, sizes: Sequence[Extent]) -> Tensor:
-        """See elements as more than five axes, some of whose sizes only a run knows."""
+        """See elements as more than five axes, some of whose sizes are known only at run time."""
         from coremltools.converters.mil.mil import get_new_symbol
 
         extents = list(sizes)
@@ -342,7 +342,7 @@ class Builder(Emitter):
             return self._moved(x, "squeeze", axes=sorted(gone))
         if sum(not isinstance(s, int) for s in kept) < 2:
             return self.reshape(x, [s if isinstance(s, int) else -1 for s in kept])
-        # squeeze keeps an axis whose size only a run knows (coremltools 9.0).
+        # squeeze keeps an axis of dynamic size (coremltools 9.0).
         return self._moved(
             x,
             "slice_by_index",
@@ -434,7 +434,7 @@ class Builder(Emitter):
             return self.const(np.broadcast_to(x.data, shape), x.dtype)
         reps = [b if a == 1 else 1 for a, b in zip(x.shape, shape, strict=True)]
         if not all(isinstance(r, int) for r in reps):
-            raise Refusal("repeats up to a size that only a run knows", "dynamic_shape")
+            raise Refusal("repeats up to a dynamic size", "dynamic_shape")
         return self._moved(x, "tile", reps=reps)
 
     def reduce(self, op: str, x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:

@@ -1,6 +1,6 @@
 """What integers made of open sizes lie between: a tensor that exists has fewer than 2**31 elements.
 
-coremltools has a symbol for each size that only a run knows. A product of sizes of one
+coremltools has a symbol for each dynamic size. A product of sizes of one
 tensor is at most its number of elements, whatever each of them could be alone.
 """
 
@@ -32,7 +32,7 @@ class Counts:
         self._shapes: set[Shape] = set()
 
     def see(self, shape: Shape) -> None:
-        """Take note of a tensor that exists."""
+        """Record a tensor that exists."""
         if any(not isinstance(size, int) for size in shape):
             self._shapes.add(shape)
 

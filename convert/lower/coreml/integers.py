@@ -85,7 +85,7 @@ class Proofs:
         return low, high
 
     def widen(self, found: WiderError) -> None:
-        """Take note of what a turn makes, for the next attempt."""
+        """Record what an iteration makes, for the next attempt."""
         count = self._counts[found.place] = self._counts.get(found.place, 0) + 1
         self.carried[found.place] = found.span if count < _WIDENINGS else WHOLE
 

@@ -36,7 +36,7 @@ class Port:
         name: name in the package.
         dtype: element type in the model; the package's is ``kind``.
         kind: ``fp32``, ``fp16`` or ``int32``.
-        dims: sizes; names for those that only a run knows.
+        dims: sizes; names for those known only at run time.
     """
 
     source: str
@@ -103,7 +103,7 @@ def port_of(value: ir.Value, names: Names, deployment: Deployment) -> Port:
 
 
 class Symbols:
-    """One of coremltools' symbols for each size that only a run knows."""
+    """One of coremltools' symbols for each dynamic size."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}

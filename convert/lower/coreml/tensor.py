@@ -10,7 +10,7 @@ import numpy as np
 from edgeinfer.types import Array
 
 Size = Any
-"""An ``int``, or coremltools' symbol of a size that only a run knows."""
+"""An ``int``, or coremltools' symbol of a dynamic size."""
 
 Shape = tuple[Size, ...]
 Span = tuple[int, int]

@@ -1,4 +1,4 @@
-"""Resize where only a run knows sizes or scales: places along an axis, gathered and weighted."""
+"""Resize by dynamic sizes or scales: indices along an axis, gathered and weighted."""
 
 from __future__ import annotations
 

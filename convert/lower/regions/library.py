@@ -51,7 +51,7 @@ class Compiled:
     """A region's function.
 
     Attributes:
-        name: of the operator.
+        name: Name of the operator.
         object: the compiled code.
         inputs: as the part's graph has them.
         outputs: likewise.

@@ -49,7 +49,7 @@ class Figures:
         gain: how many times as fast, median of the rounds.
         sure: how many times as fast three rounds in four at least were.
         sure_cpu: the same by time of the processor.
-        spread: of ``after``, half the distance of the quartiles over the median.
+        spread: Spread of ``after``, half the distance of the quartiles over the median.
         rounds: that were measured.
     """
 
@@ -85,7 +85,7 @@ class Trial:
     """What became of one part.
 
     Attributes:
-        name: of the operator that stands for it.
+        name: Name of the operator that stands for it.
         nodes: names of the nodes that it replaces.
         kept: whether it stays.
         reason: why it does not; empty where figures say it.
@@ -114,7 +114,7 @@ class Outcome:
         trials: in the order they were made.
         final: the whole model without any region and with all that stay.
         left: how many parts were not tried, for want of time.
-        notes: of the code that was written.
+        notes: Notes of the code that was written.
     """
 
     trials: list[Trial] = field(default_factory=list)

@@ -338,7 +338,7 @@ def origin(name: str, kind: str, makers: Mapping[str, ir.Node]) -> ir.Node | Non
     time is that of the node of its own kind among them.
 
     Args:
-        name: of the step.
+        name: Name of the step.
         kind: its operator.
         makers: nodes by their own name and by those of their results.
     """

@@ -52,10 +52,10 @@ class Forest:
         nodes: leaf of each weight.
         targets: target of each weight.
         weights: what it adds.
-        count: of targets.
+        count: Number of targets.
         base: added to each target, or what the operator makes of another number of values.
         aggregate: ``SUM``, ``AVERAGE``, ``MIN`` or ``MAX``.
-        transform: of the results, ``NONE``, ``SOFTMAX``, ...
+        transform: Transform of the results, ``NONE``, ``SOFTMAX``, ...
     """
 
     features: Array

@@ -242,7 +242,7 @@ def _two(
         b: the definition.
         forest: its trees.
         totals: (samples, 2).
-        labels: of both classes.
+        labels: Labels of both classes.
         has_first: whether the first class has a score; empty where it has in every sample.
         second: whether the second one has.
     """

@@ -255,7 +255,7 @@ class Builder(Graph):
 
 
 def _with_minus_one(sizes: Sequence[Extent]) -> Sequence[Extent]:
-    """Let the one size that only a run knows follow from the others."""
+    """Let the one dynamic size follow from the others."""
     unknown = [s for s in sizes if not isinstance(s, int) or s < 0]
     if len(unknown) != 1 or 0 in [s for s in sizes if isinstance(s, int)]:
         return sizes

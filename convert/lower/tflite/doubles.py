@@ -334,7 +334,7 @@ def reduced(g: Builder, code: str, x: Tensor, axes: Sequence[int], keepdims: boo
     for axis in axes:
         size = x.shape[axis]
         if size is None:
-            raise Refusal(f"{code} of float64 over a size that only a run knows", "dynamic_shape")
+            raise Refusal(f"{code} of float64 over a dynamic size", "dynamic_shape")
         count *= size
         x = _folded(g, FOLDS[code], x, axis, size)
     if code == "MEAN":

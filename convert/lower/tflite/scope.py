@@ -141,7 +141,7 @@ def constant_of(value: ir.Value) -> Tensor:
 
 
 def shape_of(value: ir.Value) -> Shape:
-    """The sizes of a value of known rank; None where only a run knows."""
+    """The sizes of a value of known rank; None where it is known only at run time."""
     return tuple(d if isinstance(d, int) else None for d in value.shape or ())
 
 

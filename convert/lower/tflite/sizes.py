@@ -1,4 +1,4 @@
-"""Sizes that only a run knows, and element types that travel as bits."""
+"""Dynamic sizes, and element types that travel as bits."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def known_product(sizes: Sequence[Size]) -> Size:
 
 
 def reform(g: Builder, x: Tensor, sizes: Sequence[Extent]) -> Tensor:
-    """Reshape; one size that only a run knows is left to the engine."""
+    """Reshape; one dynamic size is left to the engine."""
     unknown = [i for i, s in enumerate(sizes) if not isinstance(s, int)]
     if len(unknown) == 1 and 0 not in sizes:
         return g.reshape(x, [-1 if i in unknown else s for i, s in enumerate(sizes)])

@@ -61,7 +61,7 @@ def _is_wide(wiring: Wiring, op: Op) -> bool:
 
 
 def _totals(op: Op, x: Tensor, w: Tensor) -> list[int] | None:
-    """Padding of rows and columns; None where only a run knows it."""
+    """Padding of rows and columns; None where it is known only at run time."""
     if op.options["padding"] == VALID:
         return [0, 0]
     found: list[int] = []

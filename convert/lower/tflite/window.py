@@ -76,7 +76,7 @@ class Window:
         """Let the last window of a pool with ``ceil_mode`` reach beyond the padding.
 
         Raises:
-            Refusal: how far depends on a size that only a run knows.
+            Refusal: how far depends on a dynamic size.
         """
         if not ceil or self.same or self.stride == 1:
             return self.trimmed()
@@ -113,7 +113,7 @@ def windows(
     """Read ONNX's attributes; one window per spatial axis.
 
     Raises:
-        Refusal: the padding is negative, or depends on a size that only a run knows.
+        Refusal: the padding is negative, or depends on a dynamic size.
     """
     n = len(kernel)
     strides = strides or [1] * n

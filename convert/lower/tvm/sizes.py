@@ -48,7 +48,7 @@ def count_of(tensor: Tensor) -> int:
     """How many elements a tensor of sizes has.
 
     Raises:
-        Refusal: only a run knows.
+        Refusal: it is known only at run time.
     """
     if not tensor.is_static:
         raise Refusal("an open number of sizes", "dynamic_shape")
@@ -174,7 +174,7 @@ def alike(g: Builder, x: Tensor, shape: Sequence[Size | None]) -> Tensor:
 
 
 def spread(g: Builder, tensors: Sequence[Tensor], *, inner: int = 0) -> list[Tensor]:
-    """Repeat tensors along axes of which only a run knows whether they have one element.
+    """Repeat tensors along axes that may have one element, which is known only at run time.
 
     Args:
         g: the graph.
@@ -188,7 +188,7 @@ def spread(g: Builder, tensors: Sequence[Tensor], *, inner: int = 0) -> list[Ten
 def common(
     g: Builder, shapes: Sequence[Sequence[Size]], said: Sequence[Size | str | None] = ()
 ) -> dict[int, Size]:
-    """Return, by the place from the end, sizes that only a run knows of shapes broadcast together.
+    """Return, by the place from the end, dynamic sizes of shapes broadcast together.
 
     Args:
         g: the graph.

@@ -51,7 +51,7 @@ def obstacle(node: ir.Node) -> str:
         return "a Scan of opset 8, whose batch has an axis of its own"
     count = _turns(node)
     if count is None:
-        return "how many turns it makes only a run knows"
+        return "how many turns it makes is known only at run time"
     if any(bodies(inner) for inner in body):
         return "branches or loops inside of its turns"
     if is_op(node, "Loop") and not _goes_on(node):

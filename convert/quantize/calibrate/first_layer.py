@@ -69,7 +69,7 @@ class Memory:
     Attributes:
         input: name of the model's input.
         value: name of what is normalised.
-        mean: of each channel in training.
+        mean: Mean of each channel in training.
         variance: likewise.
     """
 

@@ -122,10 +122,10 @@ class Judge:
         preprocessing: Mapping[str, Preprocessing] | None = None,
         media: Collection[str] | None = None,
     ) -> None:
-        """Take note of the inputs.
+        """Store the inputs.
 
         Args:
-            inputs: of the model.
+            inputs: Inputs of the model.
             preprocessing: how pictures were prepared, by input name.
             media: names of inputs that are pictures or sounds, whose neighbours are alike; None
                 takes all for such. A state or an embedding has no neighbours.

@@ -52,9 +52,9 @@ class Product:
 
     Attributes:
         node: a convolution or product.
-        groups: of it.
-        outputs: of a group.
-        inputs: of one output: the elements that a sum goes over.
+        groups: Groups of it.
+        outputs: Outputs of a group.
+        inputs: Inputs of one output: the elements that a sum goes over.
     """
 
     node: ir.Node
@@ -175,7 +175,7 @@ def sum_up(
 
     Args:
         model: float.
-        products: of it.
+        products: Products of it.
         data: calibration samples.
         samples: how many they are: of many, fewer positions of each are needed; 0 if unknown.
 

@@ -54,7 +54,7 @@ def observe(
 
     Args:
         model: normalised, float.
-        names: of the values to watch.
+        names: Names of the values to watch.
         axes: channel axis of those whose channels are told apart.
         data: gives the samples; called once for each group of values.
         progress: told the number of samples seen.

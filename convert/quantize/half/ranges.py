@@ -67,7 +67,7 @@ class _Extremes:
 
     Attributes:
         largest: magnitude; of a mask's elements those that mask nothing.
-        elements: of one sample at most.
+        elements: Elements of one sample at most.
         some: elements that are not zero.
         small: those of them that half precision holds with fewer bits than others.
     """

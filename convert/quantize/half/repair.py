@@ -25,7 +25,7 @@ def first_part(model: ir.Model, good: Good, *, seconds: float = SECONDS) -> froz
     Args:
         model: float, its nodes in order.
         good: asked a few times; more nodes in single precision are taken to be no worse.
-        seconds: of CPU time.
+        seconds: Duration in seconds of CPU time.
 
     Returns:
         Names of the nodes' first results; empty where no part with products behind it will do.

@@ -40,7 +40,7 @@ class Halves:
     """Half precision in one conversion; does nothing where another precision is asked for."""
 
     def __init__(self, precision: str) -> None:
-        """Take note."""
+        """Store the arguments."""
         self.asked = precision in ("fp16", _BFLOAT)
         self._precision = precision
         self._kept: dict[str, str] | None = None

@@ -35,7 +35,7 @@ class Left:
         node: that reads them.
         op: its operator.
         body: operator whose body it is in.
-        nbytes: of the weights.
+        nbytes: Number of bytes of the weights.
         why: they are not stored as integers.
     """
 
@@ -99,7 +99,7 @@ def store_bodies(
 
     Args:
         model: with bodies; constants are those of the main graph.
-        limits: of the target.
+        limits: Limits of the target.
         kept: names of nodes that stay float.
         half: scales are numbers that half precision holds too.
     """

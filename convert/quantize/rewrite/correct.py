@@ -31,9 +31,9 @@ def corrected_biases(
     """Return new biases by name of the unit; units without a bias are left alone.
 
     Args:
-        units: of the float graph.
+        units: Units of the float graph.
         channels: means of what weights are multiplied with.
-        limits: of the target.
+        limits: Limits of the target.
         rounded: weights by name of a unit, where they are not rounded to the nearest.
     """
     rounded = rounded or {}

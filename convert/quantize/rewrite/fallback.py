@@ -43,7 +43,7 @@ def apply(
         model: written with scales; kept layers are float in it.
         kept: their names.
         form: one of ``FORMS``.
-        limits: of the target.
+        limits: Limits of the target.
         ranges: by name of a value.
 
     Returns:

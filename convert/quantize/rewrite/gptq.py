@@ -62,8 +62,8 @@ def product_error(difference: Floats, moments: Floats) -> Floats:
     """Return the squared error of the products, summed over the data, by (group, output).
 
     Args:
-        difference: of the weights, (groups, outputs, inputs).
-        moments: of the inputs.
+        difference: Difference of the weights, (groups, outputs, inputs).
+        moments: Moments of the inputs.
     """
     return np.asarray(np.sum((difference @ moments) * difference, axis=2))
 

@@ -392,10 +392,10 @@ def write(
         model: normalised; it is not modified.
         limits: what the target computes with integers.
         ranges: by name of a value.
-        bits: of activations, 8 or 16.
+        bits: Number of bits of activations, 8 or 16.
         kept: names of units that stay float.
         biases: corrected biases, by name of the unit.
-        lengths: of the vectors that are normalised, by name of the normalisation.
+        lengths: Lengths of the vectors that are normalised, by name of the normalisation.
     """
     model = model.clone()
     layout = lay_out(model, limits, kept)

@@ -137,7 +137,7 @@ def fit(
 
     Args:
         model: float; it is not modified.
-        names: of nodes with weights.
+        names: Names of nodes with weights.
         grid: what they are rounded to.
         data: calibration samples.
         samples: how many they are; 0 if unknown.

@@ -69,11 +69,11 @@ class Attention:
 
     Attributes:
         softmax: the operator.
-        product: of queries and keys.
-        sums: of weights and values.
+        product: Product of queries and keys.
+        sums: Sums of weights and values.
         steps: between product and softmax, in order, with the operand that the scores are.
         sources: queries, keys and values where they are integers.
-        factor: of the scores, found before the product.
+        factor: Factor of the scores, found before the product.
         passed: multiplications with one number before the product, which are left out.
     """
 

@@ -147,7 +147,7 @@ def step_of(lengths: Histogram, count: int) -> float | None:
     """Return the power of two that elements are rounded to for mean and variance.
 
     Args:
-        lengths: of the vectors that were seen.
+        lengths: Lengths of the vectors that were seen.
         count: elements of one.
     """
     if lengths.high <= 0 or not math.isfinite(lengths.high):
@@ -165,7 +165,7 @@ def write_norms(model: ir.Model, lengths: Mapping[str, Histogram]) -> int:
 
     Args:
         model: with the integers in it.
-        lengths: of the vectors, by the name of the normalisation.
+        lengths: Lengths of the vectors, by the name of the normalisation.
     """
     namer, count = Namer(model), 0
     for norm in list(norms(model.graph)):

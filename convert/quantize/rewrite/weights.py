@@ -37,7 +37,7 @@ class Stored:
     Attributes:
         values: the integers, or floats of 8 bits.
         scale: float32; a scalar, or one a channel.
-        axis: of the channels; None with one scale for all.
+        axis: Axis of the channels; None with one scale for all.
     """
 
     values: Array
@@ -100,10 +100,10 @@ def store(
 
     Args:
         weights: floats.
-        axis: of the output channels; None for one scale.
+        axis: Axis of the output channels; None for one scale.
         bias_steps: bias over the scale of the activation, one for each channel: scales grow where
             a bias would not fit 32 bits.
-        bits: of an integer.
+        bits: Number of bits of an integer.
         name: for the message.
         half: scales are numbers that half precision holds too.
         per_step: scale of the input over that of the result, where both are integers: scales are

@@ -77,7 +77,7 @@ class Fitted:
         float_point: the float model on the same engine.
         layers: what could stay float.
         samples: what was run, for the next target.
-        title: of the job.
+        title: Title of the job.
         max_drop: the budget.
         clock: what was run, and whether its times say something of the target's; None where
             candidates were not run.
@@ -213,7 +213,7 @@ def fit(
         max_drop: the budget.
         metric: the user's own measure.
         samples: gathered before, for another target.
-        progress: told what is being done.
+        progress: Called with what is being done.
     """
     samples = gather(data, quantizer.model) if samples is None else samples
     if isinstance(metric, Named) and not samples.labels:

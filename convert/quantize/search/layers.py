@@ -45,7 +45,7 @@ class Layer:
     """A unit that may stay float.
 
     Attributes:
-        name: of the unit.
+        name: Name of the unit.
         op: its operator.
         cost: share of the multiplications; what is lost by keeping it float.
         rule: why it is known to be fragile; empty if it is not.
@@ -68,8 +68,9 @@ class Point:
         drop: share of the quality lost.
         error: see ``Loss.error``.
         quality: in the metric's unit.
-        latency_ms: of one run; 0 where times say nothing and none was taken.
-        size_bytes: of the artifact.
+        latency_ms: Latency in milliseconds of one run; 0 where times say nothing and none was
+            taken.
+        size_bytes: Size in bytes of the artifact.
         form: what the layers that stay float are instead, see ``fallback.FORMS``.
         recipe: by which the others were written; empty for the one that was asked for.
         margin: standard error of the drop: what so few samples leave open.
@@ -172,8 +173,8 @@ def smallest(points: Sequence[Point], costs: Mapping[str, float] | None = None) 
 
     Args:
         points: at least one.
-        costs: of the layers, where the device multiplies integers faster: of sizes that are alike,
-            the one with the fewest multiplications in float is taken.
+        costs: Costs of the layers, where the device multiplies integers faster: of sizes that are
+            alike, the one with the fewest multiplications in float is taken.
     """
     least = min(p.size_bytes for p in points)
     alike = [p for p in points if p.size_bytes <= LIKE_SIZE * least]
@@ -252,7 +253,7 @@ class Search:
         full: measures a candidate on all samples.
         quick: measures it on a few, to compare layers.
         max_drop: the budget.
-        memory: of earlier measurements.
+        memory: Memory of earlier measurements.
         told: about what is being done.
         seconds: after which no further layer is tried by itself.
         calibrators: measures with other ranges, by the calibrators' names; the empty name has those

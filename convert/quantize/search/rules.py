@@ -49,7 +49,7 @@ def layers(
     """List the units that may stay float, with what they cost and what is known against them.
 
     Args:
-        units: of one target.
+        units: Units of one target.
         ranges: by name of a value.
         seen: what was observed of them.
     """
@@ -86,7 +86,7 @@ def apart(units: Sequence[Unit], ranges: Mapping[str, Range]) -> dict[str, str]:
     so that more of its bits may go.
 
     Args:
-        units: of one target.
+        units: Units of one target.
         ranges: by name of a value.
     """
     found = {}

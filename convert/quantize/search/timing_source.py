@@ -67,7 +67,7 @@ def clock_for(profile: Profile, engines: Sequence[str], backend: Backend) -> Clo
     """Judge times of an engine here as those of a device.
 
     Args:
-        profile: of the device.
+        profile: Profile of the device.
         engines: that an artifact is written for, best first.
         backend: the one of them that is here.
     """

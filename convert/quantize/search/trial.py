@@ -76,8 +76,8 @@ class Samples:
     """What candidates are run on, and what the float model answers.
 
     Attributes:
-        feeds: of each run; bounded in number and bytes, spread over the data set.
-        labels: of each sample, where known for all.
+        feeds: Feeds of each run; bounded in number and bytes, spread over the data set.
+        labels: Labels of each sample, where known for all.
         expected: outputs of the float model.
     """
 
@@ -194,10 +194,10 @@ class Trials:
     Attributes:
         quantizer: has the float graph and its ranges.
         job: what is written.
-        inputs: of the model.
-        outputs: of the model.
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
         metric: the user's own measure.
-        once_ms: of one run of the float model, where it was measured.
+        once_ms: Milliseconds of one run of the float model, where it was measured.
     """
 
     quantizer: Quantizer

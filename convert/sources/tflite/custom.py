@@ -28,7 +28,7 @@ class Windows:
 
     Attributes:
         same: padded so that each element of the data is in one; else not padded.
-        strides: of height and width.
+        strides: Strides of height and width.
         kernel: likewise; of convolutions it stands in the weights.
         activation: the schema's number.
     """
@@ -55,7 +55,7 @@ class Placing:
         left: the landmark that ends a line to the left.
         right: the one that ends it to the right.
         subset: landmarks that must be inside.
-        scale: of the box around them, along x and y.
+        scale: Scale of the box around them, along x and y.
         size: height and width of what is cut out.
         angle: radians that the line is turned to.
     """
@@ -78,8 +78,8 @@ class Detecting:
         labels: classes told of each box, where all classes are suppressed at once.
         per_class: boxes of each class at most, where each is suppressed by itself; else 0.
         threshold: the least score.
-        overlap: of areas, above which the weaker box is left out.
-        scale: of y, x, height and width as they are encoded.
+        overlap: Overlap of areas, above which the weaker box is left out.
+        scale: Scale of y, x, height and width as they are encoded.
     """
 
     most: int

@@ -99,7 +99,7 @@ class FileOp:
         custom: the name of a custom operator, else empty.
         options: the options table by the schema's field names; empty where there is none.
         raw: what a custom operator has instead, in a form of its own.
-        version: of the operator.
+        version: Version of the operator.
     """
 
     code: str

@@ -35,8 +35,8 @@ class Importer:
     """Builds the ONNX graph.
 
     Attributes:
-        nodes: of the graph that is being built, in order.
-        initializers: of the main graph, for all graphs.
+        nodes: Nodes of the graph that is being built, in order.
+        initializers: Initializers of the main graph, for all graphs.
         problems: operators that cannot be read.
         notes: what the reader decided.
         custom: the custom operators that were read, by name.
@@ -57,7 +57,7 @@ class Importer:
         """Build the nodes of a graph into the current one.
 
         Args:
-            graph: of the file.
+            graph: Graph of the file.
             given: its inputs.
 
         Returns:
@@ -164,7 +164,7 @@ class Importer:
         """Add a node with one output and return it.
 
         Args:
-            op_type: of the default domain.
+            op_type: Operator type of the default domain.
             *inputs: operands count for their real numbers, plain numbers for constants.
             **attributes: None leaves one out.
         """

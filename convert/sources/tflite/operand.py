@@ -24,8 +24,8 @@ class Operand:
     Args:
         g: the graph.
         tensor: as the file describes it.
-        weights: of a constant.
-        value: of what is computed, with the element type that the file stores.
+        weights: Weights of a constant.
+        value: Value of what is computed, with the element type that the file stores.
     """
 
     __slots__ = ("_g", "_real", "_stored", "tensor", "weights")
@@ -159,7 +159,7 @@ class Options:
         code: the operator.
         outputs: what the file says of the results.
         raw: what a custom operator has in place of a table.
-        version: of the operator.
+        version: Version of the operator.
     """
 
     __slots__ = ("_fields", "code", "outputs", "raw", "version")

@@ -28,7 +28,7 @@ def backward(op: Op, index: int, needs: list[Span]) -> Span:
 
     Args:
         op: the operator.
-        index: of the operand.
+        index: Index of the operand.
         needs: what each output must lie between.
     """
     if all(n.is_open for n in needs):

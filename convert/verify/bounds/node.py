@@ -27,7 +27,7 @@ class Op:
     Attributes:
         node: in a graph whose shapes are inferred.
         spans: what values were found to lie between.
-        opsets: of the model.
+        opsets: Opsets of the model.
     """
 
     node: ir.Node

@@ -102,8 +102,8 @@ def attend(cpu: Cpu, dot: Dot, what: Attend, tile: int, *, fused: bool) -> tirx.
 
     Args:
         cpu: that it is for.
-        dot: of the processor.
-        what: of the attention.
+        dot: Product of the processor.
+        what: Description of the attention.
         tile: tokens of an item.
         fused: it does the work of ``turn`` first; for batches in which each token is its
             sequence's only one.

@@ -31,7 +31,7 @@ class Pages:
     value, scale or zero, tokens) float32.
 
     Attributes:
-        heads: of keys and values.
+        heads: Heads of keys and values.
         size: elements of a head, a multiple of 16, with 4 bits of 32.
         kind: one of ``KINDS``.
     """

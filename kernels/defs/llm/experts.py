@@ -75,7 +75,7 @@ def expert_gate(what: Product, count: int, used: int) -> tirx.PrimFunc:
 
     Args:
         what: the product of one expert, gates above inputs; of one token.
-        count: of experts, whose matrices lie one below the other.
+        count: Number of experts, whose matrices lie one below the other.
         used: by each token.
 
     The kernel takes the buffers of a product over all experts, ``chosen`` before ``y`` (tokens *
@@ -102,7 +102,7 @@ def expert_down(what: Product, count: int, used: int) -> tirx.PrimFunc:
 
     Args:
         what: the product of one expert; of one token.
-        count: of experts.
+        count: Number of experts.
         used: by each token.
 
     The kernel takes the buffers of a product over all experts, ``chosen`` and ``shares`` before

@@ -21,7 +21,7 @@ class Form:
     """What weights consist of.
 
     Attributes:
-        bits: of a weight: 4, 5, 6 or 8; 16 and 32 are floats.
+        bits: Number of bits of a weight: 4, 5, 6 or 8; 16 and 32 are floats.
         zero: what a stored weight of zero holds.
         group: neighbours along a row that share a scale: 16, or a multiple of 32.
         scale: ``float16`` or ``float32`` for each group, or ``codes``: int8 for each group times
@@ -50,8 +50,8 @@ class Form:
         """What kernels take of a matrix, by name.
 
         Args:
-            rows: of the matrix; those that fill the last run up among them.
-            columns: of the matrix.
+            rows: Rows of the matrix; those that fill the last run up among them.
+            columns: Columns of the matrix.
             side: rows that lie side by side.
         """
         runs = rows // side
@@ -98,8 +98,8 @@ def pack(values: Array, form: Form, dot: Dot) -> Array:
 
     Args:
         values: (rows, columns) int8, rows a multiple of the processor's.
-        form: of the weights.
-        dot: of the processor.
+        form: Form of the weights.
+        dot: Product of the processor.
 
     Returns:
         (rows / side, columns / 32, bits, side * 4) uint8. The first four vectors hold nibbles of

@@ -21,12 +21,12 @@ class Attend:
 
     Attributes:
         pages: the cache.
-        heads: of queries.
-        scale: of scores.
+        heads: Heads of queries.
+        scale: Scale of scores.
         window: tokens that each sees, itself included; 0 for all before it.
         cap: scores are bent to within plus and minus it; 0 for none.
         turned: elements of a head that are turned by position; 0 for none.
-        epsilon: of the norms of queries and keys by head; None for none.
+        epsilon: Epsilon of the norms of queries and keys by head; None for none.
     """
 
     pages: Pages

@@ -43,10 +43,10 @@ class Product:
     """One product.
 
     Attributes:
-        dot: of the processor.
-        form: of the weights.
-        rows: of the matrix, a multiple of the processor's.
-        columns: of the matrix, a multiple of 32.
+        dot: Product of the processor.
+        form: Form of the weights.
+        rows: Rows of the matrix, a multiple of the processor's.
+        columns: Columns of the matrix, a multiple of 32.
         width: tokens at once.
         epilogue: what becomes of the sums.
         bias: there is one.

@@ -277,7 +277,7 @@ class Bundle:
         """Return a file's bytes.
 
         Args:
-            record: of the file.
+            record: Record of the file.
             most: bytes that it may have.
 
         Raises:
@@ -492,7 +492,7 @@ def _storage(
     """Open what a bundle is, with the id of the key that it is encrypted with.
 
     Args:
-        location: of the bundle, for messages.
+        location: Location of the bundle, for messages.
         place: where it lies, or a copy of it.
         key: file with the key; None takes what the environment has.
     """

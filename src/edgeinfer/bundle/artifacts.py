@@ -114,7 +114,7 @@ class Extracted:
     """A variant that was taken out of its bundle.
 
     Attributes:
-        variant: of the manifest.
+        variant: Variant of the manifest.
         artifact: what to open: a file, or the folder that is a package.
         files: all that was written for it.
     """
@@ -154,7 +154,7 @@ def extract(
     Args:
         bundle: an open one.
         folder: is made where it is missing.
-        variants: of the bundle's manifest.
+        variants: Variants of the bundle's manifest.
         overwrite: replace folders of these names.
 
     Raises:

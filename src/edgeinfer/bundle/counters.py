@@ -32,7 +32,7 @@ def raise_counters(name: str, trusted: Iterable[str], signed: Mapping[str, int])
     can be taken out, and a key that is new here proves nothing about what the others signed.
 
     Args:
-        name: of the model.
+        name: Name of the model.
         trusted: ids of all keys whose signature would do.
         signed: the counter of each of them that signed it.
 

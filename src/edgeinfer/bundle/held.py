@@ -55,7 +55,7 @@ def try_lock(file: IO[bytes] | int, seconds: float = 0.0) -> bool:
 
     Args:
         file: open, or its descriptor.
-        seconds: to wait for who holds it. Whoever may read a file may hold it for ever, so none is
+        seconds: to wait for who holds it. Whoever may read a file may hold it forever, so none is
             waited for without an end.
     """
     if sys.platform == "win32":

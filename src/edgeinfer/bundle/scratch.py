@@ -30,7 +30,7 @@ class Scratch:
         within: another folder that it is made in, so that what is in it can be moved there.
 
     Attributes:
-        path: of the folder.
+        path: Path of the folder.
 
     Raises:
         OSError: it cannot be made.

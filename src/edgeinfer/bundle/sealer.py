@@ -33,7 +33,7 @@ def seal(
     first, so that no damage is sealed in, and what was sealed is compared with that.
 
     Args:
-        location: of the bundle, a folder or a zip.
+        location: Location of the bundle, a folder or a zip.
         output: the new file.
         key: to encrypt with.
         overwrite: replace what is there.

@@ -94,7 +94,7 @@ def key_from(
     """Read a key from a file, or from where the environment has it.
 
     Args:
-        path: of the file; None looks into ``EDGEINFER_BUNDLE_KEY`` (the key) and
+        path: Path of the file; None looks into ``EDGEINFER_BUNDLE_KEY`` (the key) and
             ``EDGEINFER_BUNDLE_KEY_FILE`` (a file with it).
         environment: None takes this process's.
 

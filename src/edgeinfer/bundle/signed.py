@@ -26,7 +26,7 @@ class SignedRules:
     """The rules of one opening; see ``Bundle.open``.
 
     Attributes:
-        expect_name: of the model.
+        expect_name: Expected name of the model.
         protect_rollback: its counter may not fall.
         signers: how many trusted keys must have signed it.
         revoked: digests of bundles and ids of keys that count no more.

@@ -86,7 +86,7 @@ def sign(
         manifest: bytes of ``manifest.json``.
         private_key: PEM file of an unencrypted Ed25519 key.
         earlier: signatures by others, kept; one by the same key is replaced.
-        counter: of this version of the model; None says nothing.
+        counter: Counter of this version of the model; None says nothing.
         time: seconds since 1970; None says nothing.
 
     Raises:

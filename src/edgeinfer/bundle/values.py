@@ -46,9 +46,9 @@ def reaches(
     """Return the largest magnitude by input name that a variant was judged for.
 
     Args:
-        precision: of the variant.
+        precision: Precision of the variant.
         format: likewise.
-        ranges: of the bundle.
+        ranges: Ranges of the bundle.
     """
     if not in_half(precision) or format not in _HALF_ARITHMETIC:
         return {}

@@ -156,8 +156,8 @@ class BundleWriter:
         """Put a test vector into the bundle.
 
         Args:
-            inputs: of the model.
-            outputs: of the model.
+            inputs: Inputs of the model.
+            outputs: Outputs of the model.
             feeds: by input name.
             expected: by output name.
             origin: where the inputs come from.
@@ -241,8 +241,8 @@ def put_signatures(location: Path, content: bytes) -> None:
     """Put ``signatures.json`` into a bundle that exists, in place of an earlier one.
 
     Args:
-        location: of the bundle, a folder or a zip.
-        content: of the file.
+        location: Location of the bundle, a folder or a zip.
+        content: Content of the file.
 
     Raises:
         OutputError: it cannot be written; the bundle is as it was.

@@ -29,7 +29,7 @@ def open_zip(name: str, stream: BinaryIO, length: int) -> zipfile.ZipFile:
     """Open a zip and refuse whatever is not a plain, honest one.
 
     Args:
-        name: of the bundle, for messages.
+        name: Name of the bundle, for messages.
         stream: the open file.
         length: its size in bytes.
 

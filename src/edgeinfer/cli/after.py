@@ -32,7 +32,7 @@ def next_lines(result: ExportResult) -> Iterator[str]:
         except ProfileError:
             # One that the user gave as a file: nothing is known of it by its name.
             continue
-        # A GPU is the machine's, but whether there is one only a run tells.
+        # A GPU is the machine's, but only a run says whether there is one.
         (here if host().is_kind(profile) and not profile.accelerators else others).append(profile)
     apps = [p for p in others if any(system in APPS for system in p.os)]
     if result.files:

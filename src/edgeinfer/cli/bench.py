@@ -46,13 +46,21 @@ OPS_RUNS = 20
 @click.argument("path", metavar="BUNDLE|MODEL")
 @click.argument("inputs", nargs=-1, metavar="[INPUT...]")
 @named("-b", "--backend", type=BACKEND, default="all", help="Only this engine; default all.")
-@click.option("--threads", default="", metavar="1,2", help="Thread counts; default the engine's.")
-@click.option("--runs", type=click.IntRange(1), default=200, show_default=True, help="Of each.")
 @click.option(
-    "--seconds", type=click.FloatRange(0.01), default=10.0, show_default=True, help="In all."
+    "--threads", default="", metavar="1,2", help="Thread counts to try; default the engine's."
 )
-@click.option("--roofline", is_flag=True, help="Place the hot operators below this CPU's limits.")
-@click.option("--ops", is_flag=True, help="Say what each operator costs, and where it runs.")
+@click.option(
+    "--runs", type=click.IntRange(1), default=200, show_default=True, help="Runs per engine."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.01),
+    default=10.0,
+    show_default=True,
+    help="Total time limit.",
+)
+@click.option("--roofline", is_flag=True, help="Compare hot operators with this CPU's limits.")
+@click.option("--ops", is_flag=True, help="Report the time of each operator and where it runs.")
 @click.option(
     "--engine-defaults", is_flag=True, help="Run the plain engines as they come, not like for like."
 )

@@ -30,7 +30,7 @@ HELP = """\
 
 @click.command()
 @click.argument("bundle")
-@click.option("--system", default="", metavar="TEXT", help="What the model is told first.")
+@click.option("--system", default="", metavar="TEXT", help="System message.")
 @lm.sampling_options
 @lm.model_options
 @output_options

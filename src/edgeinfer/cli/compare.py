@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--data", type=click.Path(path_type=Path), metavar="NPZ|DIR", help="Inputs of A.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), metavar="NPZ|DIR", help="Inputs to compare with."
+)
 @named("--precision", type=BUDGET, help="Whose budget decides; default the coarser of both.")
 @trust_options()
 @output_options

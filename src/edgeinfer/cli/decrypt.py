@@ -18,7 +18,7 @@ from edgeinfer.cli.output import Output, output_options
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @output_options
 def decrypt(bundle: Path, key: Path | None, output: Path, overwrite: bool, out: Output) -> None:
-    """Write an encrypted BUNDLE in plain.
+    """Decrypt BUNDLE.
 
     Not needed for running it: `run`, `bench`, `verify` and `edgeinfer.load` decrypt in memory.
     """

@@ -49,12 +49,12 @@ class Asked:
     """What the file is to run.
 
     Attributes:
-        context: of the command line.
+        context: Context of the command line.
         host: to listen on.
-        port: of HTTP.
+        port: Port of HTTP.
         grpc_port: None for none.
         drain_s: for requests under way at the end.
-        image: of the container.
+        image: Image of the container.
     """
 
     context: click.Context
@@ -73,7 +73,7 @@ class Asked:
         """Give the command line anew.
 
         Args:
-            place: of each path.
+            place: Place of each path.
             **instead: values in the place of those given.
         """
         yield "serve"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Where a folder for each variant goes.",
 )
-@click.option("-k", "--key", type=click.Path(path_type=Path), help="Of an encrypted bundle.")
+@click.option("-k", "--key", type=click.Path(path_type=Path), help="Key of an encrypted bundle.")
 @click.option("--overwrite", is_flag=True, help="Replace folders of these variants.")
 @trust_options(runs=False)
 @output_options

@@ -57,7 +57,7 @@ class Failure:
     Attributes:
         kind: name of its class, or a word where the class says nothing.
         message: for people.
-        code: of the process.
+        code: Code of the process.
         details: the error's own fields, for programs.
     """
 
@@ -105,9 +105,9 @@ _MOST_WARNINGS = 100
 
 
 class _Warnings(logging.Handler):
-    """Holds what the library warns of; an error that follows says it again and is told alone.
+    """Holds what the library warns of; an error that follows says it again and is reported alone.
 
-    A command may run for ever, so lines that are told again, and those beyond the first hundred,
+    A command may run forever, so lines that are told again, and those beyond the first hundred,
     are not kept.
     """
 

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 @click.argument("prompt")
 @lm.sampling_options
 @click.option(
-    "-n", "--number", type=click.IntRange(1, 64), default=1, show_default=True, help="Of texts."
+    "-n",
+    "--number",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Number of texts.",
 )
-@click.option("--logprobs", type=click.IntRange(0, 100), help="Tell so many alternatives.")
+@click.option("--logprobs", type=click.IntRange(0, 100), help="Alternatives to list at each token.")
 @click.option("--chat", "as_chat", is_flag=True, help="PROMPT is a message to the model.")
-@click.option("--system", metavar="TEXT", help="With --chat: what the model is told first.")
+@click.option("--system", metavar="TEXT", help="System message, with --chat.")
 @lm.model_options
 @output_options
 def generate(

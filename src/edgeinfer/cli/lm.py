@@ -18,24 +18,45 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MODEL = (
-    click.option("--variant", default="", metavar="ID", help="Of the bundle; default the first."),
-    click.option("--draft", metavar="BUNDLE", help="A smaller model that guesses ahead."),
-    click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="Of a text."),
-    click.option("--cache-mb", type=click.IntRange(1), help="For keys and values."),
-    click.option("--cache-type", default="", metavar="NAME", help="float16, uint8 or uint4."),
-    click.option("--threads", type=click.IntRange(1, 1024), help="Default: all cores."),
-    click.option("--no-lookup", is_flag=True, help="Do not guess by what was said before."),
-    click.option("--disk", metavar="FOLDER", help="Keep what was read for the next start."),
+    click.option(
+        "--variant", default="", metavar="ID", help="Variant of the bundle; default the first."
+    ),
+    click.option("--draft", metavar="BUNDLE", help="Smaller draft model for speculative decoding."),
+    click.option(
+        "--context", type=click.IntRange(1), metavar="TOKENS", help="Longest text, with its prompt."
+    ),
+    click.option("--cache-mb", type=click.IntRange(1), help="Memory of the KV cache."),
+    click.option(
+        "--cache-type",
+        default="",
+        metavar="NAME",
+        help="Type of the KV cache: float16, uint8 or uint4.",
+    ),
+    click.option(
+        "--threads", type=click.IntRange(1, 1024), help="Number of threads; default all cores."
+    ),
+    click.option("--no-lookup", is_flag=True, help="Do not speculate from earlier text."),
+    click.option(
+        "--disk", metavar="FOLDER", help="Keep prefixes of prompts on disk for the next start."
+    ),
 )
 
 _SAMPLING = (
-    click.option("--max-tokens", type=click.IntRange(1), help="The most to generate."),
-    click.option("--temperature", type=float, help="0 takes the most probable token."),
-    click.option("--top-k", type=int, help="Choose from so many tokens."),
-    click.option("--top-p", type=float, help="Choose from the fewest that are so probable."),
-    click.option("--min-p", type=float, help="Choose from those so probable beside the best."),
-    click.option("--repetition-penalty", type=float, help="Of tokens that were there before."),
-    click.option("--seed", type=int, help="Of the random choices."),
+    click.option("--max-tokens", type=click.IntRange(1), help="Most tokens to generate."),
+    click.option(
+        "--temperature", type=float, help="Sampling temperature; 0 takes the most probable token."
+    ),
+    click.option("--top-k", type=int, help="Sample from the K most probable tokens."),
+    click.option(
+        "--top-p", type=float, help="Sample from the fewest tokens with probability P together."
+    ),
+    click.option(
+        "--min-p",
+        type=float,
+        help="Sample from tokens with at least P times the best's probability.",
+    ),
+    click.option("--repetition-penalty", type=float, help="Penalty for repeating tokens."),
+    click.option("--seed", type=int, help="Seed of the sampling."),
     click.option("--stop", multiple=True, metavar="TEXT", help="Ends the text; may be repeated."),
 )
 

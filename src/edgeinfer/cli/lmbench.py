@@ -39,9 +39,9 @@ class Row:
         what: ``generate`` one token of each sequence, or ``read`` a prompt.
         sequences: in the step.
         tokens: in the step.
-        median_ms: of the step.
+        median_ms: Median time in milliseconds of the step.
         p95_ms: likewise.
-        runs: of them.
+        runs: Runs of them.
         tokens_per_second: at the median.
         read_share: bytes of weights that it read, over what this machine reads in the same time;
             None where that is unknown.

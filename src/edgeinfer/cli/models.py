@@ -23,8 +23,8 @@ class NamedModel:
     Attributes:
         model: a path, or what a Python callable returned.
         stem: what a bundle of it is called unless the user says otherwise.
-        example_inputs: of a PyTorch module.
-        dynamic_shapes: of a PyTorch module.
+        example_inputs: Example inputs of a PyTorch module.
+        dynamic_shapes: Dynamic shapes of a PyTorch module.
     """
 
     model: Any

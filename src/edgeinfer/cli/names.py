@@ -26,7 +26,7 @@ class Names(click.Choice):  # type: ignore[type-arg] # click 8.1 has no paramete
     def __init__(
         self, listed: Listed, checked: Checked | None = None, also: Listed = tuple, files: str = ""
     ) -> None:
-        """Take note; no name is read yet.
+        """Store the arguments; no name is read yet.
 
         Args:
             listed: gives the names that help lists.

@@ -19,7 +19,7 @@ def findings_of(path: str, policy: Any, trust: Mapping[str, Any]) -> list[Row]:
     """Look at a bundle; nothing is loaded or measured.
 
     Args:
-        path: of the bundle.
+        path: Path of the bundle.
         policy: what counts.
         trust: options of opening it.
 
@@ -43,7 +43,7 @@ def explained(manifest: Manifest, plan: Plan, known: Mapping[str, Capabilities])
     """Say it of each engine; a function of its arguments alone.
 
     Args:
-        manifest: of the bundle.
+        manifest: Manifest of the bundle.
         plan: the ranking here.
         known: what each registered engine can do.
     """

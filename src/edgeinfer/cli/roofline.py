@@ -59,7 +59,7 @@ class Placed:
         node: its name.
         op: its type.
         us: median microseconds.
-        share: of the whole run.
+        share: Share of the whole run.
         gflop_s: reached.
         gb_s: reached, counting inputs, weights and outputs once.
         intensity: operations a byte.
@@ -172,7 +172,7 @@ def placed(
     """Place the operators of a profile; the first runs, which warm up, are left out.
 
     Args:
-        events: of the profile.
+        events: Events of the profile.
         roof: that they are placed below.
         plain: a profile that has the sizes of all operands; ``events`` themselves if it is empty.
     """

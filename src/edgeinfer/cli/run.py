@@ -32,15 +32,17 @@ SHOWN = 8
 @click.command()
 @click.argument("bundle")
 @click.argument("inputs", nargs=-1, metavar="INPUT...")
-@click.option("--then", multiple=True, metavar="BUNDLE", help="Works on what the first gives.")
-@click.option("--overlay", metavar="PNG", help="Draw what was found onto the picture.")
-@click.option("--raw", is_flag=True, help="Give tensors, not what they mean.")
+@click.option(
+    "--then", multiple=True, metavar="BUNDLE", help="Second-stage bundle, e.g. a text recogniser."
+)
+@click.option("--overlay", metavar="PNG", help="Draw the results onto the image.")
+@click.option("--raw", is_flag=True, help="Print tensors instead of decoded results.")
 @click.option("-o", "--output", metavar="NPZ", help="Save the outputs, named as in the model.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .npz.")
 @loading_options
-@click.option("--repeat", type=click.IntRange(1), default=1, help="Runs to time.")
+@click.option("--repeat", type=click.IntRange(1), default=1, help="Number of timed runs.")
 @click.option("-v", "--verbose", is_flag=True, help="Say why this engine, and what else could run.")
-@click.option("--allow-nonfinite", is_flag=True, help="Take NaN and infinity in inputs.")
+@click.option("--allow-nonfinite", is_flag=True, help="Accept NaN and infinity in inputs.")
 @output_options
 def run(
     bundle: str,

@@ -43,31 +43,57 @@ from edgeinfer.errors import UsageError
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any."
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="TCP port; 0 takes any.",
 )
 @click.option(
     "--grpc-port", type=click.IntRange(1, 65535), help="Speak gRPC too; Triton's is 8001."
 )
 @click.option("--keys", metavar="FILE", help="Keys that let requests in, one a line.")
 @click.option("--insecure", is_flag=True, help="Let other machines in without a key.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="Of engines; default all cores.")
-@click.option("--memory-mb", type=click.FloatRange(1), help="For tensor models together.")
 @click.option(
-    "--batch", default=16, show_default=True, type=click.IntRange(1), help="Most requests a run."
-)
-@click.option("--queue", default=512, show_default=True, type=click.IntRange(1), help="Per model.")
-@click.option(
-    "--max-body-mb", default=64, show_default=True, type=click.IntRange(1), help="Per request."
+    "--threads", type=click.IntRange(1, 1024), help="Number of engine threads; default all cores."
 )
 @click.option(
-    "--max-json-mb", default=8, show_default=True, type=click.IntRange(1), help="Of JSON in one."
+    "--memory-mb", type=click.FloatRange(1), help="Memory limit of all tensor models together."
+)
+@click.option(
+    "--batch",
+    default=16,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Largest batch of requests.",
+)
+@click.option(
+    "--queue",
+    default=512,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Requests that may wait for a model.",
+)
+@click.option(
+    "--max-body-mb",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Size limit of a request body.",
+)
+@click.option(
+    "--max-json-mb",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Size limit of JSON in a request.",
 )
 @click.option(
     "--max-requests-mb",
     default=1024,
     show_default=True,
     type=click.IntRange(1),
-    help="For all requests together.",
+    help="Memory limit of all requests together.",
 )
 @click.option(
     "--answer-cache-mb",
@@ -76,28 +102,54 @@ from edgeinfer.errors import UsageError
     type=click.FloatRange(0),
     help="Keep answers of tensor models for the same inputs.",
 )
-@click.option("--wait-s", type=click.FloatRange(0, min_open=True), help="A request may wait.")
-@click.option("--drain-s", default=5.0, show_default=True, type=click.FloatRange(0), help="At end.")
-@click.option("--isolate", is_flag=True, help="Engines in processes of their own.")
-@click.option("--log", "logs", is_flag=True, help="A line of JSON a request, to stderr.")
-@click.option("--cors", multiple=True, metavar="ORIGIN", help="Whose pages may read answers.")
+@click.option(
+    "--wait-s", type=click.FloatRange(0, min_open=True), help="Longest time a request may wait."
+)
+@click.option(
+    "--drain-s",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Time to finish requests when the server stops.",
+)
+@click.option("--isolate", is_flag=True, help="Run engines in processes of their own.")
+@click.option(
+    "--log", "logs", is_flag=True, help="Write a line of JSON to stderr for each request."
+)
+@click.option(
+    "--cors", multiple=True, metavar="ORIGIN", help="Origin whose web pages may read answers."
+)
 @click.option("--mdns", is_flag=True, help="Tell the local network where this server is.")
 @click.option("--certificate", metavar="PEM", help="Serve TLS with it and --private-key.")
-@click.option("--private-key", metavar="PEM", help="Of the certificate.")
+@click.option("--private-key", metavar="PEM", help="Private key of --certificate.")
 @click.option(
-    "--sequences", default=16, show_default=True, type=click.IntRange(1), help="Texts at once."
+    "--sequences",
+    default=16,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of texts generated at once.",
 )
-@click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="Of a text.")
-@click.option("--cache-mb", type=click.IntRange(1), help="For keys and values of a language model.")
-@click.option("--disk", metavar="FOLDER", help="Keep what was read for the next start.")
+@click.option(
+    "--context", type=click.IntRange(1), metavar="TOKENS", help="Longest text, with its prompt."
+)
+@click.option(
+    "--cache-mb", type=click.IntRange(1), help="Memory of the KV cache of a language model."
+)
+@click.option(
+    "--disk", metavar="FOLDER", help="Keep prefixes of prompts on disk for the next start."
+)
 @click.option("--ray", is_flag=True, help="Serve on Ray: a cluster, or several processes here.")
-@click.option("--replicas", default="1", metavar="COUNT|LEAST:MOST", help="Copies, for --ray.")
+@click.option(
+    "--replicas", default="1", metavar="COUNT|LEAST:MOST", help="Number of replicas for --ray."
+)
 @click.option(
     "--emit",
     type=click.Choice(KINDS),
     help="Print a file that starts this server elsewhere, and start none.",
 )
-@click.option("--image", default=default_image(), show_default=True, help="For --emit.")
+@click.option(
+    "--image", default=default_image(), show_default=True, help="Container image for --emit."
+)
 @trust_options()
 @output_options
 def serve(

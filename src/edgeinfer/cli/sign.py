@@ -25,7 +25,7 @@ from edgeinfer.errors import UsageError
 @click.option(
     "--counter",
     type=click.IntRange(0),
-    help="Of this version; devices that ask for it open no lower one afterwards.",
+    help="Counter of this version; devices may refuse lower ones afterwards.",
 )
 @output_options
 def sign(

@@ -28,7 +28,7 @@ class Table:
     """Rows under titles.
 
     Attributes:
-        titles: of the columns.
+        titles: Titles of the columns.
         right: which columns are set right; what is in them is never broken.
         rows: cells, as many as there are titles.
     """

@@ -23,22 +23,32 @@ COLUMNS = ("kernel", ">share", ">own", ">tuned", ">engine", ">tried", ">failed",
 @click.command()
 @click.argument("model")
 @click.option("-t", "--target", required=True, help="Instruction set, such as tvm-x86-64-v3.")
-@click.option("--minutes", default=10.0, show_default=True, help="For all of it.")
-@click.option("--database", metavar="FILE", help="JSONL; default tuning-MACHINE.jsonl, here.")
-@click.option("--trials", default=512, show_default=True, help="Orders of one kernel at most.")
-@click.option("--kernels", default=24, show_default=True, help="The hottest ones.")
-@click.option("--threads", default=1, show_default=True, help="Of parallel loops.")
-@click.option("--workers", default=1, show_default=True, help="Measured at once, a CPU each.")
+@click.option("--minutes", default=10.0, show_default=True, help="Time limit in minutes.")
+@click.option(
+    "--database", metavar="FILE", help="Database of measurements; default tuning-MACHINE.jsonl."
+)
+@click.option("--trials", default=512, show_default=True, help="Schedules tried per kernel.")
+@click.option(
+    "--kernels", default=24, show_default=True, help="How many of the hottest kernels to tune."
+)
+@click.option(
+    "--threads", default=1, show_default=True, help="Number of threads of parallel loops."
+)
+@click.option("--workers", default=1, show_default=True, help="Measurements at once, a CPU each.")
 @click.option(
     "--device",
     default="",
     metavar="HOST:PORT[/KEY]|ssh://[USER@]HOST",
     help="TVM RPC server or tracker, or where ssh starts one.",
 )
-@click.option("--device-name", default="", metavar="CPU", help="Name its figures are kept under.")
-@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
-@click.option("--seed", default=1, show_default=True, help="Of the search.")
-@click.option("-o", "--output", metavar="BUNDLE", help="Write one; tuned if that is faster.")
+@click.option(
+    "--device-name", default="", metavar="CPU", help="Name that its measurements are stored under."
+)
+@click.option(
+    "--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Sizes of an input."
+)
+@click.option("--seed", default=1, show_default=True, help="Seed of the search.")
+@click.option("-o", "--output", metavar="BUNDLE", help="Write a bundle; tuned if that is faster.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 @trust_options(runs=False)
 @output_options
@@ -60,7 +70,7 @@ def tune(
     trust: dict[str, Any],
     out: Output,
 ) -> None:
-    """Find faster orders of the loops that take most of MODEL's time.
+    """Search for faster schedules for MODEL's hottest kernels.
 
     MODEL is a model's file, or a bundle with an ONNX variant in fp32. Every measurement goes into
     the database at once: stop at any time, the same command goes on from there, and several may

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="Of loading an artifact and of a run, which may have a loop without end.",
+    help="Time limit of loading an artifact and of a run; a loop may never end.",
 )
 @trust_options("--key")
 @output_options

@@ -53,7 +53,7 @@ def detect(
     Args:
         outputs: by name; None of a head stands for the only one.
         head: how they are to be read.
-        placement: of the picture in the model's input.
+        placement: Placement of the picture in the model's input.
         labels: names of the classes.
         by: what finds and groups boxes.
 
@@ -242,11 +242,11 @@ def _in_pixels(
     """Return boxes in pixels.
 
     Args:
-        numbers: of the boxes that are worth it.
+        numbers: Numbers of the boxes that are worth it.
         head: how they are to be read.
-        size: of the input.
+        size: Size of the input.
         worth: which ones they are.
-        count: of all boxes.
+        count: Number of all boxes.
     """
     if head.unit == "pixels":
         return numbers

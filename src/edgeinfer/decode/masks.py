@@ -28,7 +28,7 @@ def segment(
     Args:
         output: (1, classes, height, width) or (1, height, width, classes).
         head: which of both, and what is applied.
-        placement: of the picture in the model's input.
+        placement: Placement of the picture in the model's input.
         labels: names of the classes.
 
     Raises:

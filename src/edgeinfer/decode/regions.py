@@ -55,7 +55,7 @@ def find_text(output: Array, head: FindText, placement: Placement) -> list[Text]
     Args:
         output: (1, 1, height, width), 0..1.
         head: thresholds.
-        placement: of the picture in the model's input.
+        placement: Placement of the picture in the model's input.
 
     Returns:
         Texts that only have a score and corners.

@@ -34,7 +34,7 @@ def read_text(output: Array, head: ReadText, charset: Sequence[str]) -> list[Tex
     Args:
         output: (batch, columns, characters).
         head: which score is the blank, and the least mean score of a text.
-        charset: of ``characters``.
+        charset: Charset of ``characters``.
 
     Returns:
         One text a line; empty, with score 0, where nothing was read.

@@ -73,8 +73,8 @@ class Experts:
     """Feed-forward parts of which each token uses a few.
 
     Attributes:
-        count: of experts in a layer.
-        used: of them by each token.
+        count: Number of experts in a layer.
+        used: The part used by each token.
         ffn: their inner size.
         normalised: the weights of those used are scaled to a sum of one.
     """
@@ -93,14 +93,14 @@ class LlmConfig:
         family: name of the architecture, e.g. ``llama``, ``qwen2``, ``gemma3``.
         hidden: elements of a token between blocks.
         layers: blocks.
-        heads: of queries.
-        kv_heads: of keys and values.
+        heads: Heads of queries.
+        kv_heads: Heads of keys and values.
         head_dim: elements of a head.
         ffn: inner size of the feed-forward part.
         vocab: rows of the embedding, and of the logits.
         context: tokens that it was trained for, or is scaled to.
-        norm_epsilon: of RMS norms.
-        activation: of the gate.
+        norm_epsilon: Epsilon of RMS norms.
+        activation: Activation of the gate.
         tied: the head uses the embedding's weights.
         ropes: kinds of position embeddings.
         layer_rope: for each layer its place in ``ropes``; -1 for none.

@@ -75,9 +75,9 @@ class Executor(Protocol):
         window: positions that the widest layer looks back, its own included; 0 where some layer
             looks back to the start.
         adapters: names of the low-rank adapters, in the order of their indices.
-        fingerprint: of all that the cache's bits depend on besides the tokens: weights, adapters,
-            kernels, the cache's type and layout. Pages of one fingerprint may be kept on disk and
-            given to another executor with the same one.
+        fingerprint: Fingerprint of all that the cache's bits depend on besides the tokens: weights,
+            adapters, kernels, the cache's type and layout. Pages of one fingerprint may be kept on
+            disk and given to another executor with the same one.
     """
 
     vocab: int

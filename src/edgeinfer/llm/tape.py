@@ -88,7 +88,7 @@ class Products:
 
     Attributes:
         calls: by the number of tokens that a kernel takes at once.
-        items: of each of them.
+        items: Items of each of them.
         domain: that is multiplied.
         before: makes what it takes; None where the phase before it has.
         shared: others have made it already where several tokens are computed.
@@ -128,7 +128,7 @@ class Tape:
     """A step.
 
     Attributes:
-        version: of this form.
+        version: Version of this form.
         machine: that its code is for.
         side: rows of a matrix that lie side by side.
         caches: types of caches that there is code for, the first one by default.
@@ -136,7 +136,7 @@ class Tape:
         weights: packed, by name.
         kernels: arguments of each.
         phases: in order.
-        digest: of weights and code: what the bits of logits depend on.
+        digest: Digest of weights and code: what the bits of logits depend on.
     """
 
     version: int

@@ -40,7 +40,7 @@ def parse_power(output: str) -> Power:
     """Return the power mode, where the power comes from, and what heat does.
 
     Args:
-        output: of ``pmset -g`` and ``sysctl machdep.xcpm``, which Intel Macs have.
+        output: Output of ``pmset -g`` and ``sysctl machdep.xcpm``, which Intel Macs have.
     """
     saving = re.search(r"(?m)^\s*lowpowermode\s+1\b", output)
     fast = re.search(r"(?m)^\s*(?:highpowermode\s+1|powermode\s+2)\b", output)
@@ -57,7 +57,7 @@ def parse_free_mb(output: str) -> int | None:
     """Return the memory that the kernel counts as available, in MiB; None when it does not say.
 
     Args:
-        output: of ``sysctl hw.memsize kern.memorystatus_level``, a percentage.
+        output: Output of ``sysctl hw.memsize kern.memorystatus_level``, a percentage.
     """
     keys = dict(re.findall(r"(?m)^([\w.]+): (.*)$", output))
     level, memory = keys.get("kern.memorystatus_level", ""), _number(keys, "hw.memsize")
@@ -68,7 +68,7 @@ def parse_sysctl(output: str) -> tuple[Cpu, str, str, int]:
     """Return the processor, the model, the system and the memory in MiB.
 
     Args:
-        output: of ``sysctl hw machdep.cpu kern.osproductversion``.
+        output: Output of ``sysctl hw machdep.cpu kern.osproductversion``.
     """
     keys = dict(re.findall(r"(?m)^([\w.]+): (.*)$", output))
     name = keys.get("machdep.cpu.brand_string", "")

@@ -60,8 +60,9 @@ class Gpu:
         driver: version of the kernel driver; empty when unknown.
         cuda: version of the toolkit found; empty without one.
         tensorrt: version of TensorRT's library found; empty without one.
-        memory_mb: of its own; 0 when unknown, and where it shares the machine's.
-        free_mb: of that, now; None when unknown.
+        memory_mb: Megabytes of memory of its own; 0 when unknown, and where it shares the
+            machine's.
+        free_mb: Free megabytes of that, now; None when unknown.
         celsius: its temperature now; None when unknown.
         power_limit_w: set by the owner; None when unknown or as the maker set it.
         complaints: what slows it down now.
@@ -83,7 +84,7 @@ def read_board(root: Path) -> Board:
     """Read a Linux or Android system.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
     """
     model = text(root / "proc/device-tree/model")
     system = _release(text(root / "etc/os-release"))
@@ -134,7 +135,7 @@ def read_gpus(root: Path, told: Sequence[Gpu] = ()) -> tuple[Gpu, ...]:
     """Read which NVIDIA GPUs there are; a Jetson's is on its chip and has no PCI entry.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
         told: what the driver's management library knows of those that are no Jetson's.
     """
     driver = _driver(root)
@@ -152,7 +153,7 @@ def idle_nvidia(root: Path) -> bool:
     """Whether an NVIDIA GPU is on the bus though no driver of it is loaded.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
     """
     if _driver(root) or _chip(root):
         return False
@@ -222,7 +223,7 @@ def memory_mb(root: Path) -> int:
     """Return the machine's memory; 0 when unknown.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
     """
     match = re.search(r"(?m)^MemTotal:\s+(\d+) kB", text(root / "proc/meminfo"))
     return int(match[1]) >> 10 if match else 0
@@ -232,7 +233,7 @@ def free_bytes(root: Path) -> int | None:
     """Return what the kernel believes can be taken without swapping; None when unknown.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
     """
     match = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", text(root / "proc/meminfo"))
     return int(match[1]) << 10 if match else None

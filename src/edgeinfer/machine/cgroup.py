@@ -21,7 +21,7 @@ class Limits:
         cpus: share of CPUs by quota, e.g. 1.5; None without a quota.
         cpu_list: CPUs it may run on; empty means all.
         memory_bytes: None without a limit.
-        memory_used_bytes: of the group that has the limit; None when unknown.
+        memory_used_bytes: Used by the group that has the limit; None when unknown.
     """
 
     cpus: float | None = None
@@ -34,7 +34,7 @@ def read_limits(root: Path) -> Limits:
     """Read control groups of version 1 or 2.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
     """
     quotas: list[float] = []
     memory: list[tuple[int, int | None]] = []

@@ -64,7 +64,7 @@ class Cluster:
     """Cores of one kind.
 
     Attributes:
-        name: of the core; empty when unknown.
+        name: Name of the core; empty when unknown.
         cpus: their numbers.
         max_mhz: highest clock; None when the kernel does not tell.
         capacity: relative speed, 1024 for the fastest core of the system; None when unknown.
@@ -83,7 +83,7 @@ class Cache:
     Attributes:
         level: 1, 2, 3.
         kind: ``data`` or ``unified``.
-        size_kb: of one of them.
+        size_kb: Kilobytes of one of them.
         shared_by: CPUs that share one.
     """
 
@@ -119,7 +119,7 @@ def read_cpu(root: Path, default: str) -> Cpu:
     """Read a Linux system.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
         default: name where the system tells none.
     """
     info = text(root / "proc/cpuinfo")

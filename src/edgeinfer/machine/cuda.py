@@ -31,7 +31,7 @@ def compute_capability(index: int = 0) -> str:
     """Return e.g. ``9.0``; empty without such a device.
 
     Args:
-        index: of the device.
+        index: Index of the device.
     """
     driver = _driver()
     handle = ctypes.c_int()
@@ -53,8 +53,8 @@ def check_bf16(backend: str, precision: str, index: int = 0) -> None:
 
     Args:
         backend: its name, for the message.
-        precision: of the artifact, as in a manifest.
-        index: of the device.
+        precision: Precision of the artifact, as in a manifest.
+        index: Index of the device.
 
     Raises:
         NotAvailableError: the device is older than Ampere.
@@ -288,7 +288,7 @@ class Recording(Stream):
     Args:
         work: starts the work on the stream with the given handle; called twice, first to load what
             is loaded late, which cannot be recorded.
-        transfers: of the device.
+        transfers: Transfers of the device.
     """
 
     def __init__(self, work: Callable[[int], None], transfers: Transfers) -> None:

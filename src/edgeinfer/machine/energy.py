@@ -69,7 +69,7 @@ def read_watts(root: Path) -> dict[str, float]:
     else is measured.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
     """
     found: dict[str, float] = {}
     for chip in sorted((root / "sys/class/hwmon").glob("hwmon*")):
@@ -116,7 +116,7 @@ class Watch:
     """Watches heat and power while its block runs, by one reading a second.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
 
     Attributes:
         taken: what was seen, once the block has ended.

@@ -41,7 +41,7 @@ class Facts:
         gpus: NVIDIA GPUs that the system's files show, whether or not an engine can use them.
         limits: what this process's container allows.
         power: heat and power.
-        memory_mb: of the machine; 0 when unknown.
+        memory_mb: Megabytes of memory of the machine; 0 when unknown.
         free_mb: what can be taken now without swapping, limits heeded; None when unknown.
     """
 
@@ -68,7 +68,7 @@ def read_facts(
     """Look at this device, or at a recorded one.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
         system: as ``platform.system()`` has it; None asks this one.
         machine: as ``platform.machine()`` has it; None asks this one.
         controls: output of a Mac's ``sysctl`` and ``pmset``; None asks this one.

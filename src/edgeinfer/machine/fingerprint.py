@@ -51,7 +51,7 @@ def fingerprint(facts: Facts | None = None) -> Fingerprint:
     """Return what identifies a device.
 
     Args:
-        facts: of the device; None looks at this one.
+        facts: Facts of the device; None looks at this one.
     """
     here = facts or known_facts()
     # A Jetson's owner may change it while a program runs for months.

@@ -25,7 +25,7 @@ class Python:
     Attributes:
         version: e.g. ``(3, 11)``.
         command: that starts it.
-        libc: of the system, e.g. ``(2, 36)`` of glibc; empty where that says nothing.
+        libc: Libc of the system, e.g. ``(2, 36)`` of glibc; empty where that says nothing.
         musl: whether the C library is musl.
         managed: whether the system's own packages forbid pip here (PEP 668).
     """
@@ -150,7 +150,7 @@ def advise(engine: str, facts: Facts, python: Python) -> Advice:
 
     Args:
         engine: name of a backend, or ``onnxruntime-gpu``.
-        facts: of the device.
+        facts: Facts of the device.
         python: that edgeinfer runs in there.
     """
     if engine == GPU:

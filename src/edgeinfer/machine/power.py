@@ -42,7 +42,7 @@ def read_power(root: Path) -> Power:
     """Read a Linux system.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
     """
     return Power(power_mode(root), _battery(root), read_temperatures(root), _complaints(root))
 

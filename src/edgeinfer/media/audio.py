@@ -126,7 +126,7 @@ class Framer:
     one. Zeros lie before and behind it.
 
     Args:
-        samples: of a window.
+        samples: Samples of a window.
         hop: from a window's first sample to the next one's; None: no overlap.
         lead: zeros before the recording.
     """

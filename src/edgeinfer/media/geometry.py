@@ -24,8 +24,8 @@ class Placement:
     """Where a source picture lies in the model's input: input = source * scale + offset.
 
     Attributes:
-        scale: of x and y.
-        offset: of x and y, in pixels of the input.
+        scale: Scale of x and y.
+        offset: Offset of x and y, in pixels of the input.
         source: width and height of the picture, upright.
         size: width and height of the input.
     """
@@ -46,7 +46,7 @@ class Laid:
     """A picture on a ground of one colour.
 
     Attributes:
-        size: of the ground.
+        size: Size of the ground.
         at: left and top of the picture.
     """
 

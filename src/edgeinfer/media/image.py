@@ -96,7 +96,7 @@ def prepare(
     """Turn an opened picture into the tensor of a record.
 
     Args:
-        picture: of ``open_picture``.
+        picture: Image of ``open_picture``.
         record: size, colour, layout and numbers.
         dtype: element type of the model's input; an integer type takes whole numbers only.
 

@@ -26,7 +26,7 @@ class Sample:
     Attributes:
         feeds: by input name.
         origin: file and place in it.
-        labels: of each row where known: a class, a text, or an array such as boxes.
+        labels: Labels of each row where known: a class, a text, or an array such as boxes.
     """
 
     feeds: dict[str, Array]
@@ -65,7 +65,7 @@ def open_data(
     Args:
         data: a folder of pictures, recordings or ``.npz`` files, whose sub-folders are classes;
             one ``.npz`` whose arrays hold all samples along their first axis; or feeds.
-        inputs: of the model.
+        inputs: Inputs of the model.
         preprocessing: how a picture or a recording becomes an input.
         called: what the samples are for, in messages.
 

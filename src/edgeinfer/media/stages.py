@@ -114,7 +114,7 @@ def tables(window: Array, filters: Array, dtype: str = "float32") -> tuple[Array
     Args:
         window: (fft,), what samples are multiplied by.
         filters: (bands, fft // 2 + 1), what each band takes of each frequency.
-        dtype: of the arithmetic.
+        dtype: Element type of the arithmetic.
 
     Returns:
         The window; the ``factors``; first frequency, number of them and place of the first weight,

@@ -28,7 +28,7 @@ class Place:
 
     Attributes:
         host: with the user, as ssh takes it.
-        port: of its server; None is ssh's own choice.
+        port: Port of its server; None is ssh's own choice.
         python: that runs there.
     """
 

@@ -58,7 +58,7 @@ def test_expand_to_an_own_size_becomes_constant() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # Two sizes that only a run knows, neither of them at its own axis.
+        # Two dynamic sizes, neither of them at its own axis.
         "g (float[H,W] x) => (float[W,H] y) { t = Transpose(x) s = Shape(t) y = Reshape(x, s) }",
         # A zero the model writes itself means something else where sizes are computed.
         "g (float[N,0] x, float[M] z) => (float[M,0] y)"

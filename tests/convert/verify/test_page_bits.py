@@ -1,4 +1,4 @@
-"""The page's part on fewer bits: the verdict for ever, precisions as read back, the drawing."""
+"""The page's part on fewer bits: the verdict, precisions as read back, the drawing."""
 
 from typing import Any
 

@@ -173,7 +173,7 @@ def _scanned(g: Builder, op: str, x: Tensor, axis: int, how: tuple[int, int]) ->
     # Each element gets what came before it.
     size = g.extent(made, axis)
     if not isinstance(size, int):
-        raise Refusal("exclusive over a size that only a run knows", "dynamic_shape")
+        raise Refusal("exclusive over a dynamic size", "dynamic_shape")
     before, after = [0] * made.rank, [0] * made.rank
     (after if reverse else before)[axis] = 1
     part = g.part(made, axis, 1, size) if reverse else g.part(made, axis, 0, size - 1)

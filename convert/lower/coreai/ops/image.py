@@ -30,7 +30,7 @@ def roi_align(
     if mode != "avg":
         raise Refusal("the largest of weighted samples is no product")
     if sampling_ratio < 1:
-        raise Refusal("as many samples as a region is large only a run knows")
+        raise Refusal("how many samples a region has is known only at run time")
     half = coordinate_transformation_mode == "half_pixel"
     planes = g.take(X, batch_indices, 0)
     weights = []
@@ -83,7 +83,7 @@ def col2im(
     block = [int(s) for s in block_shape.array.reshape(-1)]
     count = len(sizes)
     if input.sizes is None:
-        raise Refusal("sizes that only a run knows", "dynamic_shape")
+        raise Refusal("dynamic sizes", "dynamic_shape")
     steps, gaps = tuple(strides or ()) or (1,) * count, tuple(dilations or ()) or (1,) * count
     edges = tuple(pads or ()) or (0,) * (2 * count)
     whole = [s + edges[i] + edges[i + count] for i, s in enumerate(sizes)]
@@ -116,7 +116,7 @@ def max_unpool(
 ) -> Tensor:
     """Put elements at the places that a pool remembered."""
     if X.sizes is None:
-        raise Refusal("sizes that only a run knows", "dynamic_shape")
+        raise Refusal("dynamic sizes", "dynamic_shape")
     count = len(kernel_shape)
     steps = tuple(strides or ()) or (1,) * count
     edges = tuple(pads or ()) or (0,) * (2 * count)

@@ -87,7 +87,7 @@ def scatter_elements(
 def _combined(g: Builder, data: Tensor, found: Tensor, updates: Tensor, how: str) -> Tensor:
     """Add, multiply or compare what is scattered with what is there, on the flat elements."""
     if data.sizes is None or found.sizes is None:
-        raise Refusal(f"reduction {how!r} on sizes that only a run knows", "dynamic_shape")
+        raise Refusal(f"reduction {how!r} on dynamic sizes", "dynamic_shape")
     if data.dtype == np.bool_:
         raise Refusal(f"reduction {how!r} of truths", "unsupported_dtype")
     width = found.sizes[-1]
@@ -149,7 +149,7 @@ def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
     place = g.cast(g.call("argmax", input, np.int32(axis)), np.int64)
     size = g.extent(input, axis)
     if not isinstance(size, int):
-        raise Refusal("a size that only a run knows", "dynamic_shape")
+        raise Refusal("a dynamic size", "dynamic_shape")
     shape = [size if a == axis else 1 for a in range(input.rank)]
     steps = g.const(np.arange(size, dtype=np.int64).reshape(shape))
     return g.cast(g.binary("equal", place, steps), input.dtype)
@@ -158,7 +158,7 @@ def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
 @OPS.lower("EyeLike", since=9)
 def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     if input.sizes is None or input.rank != 2:
-        raise Refusal("a size that only a run knows", "dynamic_shape")
+        raise Refusal("a dynamic size", "dynamic_shape")
     kind = input.dtype if dtype is None else ir.DataType(dtype).numpy()
     rows, columns = input.sizes
     return g.const(np.eye(rows, columns, k).astype(kind))
@@ -170,7 +170,7 @@ def reverse_sequence(
 ) -> Tensor:
     size = g.extent(input, time_axis)
     if not isinstance(size, int) or input.rank < 2:
-        raise Refusal("a size that only a run knows", "dynamic_shape")
+        raise Refusal("a dynamic size", "dynamic_shape")
     time, batch = time_axis % input.rank, batch_axis % input.rank
     steps = g.const(np.arange(size).reshape([size if a == time else 1 for a in range(input.rank)]))
     lengths = g.insert_axes(sequence_lens, [a for a in range(input.rank) if a != batch])

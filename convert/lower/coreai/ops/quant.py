@@ -24,7 +24,7 @@ def _blocks(g: Builder, x: Tensor, t: Tensor, axis: int, size: int) -> Tensor:
     """Repeat each scale over its block; the last block may be cut short."""
     whole = x.shape[axis]
     if t.sizes is None or whole is None:
-        raise Refusal("blocks of scales on sizes that only a run knows", "dynamic_shape")
+        raise Refusal("blocks of scales on dynamic sizes", "dynamic_shape")
     before, count, behind = t.sizes[:axis], t.sizes[axis], t.sizes[axis + 1 :]
     wide = g.expand(g.insert_axes(t, [axis + 1]), [*before, count, size, *behind])
     return g.part(g.reshape(wide, [*before, count * size, *behind]), axis, 0, whole)

@@ -52,7 +52,7 @@ def resize(
     wanted = [int(s) for s in sizes.array]
     have = [x.shape[a] for a in places]
     if any(s is None and h != s for s, h in zip(have, wanted, strict=True)):
-        raise Refusal("sizes of an input that only a run knows", "dynamic_shape")
+        raise Refusal("dynamic sizes of an input", "dynamic_shape")
     ratios = [w / (h or 1) for w, h in zip(wanted, have, strict=True)]
     if keep_aspect_ratio_policy != "stretch":
         one = min(ratios) if keep_aspect_ratio_policy == "not_larger" else max(ratios)
@@ -79,12 +79,12 @@ def _by_factor(g: Builder, x: Tensor, axis: int, factor: float, how: How) -> Ten
         return _axis(g, x, axis, int(np.floor(np.float32(factor) * size)), factor, how)
     whole = int(factor)
     if whole != factor or how.mode not in ("nearest", "linear"):
-        raise Refusal("an axis that only a run knows grows by a fraction", "dynamic_shape")
+        raise Refusal("a dynamic axis grows by a fraction", "dynamic_shape")
     if how.mode == "nearest":
         _check_repeats(how, whole)
         return _repeated(g, x, axis, whole)
     if how.transform not in ("half_pixel", "pytorch_half_pixel"):
-        raise Refusal(f"{how.transform} on an axis that only a run knows", "dynamic_shape")
+        raise Refusal(f"{how.transform} on a dynamic axis", "dynamic_shape")
     return _blended(g, x, axis, whole)
 
 
@@ -126,7 +126,7 @@ def _blended(g: Builder, x: Tensor, axis: int, factor: int) -> Tensor:
 def _axis(g: Builder, x: Tensor, axis: int, out: int, scale: float, how: How) -> Tensor:
     size = x.shape[axis]
     if size is None:
-        raise Refusal("sizes of an input that only a run knows", "dynamic_shape")
+        raise Refusal("dynamic sizes of an input", "dynamic_shape")
     if size == out and scale == 1:
         return x
     found = taps(how, size, out, scale)

@@ -28,7 +28,7 @@ def grid_sample(
     mode = mode.removeprefix("bi")
     spatial = X.rank - 2
     if X.sizes is None or grid.sizes is None:
-        raise Refusal("sizes that only a run knows", "dynamic_shape")
+        raise Refusal("dynamic sizes", "dynamic_shape")
     if mode not in ("nearest", "linear", "cubic") or (mode == "cubic" and spatial != 2):
         raise Refusal(f"mode {mode!r} of {spatial} axes")
     sizes, points = X.sizes[2:], grid.sizes[1:-1]

@@ -27,7 +27,7 @@ def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> T
 
 
 def _to_vector(g: Builder, x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
-    """A shape that only a run knows; its zeros copy the input's sizes."""
+    """A shape known only at run time; its zeros copy the input's sizes."""
     (rank,) = shape.shape
     if rank is None:
         raise Refusal("the result's number of axes is not known", "dynamic_shape")

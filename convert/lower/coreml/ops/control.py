@@ -279,7 +279,7 @@ class _Loop:
             raise Refusal(f"{value.name!r} has no known type", "dynamic_shape")
         piece = [g.named_size(d) for d in ([None] if value.shape is None else value.shape)]
         if None in piece:
-            raise Refusal(f"{value.name!r} has sizes that only a run knows", "dynamic_shape")
+            raise Refusal(f"{value.name!r} has dynamic sizes", "dynamic_shape")
         count: Extent = limit if limit.data is None else int(limit.data)
         dtype = np.dtype(value.dtype.numpy())
         return buffer(g, count, [p for p in piece if p is not None], dtype)

@@ -26,7 +26,7 @@ def conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    """conv; a bias that only a run knows is added afterwards."""
+    """conv; a bias known only at run time is added afterwards."""
     window = window_of(X.shape, W.shape[2:], strides, dilations, pads, auto_pad)
     known = B is not None and B.data is not None
     out = g.emit(
@@ -71,7 +71,7 @@ def conv_transpose(
 ) -> Tensor:
     """conv_transpose; what it would have to pad, it pads with zeros before the bias."""
     if W.data is None and not _is_packed(W):
-        raise Refusal("weights that only a run knows", "requires_constant")
+        raise Refusal("weights known only at run time", "requires_constant")
     window = window_of(X.shape, W.shape[2:], strides, dilations, pads, "NOTSET")
     begin, end = _crops(X, window, auto_pad, output_padding, output_shape)
     short = min((*begin, *end), default=0) < 0
@@ -114,7 +114,7 @@ def _crops(
         if output_shape:
             size = x.shape[axis + 2]
             if not isinstance(size, int):
-                raise Refusal("output_shape for a size that only a run knows", "dynamic_shape")
+                raise Refusal("output_shape for a dynamic size", "dynamic_shape")
             wanted = tuple(output_shape)[-count:][axis]
             total = stride * (size - 1) + extra[axis] + window.reach(axis) - wanted
         else:

@@ -24,7 +24,7 @@ def slice_(
     axes: Const | None = None,
     steps: Const | None = None,
 ) -> Tensor:
-    """slice_by_index; where only a run knows the bounds, an axis walked backwards is turned."""
+    """slice_by_index; an axis walked backwards is reversed where its bounds are dynamic."""
     first, last = numbers(starts), numbers(ends)
     count = int(starts.shape[0]) if isinstance(starts.shape[0], int) else 0
     at = range(count) if axes is None else [int(a) % data.rank for a in axes.array.reshape(-1)]

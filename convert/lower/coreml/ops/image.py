@@ -68,7 +68,7 @@ def roi_align(
     if mode != "avg":
         raise Refusal("the largest of weighted samples is no product")
     if sampling_ratio < 1:
-        raise Refusal("as many samples as a region is large only a run knows")
+        raise Refusal("how many samples a region has is known only at run time")
     half = coordinate_transformation_mode == "half_pixel"
     planes = g.emit("gather", x=X, indices=g.cast(batch_indices, np.int32), axis=0)
     weights = []
@@ -165,7 +165,7 @@ def max_unpool(
 ) -> Tensor:
     """Scatter to the places that a pool remembered."""
     if not X.is_static:
-        raise Refusal("sizes that only a run knows", "dynamic_shape")
+        raise Refusal("dynamic sizes", "dynamic_shape")
     count = len(kernel_shape)
     steps = tuple(strides or ()) or (1,) * count
     edges = tuple(pads or ()) or (0,) * (2 * count)

@@ -32,7 +32,7 @@ def with_positions(
 ) -> tuple[Tensor, Tensor]:
     """The maxima and where in the flattened input the first of each lies."""
     if not x.is_static:
-        raise Refusal("positions of maxima with sizes that only a run knows", "dynamic_shape")
+        raise Refusal("positions of maxima with dynamic sizes", "dynamic_shape")
     places = np.arange(math.prod(x.shape)).reshape(x.shape)
     if storage_order:
         spatial = math.prod(x.shape[2:])
@@ -50,7 +50,7 @@ def with_positions(
 
 def _padded(g: Builder, x: Tensor, window: Window, value: float) -> Tensor:
     if window.same:
-        raise Refusal("padding by sizes that only a run knows", "dynamic_shape")
+        raise Refusal("padding by dynamic sizes", "dynamic_shape")
     pads = [0, 0, 0, 0, *(window.pad or [])]
     if not any(pads):
         return x

@@ -41,7 +41,7 @@ def max_pool(
     if not X.is_float and max(abs(b) for b in X.bounds) > 1 << 24:
         raise Refusal("integers beyond what float32 holds exactly", "unsupported_dtype")
     if late and (g.wants(1) or any(d != 1 for d in window.dilations)):
-        raise Refusal("ceil_mode with sizes that only a run knows", "dynamic_shape")
+        raise Refusal("ceil_mode with dynamic sizes", "dynamic_shape")
     if g.wants(1):
         best, where = with_positions(g, x, window, storage_order)
         return g.cast(best, X.dtype, X.bounds), where
@@ -68,7 +68,7 @@ def rounded_up(x: Tensor, window: Window) -> Window:
     ends = []
     for axis, size in enumerate(x.shape[2:]):
         if not isinstance(size, int):
-            raise Refusal("ceil_mode with sizes that only a run knows", "dynamic_shape")
+            raise Refusal("ceil_mode with dynamic sizes", "dynamic_shape")
         begin, end, stride = window.begin[axis], window.end[axis], window.strides[axis]
         count = -(-(size + begin + end - window.reach(axis)) // stride) + 1
         if (count - 1) * stride >= size + begin:
@@ -114,7 +114,7 @@ def average_pool(
 def _summed(g: Builder, x: Tensor, window: Window) -> Tensor:
     channels = x.shape[1]
     if not isinstance(channels, int):
-        raise Refusal("channels that only a run knows", "dynamic_shape")
+        raise Refusal("channels known only at run time", "dynamic_shape")
     ones = g.const(np.ones((channels, 1, *window.kernel)), x.dtype)
     return g.emit(
         "conv",

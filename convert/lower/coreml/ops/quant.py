@@ -92,7 +92,7 @@ def _along(g: Builder, values: Tensor, x: Tensor, axis: int, block_size: int) ->
     if values.rank == 1 and not block_size:
         return g.reshape(values, [-1 if a == at else 1 for a in range(x.rank)])
     if values.data is None or not isinstance(x.shape[at], int):
-        raise Refusal("scales by block that only a run knows", "dynamic_shape")
+        raise Refusal("scales by block known only at run time", "dynamic_shape")
     size = block_size or -(-x.shape[at] // values.shape[at])
     repeated = np.repeat(values.data, size, axis=at)
     return g.const(np.take(repeated, range(x.shape[at]), axis=at), values.dtype)
@@ -152,7 +152,7 @@ def _constant(
     factor = _along(g, scale, x, axis, block_size)
     shift = None if zero is None else _along(g, zero, x, axis, block_size)
     if x.data is None or factor.data is None or (shift is not None and shift.data is None):
-        raise Refusal("scales that only a run knows", "requires_constant")
+        raise Refusal("scales known only at run time", "requires_constant")
     values = x.data.astype(np.float32)
     if shift is not None and shift.data is not None:
         values = values - shift.data.astype(np.float32)

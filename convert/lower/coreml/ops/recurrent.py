@@ -497,12 +497,12 @@ def _operands(g: Builder, layer: Layer) -> dict[str, Any]:
 
 def _sum(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     if a.data is None or b.data is None:
-        raise Refusal("weights that only a run knows", "requires_constant")
+        raise Refusal("weights known only at run time", "requires_constant")
     return g.const(a.data + b.data, a.dtype)
 
 
 def _ordered(g: Builder, x: Tensor, order: Sequence[int]) -> Tensor:
     if x.data is None:
-        raise Refusal("weights that only a run knows", "requires_constant")
+        raise Refusal("weights known only at run time", "requires_constant")
     parts = np.split(x.data, len(order), axis=0)
     return g.const(np.concatenate([parts[i] for i in order]), x.dtype)

@@ -121,7 +121,7 @@ def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse:
     at = int(axis.array.reshape(-1)[0]) % x.rank
     size = x.shape[at]
     if not isinstance(size, int) or size > _STEPS:
-        raise Refusal(f"more than {_STEPS} steps, or a number that only a run knows")
+        raise Refusal(f"more than {_STEPS} steps, or a number known only at run time")
     if x.is_integer and x.dtype != np.int32:
         raise Refusal(f"products of {x.dtype} may leave it", "unsupported_dtype")
     parts = g.split(x, [1] * size, at)

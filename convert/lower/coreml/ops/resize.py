@@ -25,7 +25,7 @@ class Axis:
 
     Attributes:
         index: of the axis.
-        size: before; None where only a run knows.
+        size: before; None where it is known only at run time.
         out: after, likewise.
         scale: None where it is the ratio of the sizes.
         roi: start and end in normalised coordinates.
@@ -108,7 +108,7 @@ _SAMPLED = {**dict.fromkeys(_HALF, "UNALIGN_CORNERS"), "align_corners": "STRICT_
 
 
 def _late(g: Builder, x: Tensor, how: How, sizes: dict[int, Extent]) -> Tensor | None:
-    """Interpolate the last two axes to sizes that only a run knows, where one operator does."""
+    """Interpolate the last two axes to dynamic sizes, where one operator does."""
     moving = {
         a: size
         for a, size in sizes.items()
@@ -188,7 +188,7 @@ def _plan(
     moving = [Axis(a, h, w, None, r) for a, h, w, r in known_or_not if not g.keeps(a)]
     if all(axis.size is not None and axis.out is not None for axis in moving):
         return moving
-    late = "to a size that only a run knows"
+    late = "to a dynamic size"
     if how.mode == "nearest" and how.rounding.startswith("round"):
         words = f"nearest_mode {how.rounding!r} {late}: engines disagree on what lies halfway"
         raise Refusal(words, "dynamic_shape", "fix the sizes with --input-shape")
@@ -253,7 +253,7 @@ def _repeats(how: How, axes: list[Axis]) -> bool:
 
 def _apply(g: Builder, x: Tensor, how: How, axis: Axis) -> Tensor:
     if axis.size is None or axis.out is None:
-        raise Refusal("resizes a size that only a run knows by a part", "dynamic_shape")
+        raise Refusal("resizes a dynamic size by a part", "dynamic_shape")
     found = taps(how, axis.size, axis.out, axis.ratio, axis.roi)
     if found.source.shape[1] == 1:
         moved = g.cast(x, np.int32) if x.dtype == np.bool_ else x

@@ -89,7 +89,7 @@ def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
     """Squeeze."""
     if axes is None:
         if not data.is_static:
-            raise Refusal("which axes have size 1 only a run knows", "dynamic_shape")
+            raise Refusal("which axes have size 1 is known only at run time", "dynamic_shape")
         return g.reshape(data, [s for s in data.shape if s != 1])
     return g.drop_axes(data, [int(a) for a in axes.array.reshape(-1)])
 
@@ -124,7 +124,7 @@ def split(
     axis: int = 0,
     num_outputs: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Split; slices between places that only a run knows."""
+    """Split; slices between places known only at run time."""
     at = axis % input.rank
     size = input.shape[at]
     known = numbers(split)

@@ -19,7 +19,7 @@ class Window:
         dilations: distances between elements.
         begin: padding before each axis.
         end: padding behind.
-        same: ``same`` or ``same_lower`` where the padding depends on sizes that only a run knows.
+        same: ``same`` or ``same_lower`` where the padding depends on dynamic sizes.
     """
 
     kernel: tuple[int, ...]

@@ -38,7 +38,7 @@ def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | Non
 
 
 def _bound(tensor: Tensor | None, missing: float) -> float:
-    """The value of a bound; NaN, which equals nothing, where only a run knows it."""
+    """The value of a bound; NaN, which equals nothing, where it is known only at run time."""
     if tensor is None:
         return missing
     return float("nan") if tensor.data is None else float(tensor.data.reshape(())[()])

@@ -183,7 +183,7 @@ def _along(g: Builder, values: Tensor, x: Tensor, axis: int, block_size: int) ->
 def _blocks(g: Builder, values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
     """One value for every element of its block; the last block may be shorter."""
     if not (values.is_static and x.is_static):
-        raise Refusal("blocks of sizes that only a run knows", "dynamic_shape")
+        raise Refusal("blocks of dynamic sizes", "dynamic_shape")
     sizes = list(values.static_shape)
     wide = [*sizes[: axis + 1], block_size, *sizes[axis + 1 :]]
     repeated = g.insert_axis(values, axis + 1)

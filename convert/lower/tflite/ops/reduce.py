@@ -93,7 +93,7 @@ def _extreme(g: Builder, x: Tensor, axes: Axes, keepdims: bool, *, largest: bool
 
 
 def axes_of(x: Tensor, axes: Tensor | None, noop: int) -> list[int] | Tensor:
-    """The axes to reduce; a tensor of int32 where only a run knows them."""
+    """The axes to reduce; a tensor of int32 where they are known only at run time."""
     if axes is None:
         return [] if noop else list(range(x.rank))
     if axes.data is None and axes.shape != (0,):
@@ -129,7 +129,7 @@ def _reduce(
 def _unknown_axes(g: Builder, code: str, x: Tensor, axes: Tensor, keepdims: bool) -> Tensor:
     count = axes.shape[0] if axes.rank == 1 else None
     if count is None or x.rank > _MAX_RANK:
-        raise Refusal("axes that only a run knows", "requires_constant")
+        raise Refusal("axes known only at run time", "requires_constant")
     rank = x.rank if keepdims else x.rank - count
     return g.emit(code, [x, g.cast(axes, np.int32)], [None] * rank, keep_dims=keepdims)
 

@@ -42,7 +42,7 @@ class Axis:
     Attributes:
         index: of the axis.
         size: before.
-        out: after; None where only a run knows.
+        out: after; None where it is known only at run time.
         scale: None where it is the ratio of the sizes.
         roi: start and end in normalised coordinates.
         target: the size after, as the graph knows it.

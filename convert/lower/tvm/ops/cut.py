@@ -48,7 +48,7 @@ def _taken(
     step: Tensor,
     counts: dict[int, tuple[int, Any]],
 ) -> Tensor:
-    """Take elements from where only a run knows.
+    """Take elements from places known only at run time.
 
     Args:
         g: the graph.
@@ -103,7 +103,7 @@ def slice_(
 def _sliced(
     g: Builder, data: Tensor, given: tuple[Tensor, Tensor, Tensor | None], along: Sequence[int]
 ) -> Tensor:
-    """``Slice`` whose bounds or sizes only a run knows."""
+    """``Slice`` whose bounds or sizes are known only at run time."""
     starts, ends, steps = given
     jumps = g.const(np.ones(len(along), np.int64)) if steps is None else convert(g, steps, "int64")
     lengths = sizes.values(g, [data.shape[a] for a in along])
@@ -140,7 +140,7 @@ def _steps(first: Any, last: Any, step: Any) -> Any:
 
 
 def _range(size: Any, low: int, high: int, step: int) -> tuple[Any, Any] | None:
-    """The first place and how many there are; None where only a run knows."""
+    """The first place and how many there are; None where it is known only at run time."""
     if isinstance(size, int):
         start, stop, _ = slice(low, _stop(high, step, size), step).indices(size)
         return start, len(range(start, stop, step))
@@ -182,7 +182,7 @@ def split(
 
 
 def _parted(g: Builder, x: Tensor, split: Tensor | None, at: int, count: int) -> tuple[Tensor, ...]:
-    """``Split`` whose sizes only a run knows; together they are the whole axis."""
+    """``Split`` whose sizes are known only at run time; together they are the whole axis."""
     length = sizes.values(g, [x.shape[at]])
     number = count if split is None else sizes.count_of(split)
 
@@ -301,7 +301,7 @@ def _borders(rank: int, along: Sequence[int], around: Sequence[int]) -> list[tup
 
 
 def _read(pads: Any, along: Sequence[int], axis: int) -> Any:
-    """What stands before an axis, where only a run knows."""
+    """What stands before an axis, where that is known only at run time."""
     if axis not in along:
         return 0
     return pads(tirx.const(along.index(axis), "int64")).astype("int64")

@@ -100,7 +100,7 @@ def _plan(
     sizes: Const | None,
     policy: str,
 ) -> list[_Axis]:
-    """Return the axes that have other sizes; what only a run knows has a definition."""
+    """Return the axes that have other sizes; what is known only at run time has a definition."""
     given = roi.array.ravel().tolist() if roi is not None and roi.array.size else None
     factors = None if scales is None or not scales.array.size else scales.array.ravel().tolist()
     planned = []

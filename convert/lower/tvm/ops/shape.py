@@ -73,7 +73,7 @@ def _target(g: Builder, data: Tensor, shape: Tensor, allowzero: int) -> tuple[An
 
 
 def _rest(all_sizes: Sequence[Any], rest: Sequence[Any]) -> Any:
-    """What one axis must be for the number of elements to stay; None where only a run knows."""
+    """What one axis must be to keep the number of elements; None where that is dynamic."""
     top, bottom = list(all_sizes), []
     for size in rest:
         if not isinstance(size, int):

@@ -54,7 +54,7 @@ def test_turns_are_written_out(text: str, feeds: dict[str, Array]) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("<int64 n = {4}, bool t = {1}>", "<bool t = {1}>"), "only a run knows"),
+        (("<int64 n = {4}, bool t = {1}>", "<bool t = {1}>"), "known only at run time"),
         (("int64 n = {4}", "int64 n = {900}"), "900 turns of 5 operators are more than 2048"),
         (("int64 n = {4}", "int64 n = {0}"), "no turn"),
         (("bool t = {1}", "bool t = {0}"), "a condition that may end it"),

@@ -1,4 +1,4 @@
-"""Sizes, places and amounts that only a run knows: of inputs, of results, and as values."""
+"""Sizes, places and amounts known only at run time: of inputs, of results, and as values."""
 
 from __future__ import annotations
 
