@@ -25,6 +25,7 @@ from edgeinfer.convert.sources.tabular import (
     has_maps,
     number_strings,
     solve_known,
+    with_key_types,
 )
 from edgeinfer.convert.sources.text import is_damaged, mend
 from edgeinfer.errors import Notes, SourceError
@@ -129,7 +130,7 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, Span]]:
 
 
 def _deserialise(proto: onnx.ModelProto, name: str, notes: Notes) -> ir.Model:
-    opsets = _lifted(proto)
+    proto, opsets = with_key_types(proto), _lifted(proto)
     if 0 < opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
         proto = raised(proto, opsets[""], name, notes)
         opsets = _lifted(proto)

@@ -102,6 +102,44 @@ def _refuse_maps(proto: onnx.ModelProto, name: str) -> None:
         )
 
 
+# ---- types
+
+_KEYS = {
+    "keys_floats": onnx.TensorProto.FLOAT,
+    "keys_int64s": onnx.TensorProto.INT64,
+    "keys_strings": onnx.TensorProto.STRING,
+}
+
+
+def with_key_types(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that states the types of what ``LabelEncoder`` reads, which its keys tell.
+
+    Where nothing states one, as of what trees give, onnx's inference (1.23) ends the process.
+    """
+    graph = proto.graph
+    stated = {v.name for v in (*graph.input, *graph.output, *graph.value_info)}
+    stated |= {t.name for t in graph.initializer}
+    missing: dict[str, int] = {}
+    for node in graph.node:
+        if node.op_type == "LabelEncoder" and node.domain == DOMAIN and node.input:
+            given = (_KEYS.get(a.name) or a.t.data_type for a in node.attribute if _is_keys(a))
+            kind = next(given, 0)
+            if kind and node.input[0] not in stated:
+                missing[node.input[0]] = kind
+    if not missing:
+        return proto
+    own = onnx.ModelProto()
+    own.CopyFrom(proto)
+    own.graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in missing.items()
+    )
+    return own
+
+
+def _is_keys(attribute: onnx.AttributeProto) -> bool:
+    return attribute.name == "keys_tensor" or attribute.name in _KEYS
+
+
 # ---- equations
 
 

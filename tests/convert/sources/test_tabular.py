@@ -216,3 +216,38 @@ def test_equations_with_a_known_matrix_are_a_product(flags: dict[str, int]) -> N
     solved = solved.T if flags.get("transposed") else solved
     np.testing.assert_allclose(found, np.linalg.solve(solved, b), rtol=1e-4, atol=1e-5)
     assert any("its matrix is known" in line for line in read.notes.lines)
+
+
+def test_what_keys_tell_the_type_of_is_stated_before_onnx_looks() -> None:
+    trees = helper.make_node(
+        "TreeEnsembleRegressor",
+        ["x"],
+        ["path"],
+        domain="ai.onnx.ml",
+        n_targets=1,
+        nodes_treeids=[0, 0, 0],
+        nodes_nodeids=[0, 1, 2],
+        nodes_featureids=[0, 0, 0],
+        nodes_values=[0.5, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0],
+        target_treeids=[0, 0],
+        target_nodeids=[1, 2],
+        target_ids=[0, 0],
+        target_weights=[4.0, 7.0],
+    )
+    label = helper.make_node(
+        "LabelEncoder",
+        ["path"],
+        ["y"],
+        domain="ai.onnx.ml",
+        keys_floats=[4.0, 7.0],
+        values_int64s=[40, 70],
+        default_int64=-1,
+    )
+    proto = _model([trees, label], {"y": _tensor(INT64)}, opsets={"": 5, "ai.onnx.ml": 2})
+    before = proto.SerializeToString()
+    (found,) = run(sources.read(proto).model, {"x": np.array([[0, 0], [1, 0]], np.float32)})
+    assert found.ravel().tolist() == [40, 70]
+    assert proto.SerializeToString() == before
