@@ -153,7 +153,8 @@ class _Sums:
             tokens=int(count),
             kl=float(self.sums[0] / count),
             top1=float(self.sums[1] / count),
-            sure=float(self.sums[2] / max(sure, 1)),
+            # Where it is never sure no such token is lost.
+            sure=float(self.sums[2] / sure) if sure else 1.0,
             perplexity=float(np.exp(self.losses[1] / predicted)),
             expected=float(np.exp(self.losses[0] / predicted)),
         )

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+
+from edgeinfer.convert.llm import judge
+from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.convert.llm.source import floats
+from edgeinfer.llm.step import Floats, StepBatch
+from tests.backends.llm.small import CONFIG, weights
+
+
+class Same:
+    """The definition itself as what is compared, with logits that are off by so much."""
+
+    def __init__(self, oracle: Oracle, off: float) -> None:
+        self.oracle, self.off = oracle, off
+
+    def step(self, batch: StepBatch) -> Floats:
+        (logits,) = self.oracle.logits([batch.tokens])
+        more = np.random.default_rng(0).standard_normal(logits.shape).astype(np.float32)
+        return np.asarray(logits + self.off * more)
+
+
+def compared(scale: float, *off: float) -> list[judge.Quality]:
+    tensors = weights(CONFIG)
+    tensors["token_embd"] = floats(tensors["token_embd"].float32() * scale)
+    executors = [Same(Oracle(CONFIG, tensors), each) for each in off]
+    ids = [np.arange(3, 50, dtype=np.int32), np.arange(60, 90, dtype=np.int32)]
+    found, last = judge.compare(Oracle(CONFIG, tensors), executors, ids)  # type: ignore[arg-type]
+    assert len(last) == 2
+    return found
+
+
+def test_each_is_judged_by_itself() -> None:
+    right, wrong = compared(1.0, 0.0, 2.0)
+    assert right.tokens == wrong.tokens == 77
+    assert (right.kl, right.top1, right.sure) == (0, 1, 1)
+    assert right.perplexity == right.expected == wrong.expected
+    assert wrong.kl > 0.1
+    assert wrong.sure < 1
+    assert not judge.STORED.breaches(right)
+    assert judge.STORED.breaches(wrong)
+
+
+def test_a_model_that_is_never_sure_loses_no_sure_token() -> None:
+    (found,) = compared(1e-3, 1e-4)
+    assert found.sure == 1
+    assert not judge.STORED.breaches(found)
