@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -379,6 +380,8 @@ def budget_ratios(budget: Budget) -> tuple[float, float]:
         ("magika", 0.1, 20.0, 0.9697, False),
         ("PP-OCR's direction", 0.2, 9.2, 0.98, False),
         ("silero-vad", 1.53, -0.7, 0.454, False),
+        ("efficientnet-lite0 by ONNX Runtime", 0.161, 15.5, 0.9860, True),
+        ("ppocrv4-rec by ONNX Runtime, 6.5 % worse", 0.995, 5.7, 0.862, False),
     ],
 )
 def test_integers_of_nets_that_kept_their_task_pass_and_others_do_not(
@@ -386,3 +389,34 @@ def test_integers_of_nets_that_kept_their_task_pass_and_others_do_not(
 ) -> None:
     found = OutputMetrics(8, 1.0, max_rel, sqnr_db, sqnr_db, 1.0, cosine)
     assert (check(found, budget_for("static_wi8_ai8")) == []) is passes, net
+
+
+@pytest.mark.parametrize(
+    ("precision", "max_rel", "sqnr_db", "cosine"),
+    [
+        ("fp16", 0.08, 34.0, 0.9998),
+        ("bf16", 0.025, 34.6, 0.9998),
+        ("static_wi8_ai16", 0.039, 24.7, 0.9984),
+        ("dynamic_wi8_afp32", 0.084, 19.3, 0.9942),
+        ("weight_only_wi8_afp32", 0.083, 19.3, 0.9942),
+        ("weight_only_wi4b32_afp32", 0.119, 17.8, 0.9917),
+    ],
+)
+def test_what_kept_a_task_passes_and_what_is_far_beyond_it_is_refused(
+    precision: str, max_rel: float, sqnr_db: float, cosine: float
+) -> None:
+    budget = budget_for(precision)
+    worst = OutputMetrics(8, 1.0, max_rel, sqnr_db, 20.0, 1.0, cosine)
+    assert check(worst, budget) == []
+    # A text reader's figures with letters one step later: only its task tells.
+    beyond = {"max_rel": 0.957, "sqnr_db": 10.5, "cosine": 0.9553}
+    for name, value in beyond.items():
+        found = replace(worst, **{name: value})
+        assert len(check(found, budget)) == 1, name
+
+
+def test_errors_that_eight_bit_weights_do_not_explain_are_refused() -> None:
+    wide = OutputMetrics(8, 1.0, 0.28, 25.0, 20.0, 1.0, 0.999)
+    for precision in ("static_wi8_ai16", "weight_only_wi8_afp32"):
+        assert check(wide, budget_for(precision)), precision
+    assert check(replace(wide, max_rel=0.35), budget_for("dynamic_wi8_afp32"))
