@@ -1,8 +1,8 @@
 """Give mutated files to every reader, in copies of this process that may not misbehave.
 
-A finding is a signal, exit code 70, more than 10 s, or more memory than 20 times the file and
-200 MB above what the process held before. The file is kept in ``tests/fuzz/corpus/<reader>`` and
-is tried first from then on. ``--seconds 3600`` for the long run.
+A finding is a signal, exit code 70, more than 10 s of a processor, or more memory than 20 times the
+file and 200 MB above what the process held before. The file is kept in
+``tests/fuzz/corpus/<reader>`` and is tried first from then on. ``--seconds 3600`` for the long run.
 """
 
 from __future__ import annotations
