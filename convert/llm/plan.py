@@ -136,7 +136,7 @@ class Plan:
             width_of_target: elements of a row of the result.
             bias: name of one; empty for none.
             domain: what is multiplied.
-            cap: of the results.
+            cap: Limit of the results.
             shared: the product before this one has the same tokens and norm.
         """
         dot, form, columns = self.packer.dot, matrix.form, matrix.columns

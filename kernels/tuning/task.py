@@ -13,7 +13,7 @@ class Task:
         key: Key of the workload.
         title: for people.
         text: Text of the function, as ``workload.dump`` writes it.
-        own: of the converter's own kernel, which may lay its weights out in another way.
+        own: Time of the converter's own kernel, which may lay its weights out in another way.
         parallel: whether there is enough to do for several threads.
         nodes: Nodes of the model that it computes.
         calls: how often a run of the model calls it.

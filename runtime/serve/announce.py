@@ -42,7 +42,7 @@ class Announcement:
     It is a convenience: a network that does not take it keeps no server from serving.
 
     Args:
-        options: of the server.
+        options: Options of the server.
         interfaces: addresses to tell it at; None for all but loopback.
     """
 

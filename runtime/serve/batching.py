@@ -38,7 +38,7 @@ class Table:
     """What runs of several requests cost.
 
     Attributes:
-        seconds: of a run, by the requests it holds.
+        seconds: Duration in seconds of a run, by the requests it holds.
         reason: why batches are not larger.
     """
 
@@ -57,7 +57,7 @@ def measure(
     """Try batches of 1, 2, 4, ... requests while they gain.
 
     Args:
-        run: of the engine.
+        run: The run function of the engine.
         rows: requests of one row each, none like the other.
         most: requests of a run.
         clock: in seconds.

@@ -50,9 +50,9 @@ class Charged:
     """The tokens of one request.
 
     Args:
-        grant: of the request; None counts nothing.
+        grant: What grants the request its tokens; None counts nothing.
         path: that was asked.
-        data: of the request.
+        data: Data of the request.
 
     Attributes:
         data: to be sent, with the wish to be told what was used.

@@ -32,7 +32,7 @@ class Replicas:
     Attributes:
         least: at all times.
         most: as many as the load asks for.
-        cpus: of each, by which Ray places them.
+        cpus: CPUs of each, by which Ray places them.
         a_node: most on one node; None for no limit.
     """
 
@@ -102,7 +102,7 @@ def deployment(
 
     Args:
         models: bundles, each ``PATH`` or ``NAME=PATH``, that every node has there.
-        options: of the server; who may ask is checked in each replica.
+        options: Options of the server; who may ask is checked in each replica.
         replicas: how many.
         trust: keyword arguments of ``Bundle.open``.
         text: keyword arguments of ``LLM``.
@@ -154,7 +154,7 @@ def serve_cluster(
 
     Args:
         models: as for ``deployment``.
-        options: of the server.
+        options: Options of the server.
         replicas: how many.
         started: is called with the address when requests are taken.
         **more: as for ``deployment``.

@@ -32,8 +32,8 @@ class Exchange:
     """A request and its answer.
 
     Args:
-        cycle: of uvicorn.
-        arrivals: of its server.
+        cycle: Request cycle of uvicorn.
+        arrivals: Arrivals of its server.
     """
 
     __slots__ = ("_arrivals", "_cycle", "_is_coming")
@@ -68,7 +68,7 @@ class Exchange:
         """Write an answer; False where it has to go by messages.
 
         Args:
-            status: of HTTP.
+            status: HTTP status.
             headers: with the content's length; made here, not by a client.
             body: all of it.
         """

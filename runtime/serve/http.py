@@ -47,7 +47,7 @@ class RequestError(Exception):
     """A request that is answered with a status and a sentence.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         text: what, expected, received.
         retry_s: seconds after which it may succeed.
     """
@@ -192,7 +192,7 @@ def not_known(data: Mapping[str, Any], known: Container[str], harmless: Harmless
     """Return the fields of a request that ask for what is not there.
 
     Args:
-        data: of the request.
+        data: Data of the request.
         known: fields that are read.
         harmless: fields that ask for nothing; null of a type's is none either.
     """

@@ -88,7 +88,7 @@ class Hub:
 
     Args:
         models: bundles, each ``PATH`` or ``NAME=PATH``.
-        options: of the server.
+        options: Options of the server.
         trust: keyword arguments of ``Bundle.open``.
         text: keyword arguments of ``LLM``.
         pipelines: several bundles that are one, each ``NAME=PATH,PATH``.
@@ -194,7 +194,7 @@ class Hub:
         """Read a request for a language model.
 
         Args:
-            receive: of the request.
+            receive: The request's receive function.
             named: it must name the model, also where there is one alone.
 
         Raises:
@@ -325,7 +325,7 @@ class Hub:
         """Run a model once.
 
         Args:
-            model: of tensors.
+            model: Tensor model.
             request: what was asked; its parameters hold priority, deadline and sequence.
             left: returns when the client is gone; None where the task is cancelled then.
 

@@ -81,7 +81,7 @@ class Held:
     """What one request holds.
 
     Args:
-        memory: of all.
+        memory: Memory of all requests.
 
     Attributes:
         is_counted: it came whole, and was counted among the arrivals until then.
@@ -131,9 +131,9 @@ class Received:
     """Receives the body of a request, and holds it.
 
     Args:
-        receive: of ASGI.
+        receive: ASGI's receive function.
         held: by the request.
-        exchange: of the request, where the server is ours.
+        exchange: Exchange of the request, where the server is ours.
     """
 
     __slots__ = ("_exchange", "_held", "_receive")

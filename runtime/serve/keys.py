@@ -55,9 +55,9 @@ class Grant:
         key: as it was given.
 
     Attributes:
-        name: of the key.
+        name: Name of the key.
         models: names that it may use; empty for all.
-        digest: of the key.
+        digest: Digest of the key.
     """
 
     def __init__(self, key: Key) -> None:

@@ -49,7 +49,7 @@ class Lane:
 
     Args:
         model: in the runtime.
-        seconds: of a run, by the requests it holds; measured.
+        seconds: Duration in seconds of a run, by the requests it holds; measured.
         measured: the request that was measured; larger ones go to threads.
         arrivals: requests of the server that have come and were not read yet.
     """
@@ -84,7 +84,7 @@ class Lane:
         """Take a request; it is run when this turn of the loop has brought all it will.
 
         Args:
-            feeds: of the request.
+            feeds: Feeds of the request.
             priority: higher ones run first.
             deadline_s: for a thread.
             is_counted: it was among the arrivals, which so tell whether others came with it.

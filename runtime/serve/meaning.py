@@ -35,7 +35,7 @@ class Shared:
     """The engine of a server's model, as a pipeline runs it; the server closes it.
 
     Args:
-        model: of the runtime.
+        model: Model of the runtime.
     """
 
     def __init__(self, model: Model) -> None:

@@ -62,7 +62,7 @@ class ModelMetrics:
     Attributes:
         statuses: answers by status.
         buckets: answers by time; the last for those above all bounds.
-        seconds: of all answers together.
+        seconds: Duration in seconds of all answers together.
         good_us: microseconds of those with a status below 400.
         passed_on: requests that its fallback answered.
     """

@@ -49,7 +49,7 @@ class Key:
         name: in the log; empty for none.
         models: names that it may use; empty for all.
         requests: that it may make; None for no limit.
-        tokens: of texts, read and written, that it may use; None for no limit.
+        tokens: Tokens of texts, read and written, that it may use; None for no limit.
     """
 
     secret: str = field(repr=False)
@@ -73,7 +73,7 @@ class Limits:
         queue: requests of one model that may wait; more get status 429.
         wait_s: seconds that a request may wait for its answer; None for no limit.
         drain_s: seconds that requests under way get when the server stops.
-        sequences: of one model with states that may be under way.
+        sequences: Sequences of one model with states that may be under way.
         sequence_idle_s: seconds without a step after which a sequence is forgotten.
     """
 
@@ -104,7 +104,7 @@ class ServeOptions:
         memory_mb: that tensor models may take together; None for no limit.
         batch: most requests of a tensor model in one run; fewer where they gain nothing, and 1
             turns batching off.
-        limits: of requests.
+        limits: Limits of requests.
         isolate: run engines of tensor models in processes of their own.
         cors: origins whose pages may read answers; none by default.
         certificate: PEM file for TLS; None for plain HTTP.
@@ -113,7 +113,8 @@ class ServeOptions:
         upstreams: models of other servers, each as ``read_upstream`` reads it.
         fallbacks: models that answer for others, each as ``read_fallback`` reads it.
         replicated: it is one of several copies: nothing is loaded or told that is one's alone.
-        answers_mb: of answers of tensor models that are kept for the same inputs; 0 for none.
+        answers_mb: Megabytes of answers of tensor models that are kept for the same
+            inputs; 0 for none.
     """
 
     host: str = "127.0.0.1"

@@ -17,7 +17,7 @@ class Origins:
     """Pages that may ask.
 
     Args:
-        options: of the server.
+        options: Options of the server.
     """
 
     def __init__(self, options: ServeOptions) -> None:

@@ -19,8 +19,8 @@ class Plan:
 
     Args:
         request: that was read.
-        length: of its body.
-        start: of the raw tensors in it.
+        length: Length of its body.
+        start: Start of the raw tensors in it.
     """
 
     __slots__ = ("_length", "_parts", "_request")
@@ -49,7 +49,7 @@ class Plans:
     """The JSON texts of a model's requests.
 
     Args:
-        inputs: of the model.
+        inputs: Inputs of the model.
     """
 
     def __init__(self, inputs: Sequence[TensorSpec]) -> None:

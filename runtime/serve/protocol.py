@@ -30,7 +30,7 @@ class Joined:
     system, which costs more than all else of a small answer.
 
     Args:
-        transport: of the connection.
+        transport: Transport of the connection.
         loop: that it belongs to.
     """
 
@@ -75,7 +75,7 @@ class _Protocol(HttpToolsProtocol):
 
     Attributes:
         seconds: until a head must be there.
-        arrivals: of the server.
+        arrivals: Arrivals of the server.
     """
 
     seconds: ClassVar[float]

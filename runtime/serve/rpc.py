@@ -384,8 +384,8 @@ def read(
 
     Args:
         request: the message.
-        inputs: of the model.
-        outputs: of the model.
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
         limit: elements of one tensor.
 
     Raises:

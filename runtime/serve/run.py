@@ -54,7 +54,7 @@ def serve(
 
     Args:
         models: bundles, each ``PATH`` or ``NAME=PATH``.
-        options: of the server.
+        options: Options of the server.
         trust: keyword arguments of ``Bundle.open``.
         text: keyword arguments of ``LLM``.
         pipelines: several bundles that are one, each ``NAME=PATH,PATH``.

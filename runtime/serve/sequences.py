@@ -35,7 +35,7 @@ class Sequences:
 
     Args:
         records: which output is which input of the next step.
-        inputs: of the model.
+        inputs: Inputs of the model.
         limit: sequences at once.
         idle_s: seconds without a step after which one is forgotten.
 
@@ -65,7 +65,7 @@ class Sequences:
         A step that fails, or whose client leaves, changes nothing: it may be sent again.
 
         Args:
-            id: of the sequence.
+            id: Identifier of the sequence.
             terms: whether it starts or ends.
             feeds: arrays by the input's name, without states.
             run: runs the model with all inputs.

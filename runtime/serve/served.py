@@ -28,7 +28,7 @@ class Served:
 
     Attributes:
         name: in addresses.
-        path: of its bundle.
+        path: Path of its bundle.
         metrics: its counters.
         kind: ``tensors``, ``text``, ``pipeline`` for bundles that are one only together, or
             ``upstream`` for texts of another server.
@@ -37,17 +37,18 @@ class Served:
         created: when it was added, in seconds since 1970.
         batch: requests that one run may hold.
         lane: runs requests on the event loop, where the model's runs are brief.
-        sequences: of clients, where the model has states.
+        sequences: Sequences of clients, where the model has states.
         plans: what the JSON of its requests said before.
         warm: inputs to run it with before it is ready.
         has_meaning: whether its bundle says what it takes and gives.
         pipeline: it takes pictures, recordings or texts, where it is ready and its bundle says so.
         no_meaning: why there is none.
         parts: bundles of a pipeline of several.
-        engines: of its bundles.
+        engines: Engines of its bundles.
         upstream: where it is, if it is another server's.
         loads: how often it was unloaded: what it answered before is not what it answers.
-        down_until: of the monotonic clock; its server took no connection and is not asked.
+        down_until: Time of the monotonic clock until which its server, which took no connection, is
+            not asked.
         fallback: answers in its place where it cannot; None for none.
         spill: requests without an answer from which on that one answers.
     """

@@ -40,8 +40,8 @@ class Turn:
     """What a model said.
 
     Attributes:
-        text: of it; empty where it is calls of tools.
-        calls: of tools.
+        text: Its text; empty where it is calls of tools.
+        calls: Calls of tools.
         finish: why it ended, as the engine says.
         stop: the text that ended it, where one did.
         usage: what it took.

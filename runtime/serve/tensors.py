@@ -43,11 +43,11 @@ class InferRequest:
     """What was asked.
 
     Attributes:
-        id: of the request; empty for none.
+        id: Identifier of the request; empty for none.
         feeds: arrays by the input's name.
         outputs: names that are wanted; empty for all.
         binary: outputs that are wanted as raw bytes.
-        parameters: of the request.
+        parameters: Parameters of the request.
     """
 
     id: str
@@ -74,8 +74,8 @@ def read(
     Args:
         body: JSON, and behind it the raw tensors in their order.
         json_size: bytes of the JSON; None if that is all.
-        inputs: of the model.
-        outputs: of the model.
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
         limit: elements of one tensor.
 
     Raises:

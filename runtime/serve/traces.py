@@ -43,7 +43,7 @@ class Traces:
         """Enclose one request.
 
         Args:
-            name: of the span.
+            name: Name of the span.
             parent: header ``traceparent`` of the client.
             request: id of the request.
         """

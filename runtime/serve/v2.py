@@ -140,7 +140,7 @@ async def change(hub: Hub, model: Served, what: str, parameters: Any = None) -> 
         hub: that has it.
         model: which.
         what: ``load`` or ``unload``.
-        parameters: of the request; ``unload_dependents`` asks for nothing here.
+        parameters: Parameters of the request; ``unload_dependents`` asks for nothing here.
 
     Raises:
         RequestError: 503, it could not be loaded; 400, something else is to be loaded; 403, the

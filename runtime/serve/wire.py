@@ -18,7 +18,7 @@ def problem(descriptor: Any, raw: bytes) -> str:
     """Say why a message is not to be read; empty if nothing is against it.
 
     Args:
-        descriptor: of its type, as protobuf gives it.
+        descriptor: Descriptor of its type, as protobuf gives it.
         raw: the message; what is malformed is left to the reader.
     """
     if len(raw) <= _SMALL:

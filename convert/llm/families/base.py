@@ -101,7 +101,7 @@ class Shape:
 
     Attributes:
         keys: the file's own description.
-        is_gguf: of which kind it is.
+        is_gguf: Whether it is a GGUF file.
         common: arguments of ``LlmConfig`` that all families read alike.
         tensors: Tensors of the file, by our names where it is a GGUF file, for what these tell.
     """

@@ -27,7 +27,7 @@ def palette(weights: Array, bits: int) -> tuple[Array, npt.NDArray[np.uint8]]:
 
     Args:
         weights: floats or integers of any shape; palette entries are of their type.
-        bits: of an index.
+        bits: Number of bits of an index.
 
     Raises:
         UsageError: a weight is NaN or infinite.

@@ -64,7 +64,7 @@ class Weights:
     """The weights of an operator.
 
     Attributes:
-        name: of the operator's result.
+        name: Name of the operator's result.
         op: the operator.
         activations: type of what they are combined with; ``int8`` where that was quantized just
             before.

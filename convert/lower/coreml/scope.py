@@ -33,7 +33,7 @@ class Scope(Builder):
 
     Args:
         model: normalised.
-        options: of the package.
+        options: Options of the package.
         proofs: what integers lie between where no operator says it.
 
     Attributes:

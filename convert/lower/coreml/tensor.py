@@ -30,13 +30,14 @@ class Tensor:
 
     Attributes:
         dtype: element type of the ONNX value; integers of all widths are int32 in the program.
-        shape: of the ONNX value. Above five axes the variable holds the same elements, flattened.
+        shape: Shape of the ONNX value. Above five axes the variable holds the same elements,
+            flattened.
         variable: coremltools' ``Var``; None for a constant until it is needed.
         data: the values of a constant, in ``dtype``.
         span: what integers are proven to lie between.
         reach: what floats are.
-        extents: of more than five axes, sizes as integers or scalars that hold them in a run;
-            None where all are known.
+        extents: Extents of more than five axes, sizes as integers or scalars that hold them in a
+            run; None where all are known.
     """
 
     dtype: np.dtype[Any]

@@ -65,7 +65,7 @@ def add_packing(pipeline: Any, packing: Packing, *, halves: bool = False) -> Non
     """Let a pipeline of coremltools' pack the weights after its other passes.
 
     Args:
-        pipeline: of coremltools.
+        pipeline: Pipeline of coremltools.
         packing: how.
         halves: store what is left in single precision as half precision.
     """

@@ -38,7 +38,7 @@ class Builder(Graph):
         scales: symmetric scales that constants were stored with, one vector a constant.
         blocks: constants that were stored in 4 bits.
         dynamic: scales of weights that kernels are to multiply with as they are stored, and floats.
-        apart: of these, and of weights that floats are to be multiplied with.
+        apart: Those of them that are stored apart, and weights that floats are multiplied with.
     """
 
     def __init__(self, name: str = "main", prefix: str = "") -> None:

@@ -59,7 +59,7 @@ class Tensor:
     Attributes:
         name: as written to the file.
         shape: one entry per axis.
-        dtype: of the stored elements.
+        dtype: Element type of the stored elements.
         data: the values of a constant; None for anything computed.
         quantization: None for plain tensors.
         is_variable: keeps its value from one run to the next (state of fused recurrent operators).
@@ -201,8 +201,8 @@ class Graph:
         Args:
             code: name in the schema's ``BuiltinOperator``.
             inputs: operands.
-            shape: of the output.
-            dtype: of the output; default that of the first operand.
+            shape: Shape of the output.
+            dtype: Element type of the output; default that of the first operand.
             **options: fields of the options table.
         """
         if dtype is None:

@@ -40,8 +40,8 @@ def store_borders(
     Args:
         graph: the main graph, ready to be written.
         wanted: element types by name of an input or output; under ``ALL`` that of all others.
-        names: of the inputs.
-        results: of the outputs.
+        names: Names of the inputs.
+        results: Types of the outputs.
 
     Raises:
         UsageError: a name is unknown, or no such integers stand next to a border; lists all.

@@ -43,7 +43,7 @@ class Carried:
 
     Attributes:
         preprocessing: by input name.
-        labels: of the last axis of an output.
+        labels: Labels of the last axis of an output.
     """
 
     preprocessing: dict[str, Preprocessing] = field(default_factory=dict)

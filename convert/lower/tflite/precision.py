@@ -31,7 +31,7 @@ class Layer:
     Attributes:
         graph: name of its subgraph.
         op: the operator.
-        name: of its first result.
+        name: Name of its first result.
         activations: element type it computes in, e.g. ``int8``; ``dynamic`` where floats get a
             scale in each run and meet stored integers; empty for integers without a scale.
         weights: element type its weights are stored in; empty without weights.

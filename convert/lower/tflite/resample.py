@@ -44,9 +44,10 @@ def agrees(
 
     Args:
         how: the resize.
-        flags: of the kernel.
-        size: of the axis; None tries many.
-        out: of the result; None follows from the scale, or tries some where that is unknown too.
+        flags: Flags of the kernel.
+        size: Size of the axis; None tries many.
+        out: Size of the result; None follows from the scale, or tries some where that is
+            unknown too.
         scale: None where it is the ratio of the sizes.
     """
     if how.antialias or how.mode == "cubic" or how.transform == "tf_crop_and_resize":

@@ -21,9 +21,9 @@ class Scope(Builder):
     """A builder that knows the ONNX graph it is made of.
 
     Args:
-        opsets: of the model.
-        name: of the subgraph in the file.
-        prefix: of the names of tensors that ONNX does not name.
+        opsets: Opsets of the model.
+        name: Name of the subgraph in the file.
+        prefix: Prefix of the names of tensors that ONNX does not name.
     """
 
     def __init__(self, opsets: Mapping[str, int], name: str = "main", prefix: str = "") -> None:
@@ -100,7 +100,7 @@ class Scope(Builder):
         """Lower the nodes of a body into a subgraph.
 
         Args:
-            body: of an ``If``, ``Loop`` or ``Scan``.
+            body: Body of an ``If``, ``Loop`` or ``Scan``.
             inner: from ``body``; the caller sets its inputs, and its outputs with ``finish``.
             given: tensors of ``inner`` for the body's inputs and for what it captures.
 

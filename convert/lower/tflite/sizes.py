@@ -217,7 +217,7 @@ def non_negative(g: Builder, indices: Tensor, size: Extent | Tensor) -> Tensor:
     Args:
         g: the graph.
         indices: int32 or int64.
-        size: of the indexed axis, or a tensor that broadcasts against the indices.
+        size: Size of the indexed axis, or a tensor that broadcasts against the indices.
     """
     kind = indices.dtype
     if indices.data is not None:

@@ -17,7 +17,7 @@ class Window:
     """One spatial axis.
 
     Attributes:
-        size: of the input; None where it is only known at run time.
+        size: Size of the input; None where it is only known at run time.
         kernel: taps.
         stride: between windows.
         dilation: between taps.

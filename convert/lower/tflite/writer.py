@@ -131,7 +131,7 @@ def write(
     Args:
         graph: the main graph; control flow refers to its bodies.
         path: the file.
-        input_names: of the signature, in the order of ``graph.inputs``.
+        input_names: Input names of the signature, in the order of ``graph.inputs``.
         output_names: likewise.
         others: the same model at other sizes, by the key of its signature; constants that are
             equal are stored once.

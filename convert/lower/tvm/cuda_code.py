@@ -50,7 +50,7 @@ def get_ready(name: str) -> None:
     """Have TVM compile kernels when it makes them.
 
     Args:
-        name: of the machine, for messages.
+        name: Name of the machine, for messages.
 
     Raises:
         NotAvailableError: a part of CUDA is missing; has the install line.

@@ -55,8 +55,8 @@ def waiting(
 
     Args:
         g: the graph.
-        shape: of the result.
-        axes: of the result that make the kernel's rows, and its columns.
+        shape: Shape of the result.
+        axes: Axes of the result that make the kernel's rows, and its columns.
         stored: shape in which the kernel writes the result.
         operands: the kernel's own inputs.
         build: writes the kernel for further inputs and what finishes each value.

@@ -26,7 +26,7 @@ def link(
     Args:
         driver: the compiler driver that links.
         parts: definitions, C files and objects, in the driver's terms.
-        path: of the library.
+        path: Path of the library.
         kind: one of ``library.KINDS``.
         machine: that the objects are for.
         parallel: its functions share work out among threads.

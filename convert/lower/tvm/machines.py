@@ -17,7 +17,7 @@ class Machine:
 
     Attributes:
         name: as in a profile's ``machine``.
-        arch: of the CPU that calls the code.
+        arch: Architecture of the CPU that calls the code.
         cpu: LLVM's name of the CPU.
         lanes: float32 elements of one vector register.
         registers: vector registers.

@@ -30,10 +30,10 @@ class Blocks:
     """A matrix of whole numbers (N, K), of which runs along K share a scale and a zero.
 
     Attributes:
-        bits: of each, 4 or 8.
+        bits: Number of bits of each, 4 or 8.
         q: the numbers: uint8, below 16 with 4 bits; int8 with 8.
         scales: float32, (N, blocks).
-        zeros: of the numbers' type, likewise.
+        zeros: Zero points, of the numbers' type.
         block: numbers of a run; the last one may be shorter.
         turned: the tensor that it stands for is (K, N), as the right operand of a product is.
     """
@@ -75,7 +75,7 @@ def multiplied(g: Builder, x: Any, w: Blocks, count: int, *, rounded: bool = Fal
         g: the graph.
         x: float32.
         w: the matrix.
-        count: of vectors.
+        count: Number of vectors.
         rounded: vectors may be rounded to 8 bits by the matrix' blocks; else they get 16. On a GPU
             they keep 23.
     """
@@ -133,7 +133,7 @@ def of_quantized(
         q: (rows, columns) of 4 or 8 bits.
         scales: one, one for each place of an axis, or of each block along it.
         zeros: likewise.
-        axis: of the scales.
+        axis: Axis of the scales.
         block: elements along the axis that share a scale; 0 if all across it do.
     """
     kind = q.dtype.name

@@ -68,7 +68,8 @@ def decided(
         operands: vectors of integers.
         make: gets functions that read an operand's element, and gives as many sizes as are
             expected.
-        expected: of each, a size that it must be, or the name that it gets; None for a new one.
+        expected: For each axis a size that it must be, or the name that it gets; None for a new
+            one.
 
     Returns:
         Sizes that have no other use than the shapes of results: those become the expected ones.

@@ -53,8 +53,8 @@ class Tuning:
         Args:
             function: the workload as it is written.
             own: gives what is taken otherwise.
-            title: of the workload, for people.
-            node: of the model.
+            title: Title of the workload, for people.
+            node: Node of the model.
             calls: how often the model calls it.
         """
         if not self.is_active:
@@ -157,7 +157,7 @@ def product_function(
     """Write a product with the steps that follow it as loops that can be ordered in any way.
 
     Args:
-        shape: of the result.
+        shape: Shape of the result.
         inputs: shapes of the product's operands.
         product: computes it.
         steps: what follows.

@@ -163,7 +163,7 @@ class _Loop:
 
     Attributes:
         g: the graph around it.
-        body: of the node.
+        body: Body of the node.
         starts: what the loop carries.
         limit: number of turns; None for no limit.
         condition: before the first turn; None for true.

@@ -34,7 +34,7 @@ def counter_of(
 
     Args:
         g: the graph around the loop.
-        body: of the loop.
+        body: Body of the loop.
         before: what the turn begins with.
         after: what it leaves.
         start: what the first turn begins with.

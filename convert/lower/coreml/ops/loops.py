@@ -21,7 +21,7 @@ def while_loop(
     Args:
         g: builder.
         starts: what the loop carries; types and shapes stay the same.
-        condition: of the carried values; a truth value without axes.
+        condition: Function of the carried values that gives a truth value without axes.
         body: gives the carried values of the next turn.
     """
     spans = [t.span for t in starts]

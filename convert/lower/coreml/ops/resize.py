@@ -24,7 +24,7 @@ class Axis:
     """What happens along one axis.
 
     Attributes:
-        index: of the axis.
+        index: Index of the axis.
         size: before; None where it is known only at run time.
         out: after, likewise.
         scale: None where it is the ratio of the sizes.

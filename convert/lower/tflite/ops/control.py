@@ -192,7 +192,7 @@ class _Loop:
         g: the graph around it.
         graph: the body.
         starts: what the loop carries.
-        step_dtype: of the counter.
+        step_dtype: Element type of the counter.
         limit: number of turns; None for no limit.
         condition: before the first turn; None for true.
         scanned: inputs that are seen slice by slice.

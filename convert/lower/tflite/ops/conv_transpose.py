@@ -26,7 +26,7 @@ class _Axis:
     """One spatial axis.
 
     Attributes:
-        size: of the input.
+        size: Size of the input.
         kernel: taps, dilation included.
         stride: between results of neighbours.
         begin: elements of the full result dropped before the first one kept.

@@ -40,7 +40,7 @@ class Axis:
     """What happens along one axis.
 
     Attributes:
-        index: of the axis.
+        index: Index of the axis.
         size: before.
         out: after; None where it is known only at run time.
         scale: None where it is the ratio of the sizes.

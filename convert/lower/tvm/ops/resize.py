@@ -22,7 +22,7 @@ class _Axis:
     """What happens along one axis.
 
     Attributes:
-        index: of the axis.
+        index: Index of the axis.
         size: before.
         out: after.
         scale: None where it is the ratio of the sizes.

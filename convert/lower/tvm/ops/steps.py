@@ -24,7 +24,7 @@ class Weights:
     Attributes:
         inputs: (gates * hidden, inputs).
         state: (gates * hidden, hidden).
-        bias: of both, one after the other.
+        bias: Bias of both, one after the other.
     """
 
     inputs: Array
@@ -48,7 +48,7 @@ def stepped(
         g: the graph.
         kind: ``LSTM`` or ``GRU``.
         x: (steps, batch, inputs).
-        weights: of this direction.
+        weights: Weights of this direction.
         starts: states before the first step, (batch, hidden).
         backwards: the last step comes first.
         before_reset: a GRU's reset gate acts on the product, not on the state.
