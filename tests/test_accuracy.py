@@ -1,8 +1,12 @@
+import time
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edgeinfer import accuracy
 from edgeinfer.accuracy import NAMES, Named, Outputs
 from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.errors import UsageError
@@ -138,3 +142,91 @@ def test_a_measure_that_is_no_number_is_told() -> None:
     with pytest.raises(UsageError, match="the metric gives -inf for the float model's own outputs"):
         Judgement(lost, labels, Named("rmse")).loss(good)
     assert Judgement(good, labels, Named("rmse")).loss(lost).drop == 1.0
+
+
+def _table_distance(a: list[int], b: list[int]) -> int:
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        corner, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            corner, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, corner + (x != y))
+    return row[-1]
+
+
+@pytest.mark.parametrize("bits", [1, 8, 1 << 13])
+def test_edits_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    monkeypatch.setattr(accuracy, "_BITS", bits)
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        a, b = (random.integers(0, 4, random.integers(0, 30)).tolist() for _ in range(2))
+        assert accuracy._distance(a, b) == _table_distance(a, b)
+
+
+def test_boxes_of_many_classes_are_as_of_each_alone() -> None:
+    # Class 0: both found, one false alarm after them; class 2: the worse of two guesses is right.
+    box, other = [0, 0, 2, 2], [5, 5, 7, 7]
+    labels = [np.array([[2, *other], [0, *box]]), np.array([[0, *other], [-1, 0, 0, 0, 0]])]
+    outputs = [
+        [[*box, 0.9, 0], [*box, 0.4, 0], [*box, 0.8, 2], [*other, 0.7, 2]],
+        [[*other, 0.5, 0], [*other, 0.5, 1]],
+    ]
+    assert measure("map", outputs, labels) == pytest.approx((1.0 + 0.5) / 2)
+    for wrong in (1.5, np.inf):
+        with pytest.raises(UsageError, match="class numbers in the labels' first column"):
+            measure("map", outputs, [np.array([[wrong, *box]]), labels[1]])
+
+
+def test_an_integer_that_is_no_class_spells_nothing() -> None:
+    """Readings of fixed length are filled up with -1, which once read the last class's name."""
+    run = {"y": np.array([[1, 2, -1, -9]])}
+    assert Named("cer", ("", "a", "b"))([run], ["abzz"]) == 0.5
+
+
+def _processor_s(act: Callable[[], object]) -> float:
+    """Return the least of three: another program takes caches, but no processor time."""
+    found = []
+    for _ in range(3):
+        start = time.process_time()
+        act()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+@pytest.mark.parametrize("name", ["f1", "map"])
+def test_as_many_classes_as_labels_take_linear_time(name: str) -> None:
+    def make(count: int) -> Callable[[], object]:
+        numbers = np.arange(count)
+        labels: list[Any] = [np.c_[numbers, np.zeros((count, 4))]]
+        labels = numbers.tolist() if name == "f1" else labels
+        return lambda: measure(name, [np.ones((count, 6))], labels)
+
+    size = 1 << 16 if name == "f1" else 1 << 10
+    once, twice = _processor_s(make(size)), _processor_s(make(2 * size))
+    assert twice <= 2.5 * once
+
+
+def test_what_is_compared_with_each_other_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data of a few bytes hold many samples alike; once these were gigabytes, or hours."""
+    count = 6_000
+    tracemalloc.start()
+    try:
+        measure("cosine", [np.ones((count, 2))], [0] * count)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    classes = ("", "a")
+    text = np.ones((1, 20_000), np.int64)
+    assert Named("cer", classes)([{"y": text}], ["a" * 20_000]) == 1.0
+    refused = "compared with each other in seconds, received too many or too large"
+    with pytest.raises(UsageError, match=refused):
+        measure("cosine", [np.ones((70_000, 2))], [0] * 70_000)
+    long = np.ones((1, 200_000), np.int64)
+    with pytest.raises(UsageError, match=refused):
+        Named("cer", classes)([{"y": long}], ["a" * 200_000])
+    with pytest.raises(UsageError, match="readings of at most 67108864 characters"):
+        Named("cer", ("", "a" * 10_000))([{"y": text}], ["a"])
+    monkeypatch.setattr(accuracy, "_MOST_STEPS", 1 << 30)
+    alike = np.tile([0.0, 0.0, 1.0, 1.0], (2_000, 1))
+    boxes = np.c_[alike + 9, np.ones(len(alike)), np.zeros(len(alike))]
+    with pytest.raises(UsageError, match=refused):
+        measure("map", [boxes], [np.c_[np.zeros(len(alike)), alike]])

@@ -27,7 +27,26 @@ LABELLED = "an array 'labels' with one for each sample, or a folder for each cla
 _OVERLAP = 0.5
 """Intersection over union from which a box is found."""
 
+_MOST_STEPS = 1 << 37
+"""Multiplications that a measure may take, or what is worth one: seconds of a processor.
+
+What is compared with each other grows with its square, and data of a few bytes hold millions.
+"""
+_PER_PAIR = 32
+"""Multiplications that the rest of the work on a pair of rows is worth."""
+_PER_OVERLAP = 1 << 11
+"""The same of a pair of boxes."""
+_BLOCK = 1 << 22
+"""Similarities that are in memory at once."""
+_PER_LETTERS = 4
+"""The same of a pair of characters or words."""
+_BITS = 1 << 13
+"""Rows of a table of distances in one number: what is different is this often as long in memory."""
+_MOST_TEXT = 1 << 26
+"""Characters that all readings together may spell; names of classes are as long as they like."""
+
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,24 @@ def _refused(name: str, expected: str, received: str) -> UsageError:
     return UsageError(f"metric {name!r}: expected {expected}, received {received}")
 
 
+class _Budget:
+    """What work a measure may still do."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._spent = name, 0
+
+    def spend(self, steps: int) -> None:
+        """Refuse what is too much.
+
+        Raises:
+            UsageError: it is more than a measure may take.
+        """
+        self._spent += steps
+        if self._spent > _MOST_STEPS:
+            expected = "samples that are compared with each other in seconds"
+            raise _refused(self._name, expected, "too many or too large ones; give fewer")
+
+
 def _rows(name: str, outputs: list[Array], labels: Sequence[Any]) -> Floats:
     """Return the outputs as one row for each label."""
     if any(o.ndim == 0 for o in outputs):
@@ -89,7 +126,7 @@ def _rows(name: str, outputs: list[Array], labels: Sequence[Any]) -> Floats:
     return rows
 
 
-def _classes(name: str, labels: Sequence[Any], classes: Sequence[str]) -> npt.NDArray[np.int64]:
+def _classes(name: str, labels: Sequence[Any], classes: Sequence[str]) -> Integers:
     """Return the number of each class; those that go by their names are known by these."""
     places = {kind: place for place, kind in enumerate(classes)}
     numbers = [places.get(x, x) if isinstance(x, str) else x for x in labels]
@@ -114,13 +151,17 @@ def _f1(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[
     single = rows.shape[1] == 1
     found = (rows[:, 0] > 0.5).astype(np.int64) if single else rows.argmax(axis=1)
     count = 2 if single else rows.shape[1]
-    judged = [1] if count == 2 else sorted({*wanted.tolist(), *found.tolist()})
-    scores = []
-    for kind in judged:
-        right = float(np.sum((found == kind) & (wanted == kind)))
-        both = float(np.sum(found == kind) + np.sum(wanted == kind))
-        scores.append(2.0 * right / both if both else 1.0)
-    return float(np.mean(scores))
+    # Labels may be any numbers: places in what occurs stand for them.
+    kinds_there, places = np.unique(np.concatenate([[1], wanted, found]), return_inverse=True)
+    wanted_at, found_at = places[1 : 1 + len(wanted)], places[1 + len(wanted) :]
+    right, of_both = (
+        np.bincount(at, minlength=len(kinds_there)).astype(np.float64)
+        for at in (found_at[found_at == wanted_at], places[1:])
+    )
+    scores = np.where(of_both > 0, 2.0 * right / np.maximum(of_both, 1.0), 1.0)
+    if count == 2:
+        return float(scores[places[0]])
+    return float(np.mean(scores[of_both > 0]))
 
 
 def _cosine(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str]) -> float:
@@ -128,10 +169,17 @@ def _cosine(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[
     rows = _rows(name, outputs, labels)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units = rows / np.where(lengths > 0, lengths, 1.0)
-    near = units @ units.T
-    np.fill_diagonal(near, -np.inf)
-    # A NaN would win every argmax.
-    nearest = np.where(np.isnan(near), -np.inf, near).argmax(axis=1)
+    count = len(units)
+    _Budget(name).spend(count * count * (units.shape[1] + _PER_PAIR))
+    step = max(1, _BLOCK // count)
+    nearest: list[int] = []
+    for start in range(0, count, step):
+        near = units[start : start + step] @ units.T
+        # A NaN would win every argmax.
+        near[np.isnan(near)] = -np.inf
+        own = np.arange(len(near))
+        near[own, start + own] = -np.inf
+        nearest += near.argmax(axis=1).tolist()
     return float(np.mean([labels[i] == labels[j] for i, j in enumerate(nearest)]))
 
 
@@ -153,9 +201,16 @@ def _text_errors(
         raise _refused(
             name, "as many labels as readings", f"{len(labels)} labels, {len(readings)} readings"
         )
-    edits = total = 0
+    sizes = np.array([len(c) for c in classes] or [1])
+    budget = _Budget(name)
+    edits = total = spelt = 0
     for ids, label in zip(readings, labels, strict=True):
+        known = np.asarray(ids, np.int64)
+        spelt += len(ids) + int(sizes[known[(known >= 0) & (known < len(sizes))]].sum())
+        if spelt > _MOST_TEXT:
+            raise _refused(name, f"readings of at most {_MOST_TEXT} characters", "more")
         spelled, wanted = _spelled(name, ids, label, classes)
+        budget.spend(len(spelled) * len(wanted) * _PER_LETTERS)
         edits += _distance(spelled, wanted)
         total += len(wanted)
     return 1.0 - edits / max(1, total)
@@ -182,18 +237,43 @@ def _spelled(
     if not classes:
         raise _refused(name, "names of classes (labels) to spell texts with", "none")
     # What stands for a class that has no name cannot be in any text.
-    text = "".join(classes[i] if i < len(classes) else "\0" for i in ids)
+    text = "".join(classes[i] if 0 <= i < len(classes) else "\0" for i in ids)
     return (text.split(), label.split()) if name == "wer" else (text, label)
 
 
 def _distance(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return the fewest insertions, deletions and replacements that turn one into the other."""
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        corner, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            corner, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, corner + (x != y))
-    return row[-1]
+    """Return the fewest insertions, deletions and replacements that turn one into the other.
+
+    The table of distances has a row for each element of ``b``. As many rows as a long integer has
+    bits are gone through at once: its bits say where a column rises or falls from row to row.
+
+    Source: Hyyrö 2003, A bit-vector algorithm for computing Levenshtein and Damerau edit distances.
+    """
+    # From column to column the row above all others rises.
+    across = [1] * len(a)
+    for start in range(0, len(b), _BITS):
+        across = _rows_of(a, b[start : start + _BITS], across)
+    return len(b) + sum(across)
+
+
+def _rows_of(a: Sequence[Any], b: Sequence[Any], above: list[int]) -> list[int]:
+    """Return how the last of some rows changes along the columns, as the one above them does."""
+    equal: dict[Any, int] = {}
+    for place, x in enumerate(b):
+        equal[x] = equal.get(x, 0) | 1 << place
+    every, last = (1 << len(b)) - 1, 1 << len(b) - 1
+    rises, falls = every, 0
+    below = []
+    for x, into in zip(a, above, strict=True):
+        same = equal.get(x, 0)
+        down = same | falls
+        same |= into < 0
+        level = (((same & rises) + rises) ^ rises) | same
+        more, less = falls | every & ~(level | rises), rises & level
+        below.append(bool(more & last) - bool(less & last))
+        more, less = more << 1 | (into > 0), less << 1 | (into < 0)
+        rises, falls = (less | ~(down | more)) & every, more & down & every
+    return below
 
 
 def _map(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str]) -> float:
@@ -206,10 +286,37 @@ def _map(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str
     wanted = [np.asarray(x, np.float64).reshape(-1, 5) for x in labels]
     wanted = [w[w[:, 0] >= 0] for w in wanted]
     found = [_boxes(name, o) for o in outputs]
-    kinds = sorted({int(c) for w in wanted for c in w[:, 0]})
-    if not kinds:
+    boxes, places = np.concatenate(wanted), _places(wanted)
+    kinds, totals = np.unique(boxes[:, 0], return_counts=True)
+    if not len(kinds):
         raise _refused(name, "a box in the labels", "none")
-    return float(np.mean([_average_precision(kind, found, wanted) for kind in kinds]))
+    if not np.array_equal(kinds, np.floor(kinds)) or not np.isfinite(kinds).all():
+        raise _refused(name, "class numbers in the labels' first column", "others")
+    guesses, guessed = np.concatenate(found), _places(found)
+    order = np.lexsort((-guesses[:, 4], guesses[:, 5]))
+    guesses, guessed = guesses[order], guessed[order]
+    order = np.lexsort((places, boxes[:, 0]))
+    boxes, places = boxes[order], places[order]
+    budget = _Budget(name)
+    scores = []
+    for kind, end, total in zip(kinds, np.cumsum(totals), totals, strict=True):
+        own = slice(end - total, end)
+        of_kind = slice(*np.searchsorted(guesses[:, 5], [kind, np.nextafter(kind, np.inf)]))
+        free = _by_place(boxes[own, 1:], places[own])
+        hits = _hits(guesses[of_kind, :4], guessed[of_kind], free, budget)
+        scores.append(_average_precision(hits, int(total)))
+    return float(np.mean(scores))
+
+
+def _places(parts: list[Floats]) -> Integers:
+    """Return the run of each row of all parts together."""
+    return np.repeat(np.arange(len(parts)), [len(p) for p in parts])
+
+
+def _by_place(rows: Floats, places: Integers) -> dict[int, Floats]:
+    """Return the rows of each run; they are sorted by it."""
+    there, starts = np.unique(places, return_index=True)
+    return dict(zip(there.tolist(), np.split(rows, starts[1:]), strict=True))
 
 
 def _boxes(name: str, output: Array) -> Floats:
@@ -250,25 +357,29 @@ def _overlaps(box: Floats, others: Floats) -> Floats:
     return np.asarray(np.where(joined > 0, shared / np.where(joined > 0, joined, 1.0), 0.0))
 
 
-def _average_precision(kind: int, found: list[Floats], wanted: list[Floats]) -> float:
-    total = sum(int(np.sum(w[:, 0] == kind)) for w in wanted)
-    guesses = sorted(
-        ((float(r[4]), i, r[:4]) for i, rows in enumerate(found) for r in rows if r[5] == kind),
-        key=lambda guess: -guess[0],
-    )
-    free = [w[w[:, 0] == kind][:, 1:] for w in wanted]
-    hits = []
-    for _, image, box in guesses:
-        overlaps = _overlaps(box, free[image])
-        hit = overlaps.size > 0 and overlaps.max() >= _OVERLAP
-        if hit:
-            free[image] = np.delete(free[image], overlaps.argmax(), axis=0)
-        hits.append(hit)
+def _hits(
+    boxes: Floats, places: Integers, free: dict[int, Floats], budget: _Budget
+) -> npt.NDArray[np.bool_]:
+    """Return which boxes, the best first, find one in their run that none found before."""
+    hits = np.zeros(len(boxes), bool)
+    for index, (box, place) in enumerate(zip(boxes, places.tolist(), strict=True)):
+        left = free.get(place)
+        if left is None or not len(left):
+            continue
+        budget.spend(len(left) * _PER_OVERLAP)
+        overlaps = _overlaps(box, left)
+        if overlaps.max() >= _OVERLAP:
+            hits[index] = True
+            free[place] = np.delete(left, overlaps.argmax(), axis=0)
+    return hits
+
+
+def _average_precision(hits: npt.NDArray[np.bool_], total: int) -> float:
     right = np.cumsum(hits)
-    precision = right / np.arange(1, len(hits) + 1) if hits else np.zeros(0)
+    precision = right / np.arange(1, len(hits) + 1)
     # The best precision at this recall or beyond: the curve never rises to the right.
     best = np.maximum.accumulate(precision[::-1])[::-1]
-    return float(np.sum(best * np.asarray(hits)) / total)
+    return float(np.sum(best * hits) / total)
 
 
 _Measure = Callable[[str, list[Array], Sequence[Any], Sequence[str]], float]

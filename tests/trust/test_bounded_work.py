@@ -205,3 +205,16 @@ def test_what_grows_much_when_it_is_unpacked_is_refused(
     stream = io.BytesIO()
     np.savez_compressed(stream, x=np.zeros(16 << 20, np.uint8))
     assert len(stream.getvalue()) < 1 << 20
+
+
+def test_the_labels_of_a_sample_are_taken_in_turn(tmp_path: Path) -> None:
+    """Each sample once added up the samples before each other one."""
+    from edgeinfer.media.samples import open_data
+    from edgeinfer.types import TensorSpec
+
+    def make(count: int) -> Callable[[], object]:
+        path = tmp_path / f"{count}.npz"
+        np.savez_compressed(path, x=np.zeros((count, 2), np.float32), labels=np.arange(count))
+        return lambda: list(open_data(path, [TensorSpec("x", "float32", (1, 2))]).samples())
+
+    _grows_with(make, 100)

@@ -145,14 +145,13 @@ def _split(arrays: Feeds, signature: _Signature, origin: str) -> Iterator[Sample
     labels = _one_each(np.asarray(arrays[LABELS])) if LABELS in arrays else None
     if labels is not None:
         _check_labels(len(labels), cuts, signature, origin)
+    each = _labels(labels, cuts, total)
     for index in range(total):
         feeds = {
             s.name: np.asarray(arrays[s.name]) if (c := cuts[s.name]) is None else c[index]
             for s in signature.inputs
         }
-        yield Sample(
-            feeds, f"{origin}#{index}" if total > 1 else origin, _labels(labels, cuts, index)
-        )
+        yield Sample(feeds, f"{origin}#{index}" if total > 1 else origin, next(each))
 
 
 def _check_labels(
@@ -178,16 +177,19 @@ def _one_each(labels: Array) -> list[Any]:
 
 
 def _labels(
-    labels: list[Any] | None, cuts: Mapping[str, list[Array] | None], index: int
-) -> tuple[Any, ...]:
-    if labels is None:
-        return ()
+    labels: list[Any] | None, cuts: Mapping[str, list[Array] | None], total: int
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the labels of each run."""
     cut = next((c for c in cuts.values() if c is not None), None)
-    if cut is None:
-        return tuple(labels)
-    rows = [len(part) if len(labels) == sum(map(len, cut)) else 1 for part in cut]
-    start = sum(rows[:index])
-    return tuple(labels[start : start + rows[index]])
+    if labels is None or cut is None:
+        yield from [tuple(labels or ())] * total
+        return
+    one_a_row = len(labels) == sum(map(len, cut))
+    start = 0
+    for part in cut:
+        end = start + (len(part) if one_a_row else 1)
+        yield tuple(labels[start:end])
+        start = end
 
 
 def _cut(array: Array, spec: TensorSpec, origin: str) -> list[Array] | None:
