@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import mmap
 import struct
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from edgeinfer.bounded import ZIP_ERRORS, open_file
+from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file
 from edgeinfer.convert.wire import Wire, walk
 from edgeinfer.errors import SourceError
 
@@ -232,7 +231,7 @@ def _folder(path: Path) -> _Refusal:
 def _archive(path: Path) -> Kind:
     """Tell the many formats that are zip files apart by their members."""
     try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        with open_file(path) as file, Archive(file) as archive:
             names = archive.namelist()
     except ZIP_ERRORS as error:
         raise SourceError(

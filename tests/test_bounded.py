@@ -1,11 +1,14 @@
 """What the user names is read whole only while it is as small as such files are."""
 
+import io
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from edgeinfer.bounded import absence, open_file, read_bounded
+from edgeinfer import bounded
+from edgeinfer.bounded import Archive, absence, open_file, parse_json, read_bounded
 from edgeinfer.bundle.sealing import key_from
 from edgeinfer.bundle.signing import _pem
 from edgeinfer.errors import UsageError
@@ -46,3 +49,43 @@ def test_it_is_said_why_a_path_is_no_file(tmp_path: Path) -> None:
     assert absence(tmp_path) == "is a folder; name the files in it"
     assert absence(tmp_path / "x") == "no such file"
     assert absence(Path("/dev/null")) == "is a device or a pipe; give a file"
+
+
+def _listed(count: int) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for index in range(count):
+            archive.writestr(str(index), "")
+    return out.getvalue()
+
+
+def test_a_zip_may_list_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``zipfile`` reads what the list holds, whatever number the end of the file gives."""
+    monkeypatch.setattr(bounded, "MAX_LISTED", 8)
+    assert len(Archive(io.BytesIO(_listed(8))).namelist()) == 8
+    raw = bytearray(_listed(9))
+    with pytest.raises(zipfile.BadZipFile, match="lists more than 8 members"):
+        Archive(io.BytesIO(raw))
+    raw[-14:-10] = (1).to_bytes(2, "little") * 2
+    with pytest.raises(zipfile.BadZipFile, match="lists more than 8 members"):
+        Archive(io.BytesIO(raw))
+
+
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_json_of_brackets_is_refused(kind: type) -> None:
+    def text(count: int) -> str:
+        return "[" + '{"":{}},' * count + "0]"
+
+    def given(text: str) -> str | bytes:
+        return text if kind is str else text.encode()
+
+    assert len(parse_json(given(text(1_000)))) == 1_001
+    with pytest.raises(ValueError, match="2000001 objects and lists in 8000003 bytes of JSON"):
+        parse_json(given(text(1_000_000)))
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json(given("[" * 200_000))
+
+
+def test_a_vocabulary_with_merges_is_read() -> None:
+    """Half a million merges, as large vocabularies have them, each a list of two."""
+    assert len(parse_json("[" + '["ab","c"],' * 500_000 + "0]")) == 500_001

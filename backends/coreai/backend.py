@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import platform
 import threading
 from collections.abc import Callable, Coroutine
@@ -33,6 +32,7 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.engines import CoreAI, import_coreai
+from edgeinfer.bounded import parse_json
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -105,7 +105,7 @@ def asset_folder(path: Path) -> Path:
     """
     folder = path.parent if path.name == _METADATA else path
     try:
-        json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+        parse_json((folder / _METADATA).read_text(encoding="utf-8"))
         program, expected = (folder / _PROGRAM).read_bytes(), (folder / _HASH).read_bytes()
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} is not a Core AI asset: {one_line(error)}") from error

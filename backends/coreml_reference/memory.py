@@ -6,7 +6,6 @@ neither. Then a state is written before the run and read after it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from edgeinfer.backends.base import Artifact
 from edgeinfer.backends.checks import array_type
+from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -55,7 +55,7 @@ class Memories:
         inputs = {s.name: s for s in artifact.inputs}
         outputs = {s.name: s for s in artifact.outputs}
         try:
-            recorded = json.loads(metadata.get(STATES, "{}"))
+            recorded = parse_json(metadata.get(STATES, "{}"))
             pairs = [(str(k), str(v["input"]), str(v["output"])) for k, v in recorded.items()]
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise LoadError(f"the package's metadata {STATES!r} cannot be read") from error

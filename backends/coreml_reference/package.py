@@ -5,7 +5,6 @@ Source: coremltools, mlmodel/format/Model.proto, and modelpackage and MILBlob fo
 
 from __future__ import annotations
 
-import json
 import mmap
 import struct
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.coreml_reference.program import Function, Reader, packed_size, unpack
 from edgeinfer.backends.engines import import_coreml_spec
+from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array
 
@@ -175,7 +175,7 @@ def _spec_file(path: Path) -> Path:
         state = "has no Manifest.json" if path.is_dir() else "does not exist"
         raise LoadError(f"{path} {state}")
     try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
+        content = parse_json(manifest.read_text(encoding="utf-8"))
         root = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LoadError(f"{manifest} is not a package's manifest: {one_line(error)}") from error

@@ -6,7 +6,6 @@ says in its metadata which name of the model each of its names stands for.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from edgeinfer.backends.checks import array_type, check_signature
 from edgeinfer.backends.coreml_reference.package import Description, Feature
+from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.values import beyond, integer_bounds
 from edgeinfer.errors import LoadError, RunError
 from edgeinfer.types import Array, Dim, TensorSpec
@@ -173,7 +173,7 @@ def shape_fault(feature: Feature, shape: tuple[int, ...]) -> str | None:
 
 def _recorded(metadata: Mapping[str, str], key: str, kind: str) -> dict[str, str]:
     try:
-        found = json.loads(metadata.get(key, "{}")).get(kind, {})
+        found = parse_json(metadata.get(key, "{}")).get(kind, {})
         return {str(k): str(v) for k, v in found.items()}
     except (ValueError, AttributeError) as error:
         raise LoadError(f"the package's metadata {key!r} cannot be read") from error
@@ -188,7 +188,7 @@ def _bounds(metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
 
 def _classes(metadata: Mapping[str, str]) -> tuple[str, ...]:
     try:
-        return tuple(str(name) for name in json.loads(metadata.get(CLASSES, "[]")))
+        return tuple(str(name) for name in parse_json(metadata.get(CLASSES, "[]")))
     except (ValueError, TypeError) as error:
         raise LoadError(f"the package's metadata {CLASSES!r} cannot be read") from error
 

@@ -6,7 +6,6 @@ The engine maps it; what the code needs of the CPU is compared before that.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.onnxruntime.regions_trial import check_runs
 from edgeinfer.backends.operators import OperatorProfile
 from edgeinfer.backends.tvm.library import check_machine, read
+from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
 
 FORMAT = "onnx_tvm"
@@ -31,7 +31,7 @@ LIBRARY, TOLD = "regions.so", "regions.json"
 def with_nodes(told: OperatorProfile, graph: Path) -> OperatorProfile:
     """Name the model's operators that each region computes, where a file beside the graph says."""
     try:
-        trials = json.loads(graph.with_name(TOLD).read_text("utf-8"))["trials"]
+        trials = parse_json(graph.with_name(TOLD).read_text("utf-8"))["trials"]
         nodes = {str(t["name"]): tuple(map(str, t["nodes"])) for t in trials if t["kept"]}
     except (OSError, ValueError, KeyError, TypeError):
         return told

@@ -7,7 +7,6 @@ process's memory (models with one are refused).
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,6 +40,7 @@ from edgeinfer.backends.engines import import_openvino
 from edgeinfer.backends.openvino import floats
 from edgeinfer.backends.openvino.operators import COUNTERS, placement, profile
 from edgeinfer.backends.operators import OperatorProfile, Placement
+from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.values import FINITE, beyond, integer_bounds
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.installed import install
@@ -280,7 +280,7 @@ def _squeezed(model: Any) -> frozenset[str]:
     path = [*SQUEEZED]
     if not model.has_rt_info(path):
         return frozenset()
-    return frozenset(json.loads(model.get_rt_info(path).astype(str)))
+    return frozenset(parse_json(model.get_rt_info(path).astype(str)))
 
 
 def _bounds(model: Any) -> dict[str, tuple[int, ...]]:

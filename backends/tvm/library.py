@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array, TensorSpec
 
@@ -137,7 +138,7 @@ def read(path: Path) -> Library:
             if length > min(size, _LONGEST):
                 raise LoadError(f"tvm refuses {path}: its description is damaged")
             file.seek(size - _TAIL.size - length)
-            about = json.loads(file.read(length))
+            about = parse_json(file.read(length))
             if about["kind"] not in KINDS or about["device"] not in DEVICES:
                 raise LoadError(
                     f"tvm refuses {path}: it is {about['kind']!r} for {about['device']!r}, which "

@@ -298,6 +298,9 @@ def _mxfp4(b: Array) -> Integers:
     return Integers(_flat(_E2M1[_halves(b[..., 1:])]), -12, 12, 32, scales)
 
 
+MOST_TENSORS = 100_000
+"""Tensors of a file; each takes some hundreds of bytes beside its own."""
+
 KINDS: dict[str, Kind] = {
     "F32": Kind(1, 4),
     "F16": Kind(1, 2),

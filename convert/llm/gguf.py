@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.bounded import open_file
-from edgeinfer.convert.llm.blocks import KINDS, Tensor
+from edgeinfer.convert.llm.blocks import KINDS, MOST_TENSORS, Tensor
 from edgeinfer.convert.sniff import GGUF_MAGIC
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
@@ -43,6 +43,8 @@ _OTHERS = {
 """Those that are not, to name them."""
 
 _MOST_AXES = 4
+_MOST_INNER = 1 << 10
+"""Arrays in an array; of 13 bytes each one takes some hundreds in memory."""
 _MOST_ALIGNMENT = 1 << 20
 
 
@@ -96,6 +98,8 @@ class _Cursor:
             return np.frombuffer(self.take(count * dtype.itemsize), dtype)
         if count > len(self.data):
             raise _Short(f"{count} values at {self.at}")
+        if inner == _ARRAY and count > _MOST_INNER:
+            raise ValueError(f"{count} arrays in an array, at most {_MOST_INNER} are read")
         return [self.value(inner, depth + 1) for _ in range(count)]
 
 
@@ -138,6 +142,8 @@ def _parsed(path: Path, cursor: _Cursor) -> GgufFile:
         if key in fields:
             raise ValueError(f"{key[:60]!r} is there twice")
         fields[key] = cursor.value(cursor.number("<I"))
+    if count > MOST_TENSORS:
+        raise ValueError(f"{count} tensors, at most {MOST_TENSORS} are read")
     infos = [_info(cursor) for _ in range(count)]
     alignment = fields.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 1 <= alignment <= _MOST_ALIGNMENT:

@@ -6,7 +6,6 @@ Source: the safetensors format; the package of that name gives NumPy no bfloat16
 from __future__ import annotations
 
 import itertools
-import json
 import mmap
 from math import prod
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import open_file, read_bounded
-from edgeinfer.convert.llm.blocks import KINDS, Tensor
+from edgeinfer.bounded import open_file, parse_json, read_bounded
+from edgeinfer.convert.llm.blocks import KINDS, MOST_TENSORS, Tensor
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
 
@@ -52,7 +51,7 @@ def _files(folder: Path) -> list[str]:
     if index.is_file():
         try:
             raw = read_bounded(index, _LONGEST).decode("utf-8")
-            names = sorted(set(json.loads(raw)["weight_map"].values()))
+            names = sorted(set(parse_json(raw)["weight_map"].values()))
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as e:
             raise SourceError(f"{index}: no index of weights: {e!r}") from e
         outside = [n for n in names if n in ("", ".", "..") or Path(n).name != n]
@@ -89,7 +88,9 @@ def _header(whole: memoryview) -> tuple[int, dict[str, Any]]:
     size = int.from_bytes(whole[:8], "little")
     if size > min(_LONGEST, len(whole) - 8):
         raise ValueError(f"a header of {size} bytes in a file of {len(whole)}")
-    header = json.loads(bytes(whole[8 : 8 + size]))
+    header = parse_json(bytes(whole[8 : 8 + size]))
+    if len(header) > MOST_TENSORS:
+        raise ValueError(f"{len(header)} tensors, at most {MOST_TENSORS} are read")
     return size, {k: v for k, v in header.items() if k != "__metadata__"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import read_bounded
+from edgeinfer.bounded import parse_json, read_bounded
 from edgeinfer.convert.llm import gguf, safetensors
 from edgeinfer.convert.llm.blocks import Tensor
 from edgeinfer.convert.llm.families import FAMILIES
@@ -113,7 +112,7 @@ def read_json(path: Path) -> Any:
         SourceError: it cannot be read, is none, or is too large.
     """
     try:
-        return json.loads(read_bounded(path, MOST_JSON).decode("utf-8"))
+        return parse_json(read_bounded(path, MOST_JSON).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise SourceError(f"{path}: cannot be read: {e}") from e
 

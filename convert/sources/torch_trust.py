@@ -11,7 +11,6 @@ Source: torch/export/pt2_archive/_package.py and torch/_export/serde/serialize.p
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 from collections import Counter
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.bounded import parse_json
 from edgeinfer.convert.sources.torch_expressions import is_size
 
 MOST_JSON = 1 << 28
@@ -86,7 +86,7 @@ def _all(names: dict[str, int], record: Callable[[str], bytes]) -> Iterator[str]
 def _parsed(raw: bytes) -> Any:
     if len(raw) > MOST_JSON:
         raise ValueError(f"a description of more than {MOST_JSON >> 20} MiB")
-    return json.loads(raw)
+    return parse_json(raw)
 
 
 def _payloads(name: str, config: Any) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _text(name: str, key: str, value: str) -> Iterator[str]:
 def _odd_container(text: str) -> str:
     """Say which container of inputs or outputs is not plain; read as ``treespec_loads`` does."""
     try:
-        protocol, tree = json.loads(text)
+        protocol, tree = parse_json(text)
         waiting = [tree]
         while waiting:
             item = waiting.pop()
@@ -196,7 +196,7 @@ def _is_plain(kind: Any, context: Any, children: Any) -> bool:
     if kind == "collections.namedtuple":
         # A name among those that the process has registered; nothing is imported for it.
         return True
-    held = json.loads(context)
+    held = parse_json(context)
     if kind in ("builtins.tuple", "builtins.list"):
         return held is None
     if kind in ("builtins.dict", "collections.OrderedDict"):

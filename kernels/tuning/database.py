@@ -20,6 +20,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, BinaryIO
 
+from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.held import try_lock
 from edgeinfer.errors import EdgeInferError, OutputError
 
@@ -241,8 +242,8 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _record(line: bytes) -> Record | None:
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
+        data = parse_json(line)
+    except ValueError:
         return None
     if not isinstance(data, dict) or data.get("v") != VERSION:
         return None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edgeinfer.bounded import visible
+from edgeinfer.bounded import parse_json, visible
 from edgeinfer.errors import DamagedError, InputError, LoadError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.media.growth import check_growth
@@ -42,7 +41,7 @@ class TextTokenizer:
             raise NotAvailableError(f"language models need tokenizers: {install('llm')}") from e
         self.json = text
         with _told():
-            read = json.loads(text)
+            read = parse_json(text)
             self._bounds = check_growth(read)
             self._inner = tokenizers.Tokenizer.from_str(text)
             self.pieces: Pieces = pieces(read, vocab)

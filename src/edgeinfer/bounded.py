@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import stat
 import struct
@@ -11,7 +12,7 @@ import zipfile
 import zlib
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import BinaryIO, Literal, overload
+from typing import IO, Any, BinaryIO, Literal, overload
 
 try:
     from lzma import LZMAError
@@ -19,6 +20,9 @@ except ImportError:  # a Python that was built without it
     LZMAError = OSError  # type: ignore[misc,assignment]
 
 Place = str | os.PathLike[str]
+
+MAX_LISTED = 100_000
+"""Members that any zip may list; reading the list of a million takes ten seconds."""
 
 ZIP_ERRORS: tuple[type[Exception], ...] = (
     *(EOFError, IndexError, KeyError, LZMAError, MemoryError, NotImplementedError, OSError),
@@ -30,6 +34,32 @@ ZIP_ERRORS: tuple[type[Exception], ...] = (
 ``zipfile`` promises ``BadZipFile`` only; a version, a method, encryption, a name that is no UTF-8,
 sizes and fields that lie give the others.
 """
+
+
+class _Listing(list[zipfile.ZipInfo]):
+    """The members of a zip as they are read."""
+
+    def append(self, info: zipfile.ZipInfo, /) -> None:
+        """Refuse one too many: ``zipfile`` reads what a list holds, whatever number it gives."""
+        if len(self) >= MAX_LISTED:
+            raise zipfile.BadZipFile(f"it lists more than {MAX_LISTED} members")
+        super().append(info)
+
+
+class Archive(zipfile.ZipFile):
+    """A zip that somebody else made, opened to read it: its list of members has a bound."""
+
+    def __init__(self, file: Place | IO[bytes]) -> None:
+        super().__init__(file)
+
+    @property
+    def filelist(self) -> list[zipfile.ZipInfo]:  # type: ignore[override]
+        """Members in the order of the list."""
+        return self._listing
+
+    @filelist.setter
+    def filelist(self, members: list[zipfile.ZipInfo]) -> None:
+        self._listing = _Listing(members)
 
 
 @overload
@@ -75,6 +105,31 @@ def read_bounded(path: Path, most: int) -> bytes:
         size = f"{most >> 10} KiB" if most < 1 << 20 else f"{most >> 20} MiB"
         raise OSError(errno.EFBIG, f"it has more than {size}", os.fspath(path))
     return raw
+
+
+_FREE_CONTAINERS, _BYTES_EACH = 500_000, 12
+"""Objects and lists that any JSON may have, and bytes that each one beyond these needs.
+
+An object of eight bytes takes 280 in memory.
+"""
+
+
+def parse_json(raw: bytes | str) -> Any:
+    """Return what a JSON text of anybody says.
+
+    Raises:
+        ValueError: it is none, is nested too deeply, or is little else than brackets.
+    """
+    if isinstance(raw, str):
+        found = raw.count("[") + raw.count("{")
+    else:
+        found = raw.count(b"[") + raw.count(b"{")
+    if found > _FREE_CONTAINERS + len(raw) // _BYTES_EACH:
+        raise ValueError(f"{found} objects and lists in {len(raw)} bytes of JSON")
+    try:
+        return json.loads(raw)
+    except RecursionError as e:
+        raise ValueError("JSON that is nested too deeply") from e
 
 
 def sha256_of(stream: BinaryIO) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import ZIP_ERRORS
+from edgeinfer.bounded import ZIP_ERRORS, Archive, parse_json
 from edgeinfer.bundle import headrules
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
 
@@ -226,7 +226,7 @@ def carried_by(entries: Mapping[str, bytes], path: Path, inputs: Sequence[Tensor
 
 def _own(raw: bytes) -> Carried:
     try:
-        data = json.loads(raw)
+        data = parse_json(raw)
         records = {}
         for name, fields in data["preprocessing"].items():
             values = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
@@ -311,7 +311,7 @@ def _read_labels(path: Path, name: str) -> tuple[str, ...]:
     if not zipfile.is_zipfile(path):
         return ()
     try:
-        with zipfile.ZipFile(path) as archive:
+        with Archive(path) as archive:
             info = archive.getinfo(name)
             if info.file_size > _MOST_LABELS_BYTES:
                 raise ValueError(f"{name} has {info.file_size} bytes")

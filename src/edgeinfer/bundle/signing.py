@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.bounded import read_bounded
+from edgeinfer.bounded import parse_json, read_bounded
 from edgeinfer.errors import NotAvailableError, OutputError, SignatureError, UsageError
 from edgeinfer.installed import install
 
@@ -219,9 +219,9 @@ def parse(raw: bytes) -> list[Signature]:
         SignatureError: it is malformed.
     """
     try:
-        entries = json.loads(raw)["signatures"]
+        entries = parse_json(raw)["signatures"]
         return [_signature(entry) for entry in entries]
-    except (ValueError, KeyError, TypeError, RecursionError) as e:
+    except (ValueError, KeyError, TypeError) as e:
         raise SignatureError(f"{SIGNATURES_NAME} is malformed: {e}") from e
 
 

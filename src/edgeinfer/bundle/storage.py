@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from edgeinfer import forks
-from edgeinfer.bounded import ZIP_ERRORS, open_file
+from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.bundle.sealing import Key, SealedReader
 from edgeinfer.bundle.ziprules import MAX_MEMBERS, open_zip
@@ -261,10 +261,8 @@ def is_bundle(path: Path) -> bool:
         return (path / "manifest.json").is_file() or path.suffix == ".edge"
     if path.suffix == ".edge":
         return True
-    import zipfile
-
     try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        with open_file(path) as file, Archive(file) as archive:
             return "manifest.json" in archive.namelist()
     except ZIP_ERRORS:
         return False

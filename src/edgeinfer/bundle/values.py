@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import parse_json
 from edgeinfer.metrics import in_half
 from edgeinfer.types import Array, InputRange
 
@@ -100,7 +100,7 @@ def integer_bounds(text: str) -> dict[str, tuple[int, ...]]:
         ValueError: the text says something else.
     """
     try:
-        found = json.loads(text).items()
+        found = parse_json(text).items()
         bounds = {str(name): tuple(int(v) for v in values) for name, values in found}
     except (AttributeError, TypeError, ValueError) as e:
         raise ValueError(f"expected bounds by input name, received {text!r}") from e

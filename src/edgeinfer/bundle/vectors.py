@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import ZIP_ERRORS
+from edgeinfer.bounded import ZIP_ERRORS, Archive
 from edgeinfer.bundle.ziprules import MAX_RATIO, RATIO_FLOOR, is_bomb
 from edgeinfer.errors import BundleError
 from edgeinfer.parts import grid_of, restored, whole_shape
@@ -62,7 +62,7 @@ def load_vector(
         BundleError: it is not such a file, or its arrays do not fit the manifest.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        with Archive(io.BytesIO(data)) as archive:
             if is_bomb(archive.infolist(), len(data)):
                 limit = f"more than {MAX_RATIO} times its size above {RATIO_FLOOR >> 20} MiB"
                 raise BundleError(f"{where}: unpacks to {limit}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from edgeinfer.bounded import ZIP_ERRORS, open_file
+from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
@@ -309,7 +309,7 @@ def is_bundle_file(path: Path) -> bool:
     try:
         if not path.stat().st_size or is_sealed(path):
             return True
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        with open_file(path) as file, Archive(file) as archive:
             return MANIFEST_NAME in archive.namelist()
     except ZIP_ERRORS:
         return False

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from edgeinfer.bounded import ZIP_ERRORS
+from edgeinfer.bounded import ZIP_ERRORS, Archive
 from edgeinfer.bundle.paths import collisions, first_double, path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.errors import BundleError
@@ -37,7 +37,7 @@ def open_zip(name: str, stream: BinaryIO, length: int) -> zipfile.ZipFile:
         BundleError: with one line that says why.
     """
     try:
-        archive = zipfile.ZipFile(stream)
+        archive = Archive(stream)
     except ZIP_ERRORS as e:
         raise BundleError(f"{name}: is a damaged or cut off zip: {e}") from e
     infos = archive.infolist()

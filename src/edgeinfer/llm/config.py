@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
 from edgeinfer.types import Array
@@ -154,7 +155,7 @@ class LlmConfig:
                 lists everything.
         """
         try:
-            data: Any = json.loads(text)
+            data: Any = parse_json(text)
         except ValueError as e:
             raise BundleError(f"{FILE_NAME}: {e}") from e
         config, found = decode(cls, data)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
 
@@ -66,7 +67,7 @@ class Generation:
             BundleError: it is no JSON, or a key is unknown or wrong; lists everything.
         """
         try:
-            data: Any = json.loads(text)
+            data: Any = parse_json(text)
         except ValueError as e:
             raise BundleError(f"{FILE_NAME}: {e}") from e
         found, wrong = decode(cls, data)

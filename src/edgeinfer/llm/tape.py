@@ -30,6 +30,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
 
@@ -161,7 +162,7 @@ class Tape:
             BundleError: it is no JSON, of another version, or a key is missing or wrong.
         """
         try:
-            data: Any = json.loads(text)
+            data: Any = parse_json(text)
         except ValueError as e:
             raise BundleError(f"{FILE_NAME}: {e}") from e
         version = data.get("version") if isinstance(data, dict) else None

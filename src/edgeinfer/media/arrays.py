@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeinfer.bounded import ZIP_ERRORS, absence, open_file
+from edgeinfer.bounded import ZIP_ERRORS, Archive, absence, open_file
 from edgeinfer.bundle.staging import replacing
 from edgeinfer.bundle.vectors import plain_array
 from edgeinfer.errors import InputError, OutputError, UsageError
@@ -40,7 +40,7 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
         if path.suffix.lower() == ".npy":
             with open_file(path) as raw:
                 return {"": _read_array(raw)}
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        with open_file(path) as file, Archive(file) as archive:
             _check_size(archive, path.stat().st_size)
             return {name.removesuffix(SUFFIX): _member(archive, name) for name in _names(archive)}
     except ZIP_ERRORS as e:

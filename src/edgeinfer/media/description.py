@@ -17,13 +17,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edgeinfer import toml
-from edgeinfer.bounded import read_bounded
+from edgeinfer.bounded import parse_json, read_bounded
 from edgeinfer.bundle import headrules
 from edgeinfer.bundle.codec import by_kind, decode
 from edgeinfer.bundle.paths import path_problem
@@ -92,10 +91,10 @@ def parse_description(path: str | Path) -> Description:
 def _data(path: Path) -> dict[str, Any]:
     text = read_text(path)
     try:
-        data = json.loads(text) if path.suffix.lower() == ".json" else toml.loads(text)
+        data = parse_json(text) if path.suffix.lower() == ".json" else toml.loads(text)
     except toml.TOMLDecodeError as e:
         raise UsageError(f"{path}: not TOML: {e}") from e
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise UsageError(f"{path}: not JSON: {e}") from e
     if not isinstance(data, dict):
         raise UsageError(f"{path}: expected a JSON object")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import visible
+from edgeinfer.bounded import parse_json, visible
 from edgeinfer.errors import BundleError, InputError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.media.growth import UNBOUNDED, check_growth
@@ -46,7 +45,7 @@ class Tokenizer:
         with self._told():
             if name.endswith(".json"):
                 text = vocabulary.decode()
-                self._bounds = check_growth(json.loads(text))
+                self._bounds = check_growth(parse_json(text))
                 self._inner = tokenizers.Tokenizer.from_str(text)
             else:
                 self._inner = _word_piece(vocabulary.decode(), record.lower)

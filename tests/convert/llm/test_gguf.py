@@ -196,3 +196,26 @@ def test_a_tensor_without_elements_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gguf", {}, {"t": ("F32", (1 << 63, 0), b"")})
     with pytest.raises(SourceError, match="is no shape of F32"):
         gguf.read(path)
+
+
+def test_arrays_in_an_array_are_few(tmp_path: Path) -> None:
+    """Each is of 13 bytes and takes hundreds."""
+
+    def file(count: int) -> Path:
+        inner = struct.pack("<IQB", 0, 1, 7) * count
+        head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + _text("a")
+        place = tmp_path / f"{count}.gguf"
+        place.write_bytes(head + struct.pack("<IIQ", 9, 9, count) + inner)
+        return place
+
+    assert len(gguf.read(file(1_024)).fields["a"]) == 1_024
+    with pytest.raises(SourceError, match="1025 arrays in an array, at most 1024 are read"):
+        gguf.read(file(1_025))
+
+
+def test_a_file_has_so_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf, "MOST_TENSORS", 1)
+    place = tmp_path / "m.gguf"
+    write(place, {}, {"a": f32(np.ones(1, np.float32)), "b": f32(np.ones(1, np.float32))})
+    with pytest.raises(SourceError, match="2 tensors, at most 1 are read"):
+        gguf.read(place)

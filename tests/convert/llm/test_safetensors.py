@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.convert.llm import safetensors
+from edgeinfer.convert.llm import safetensors, source
 from edgeinfer.errors import SourceError
 
 
@@ -20,3 +20,27 @@ def test_a_tensor_of_many_axes_is_refused_before_its_size_is_computed(tmp_path: 
     with pytest.raises(SourceError, match="a tensor of 50000 axes, at most 8 are read"):
         safetensors.read(tmp_path)
     assert time.process_time() - begin < 1
+
+
+def test_a_header_of_brackets_is_refused(tmp_path: Path) -> None:
+    """Eight bytes of it take 280 in memory."""
+    header = b'{"__metadata__":[' + b'{"":{}},' * 1_000_000 + b"0]}"
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(SourceError, match="objects and lists in 8000020 bytes of JSON"):
+        safetensors.read(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_bytes(header)
+    with pytest.raises(SourceError, match="objects and lists in 8000020 bytes of JSON"):
+        safetensors.read(tmp_path)
+    (tmp_path / "config.json").write_bytes(header)
+    with pytest.raises(SourceError, match="objects and lists in 8000020 bytes of JSON"):
+        source.read_json(tmp_path / "config.json")
+
+
+def test_a_file_has_so_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safetensors, "MOST_TENSORS", 2)
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    header = json.dumps({name: entry for name in "abc"}).encode()
+    place = tmp_path / "model.safetensors"
+    place.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4)
+    with pytest.raises(SourceError, match="3 tensors, at most 2 are read"):
+        safetensors.read(tmp_path)
