@@ -56,7 +56,8 @@ class Capabilities:
         concurrent_runs: ``run`` may be called from several threads at once.
         unprepared_inputs: level of ``bundle.values`` that inputs must keep where an artifact was
             not lowered for this engine; empty where it takes any value.
-        fragile: the engine may take its process down; sessions run it in one of its own.
+        fragile: the engine may take its process down, or time and memory without end; it runs in
+            one of its own.
         keeps_time: how long a run takes says something of a device; not of an evaluator's.
         forks: artifacts can be opened on the CPU in a process that was forked from one which used
             the engine. Otherwise they are opened in a process of their own there.

@@ -15,7 +15,8 @@ from itertools import islice
 from edgeinfer import forks, profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions, Probe
-from edgeinfer.backends.process import guard
+from edgeinfer.backends.process import child, guard
+from edgeinfer.backends.process.trial import TIMEOUT_S
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant, VectorRecord
 from edgeinfer.bundle.passing import is_passing
@@ -224,10 +225,11 @@ class _Chooser:
                 # Few sessions need processes, and what starts them takes milliseconds to import.
                 from edgeinfer.backends.process.isolated import IsolatedBackend
 
+                usual_s = TIMEOUT_S if backend.capabilities().fragile else None
                 backend = IsolatedBackend(
                     name,
-                    run_s=self._request.run_timeout_s,
-                    load_s=self._request.load_timeout_s,
+                    run_s=self._request.run_timeout_s or usual_s,
+                    load_s=self._request.load_timeout_s or usual_s,
                     memory_mb=self._request.memory_mb,
                     reuse=False,
                     note=guard.why_apart(name),
@@ -237,7 +239,7 @@ class _Chooser:
 
     def _apart(self, name: str) -> bool:
         asked = self._request.isolate or name in self._suspects or forks.is_inherited(name)
-        return asked or registry.get(name).capabilities().fragile
+        return asked or (child.apart() and registry.get(name).capabilities().fragile)
 
     def _may_follow(self, best: Candidate, other: Candidate) -> bool:
         """Whether another candidate takes every value that the best one takes."""

@@ -11,6 +11,7 @@ from typing import Any
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions
 from edgeinfer.backends.process import child, guard
+from edgeinfer.backends.process.trial import TIMEOUT_S
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
@@ -113,9 +114,12 @@ def open_pair(
 
 
 def within(backend: str, limit_s: float | None) -> Backend:
-    """Return a backend that is ended where it takes longer than it may."""
+    """Return a backend that is ended where it takes longer than it may; a fragile one always is."""
+    engine = registry.get(backend)
+    if limit_s is None and engine.capabilities().fragile:
+        limit_s = TIMEOUT_S
     if limit_s is None or not child.apart():
-        return registry.get(backend)
+        return engine
     # What starts processes takes milliseconds to import.
     from edgeinfer.backends.process.isolated import IsolatedBackend
 

@@ -58,7 +58,12 @@ class CoreMLReferenceBackend:
     def capabilities(self) -> Capabilities:
         """Packages with flexible shapes; bound buffers are copied."""
         return Capabilities(
-            frozenset({FORMAT}), frozenset(DTYPES), zero_copy=False, keeps_time=False, forks=True
+            *(frozenset({FORMAT}), frozenset(DTYPES)),
+            zero_copy=False,
+            # A program decides how large its values are.
+            fragile=True,
+            keeps_time=False,
+            forks=True,
         )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> CoreMLReferenceExecutable:

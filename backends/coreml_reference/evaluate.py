@@ -34,6 +34,10 @@ from edgeinfer.errors import LoadError, RunError
 from edgeinfer.types import Array
 
 _CONTROL = ("cond", "while_loop")
+_MOST_STEPS = 1_000_000
+"""Operations that the loops of a run may compute; each takes some microseconds or more."""
+_LEFT = 0
+"""Slot of how many are left."""
 _RANDOM = "random_"
 
 
@@ -114,6 +118,7 @@ class Evaluator:
             RunError: an input is missing or does not fit, or an operation fails.
         """
         values = self._template.copy()
+        values[_LEFT] = _MOST_STEPS
         state = self.make_state() if state is None else state
         for variable in self.inputs:
             values[self._slots[variable.name]] = self._input(variable, feeds, state)
@@ -231,13 +236,17 @@ def _label(operation: Operation) -> str:
     return f"operation {operation.type!r} ({operation.name})"
 
 
+_NOTHING = Variable("", DictType())
+"""Stands where no value of the program is."""
+
+
 @dataclass(slots=True)
 class _Compiler:
     """Turns operations into steps, and names into slots."""
 
     rounding: bool
-    values: Values = field(default_factory=list)
-    variables: list[Variable] = field(default_factory=list)
+    values: Values = field(default_factory=lambda: [_MOST_STEPS])
+    variables: list[Variable] = field(default_factory=lambda: [_NOTHING])
     static: set[int] = field(default_factory=set)
     reads: dict[int, set[int]] = field(default_factory=dict)
 
@@ -372,6 +381,9 @@ def _loop(sources: list[int], bodies: list[_Body]) -> Callable[[Values], tuple[A
     def run(values: Values) -> tuple[Any, ...]:
         current = [values[slot] for slot in sources]
         while True:
+            values[_LEFT] -= 1 + len(test) + len(body)
+            if values[_LEFT] < 0:
+                raise RunError(f"the loops of a run compute more than {_MOST_STEPS} operations")
             for slot, value in zip(test_in, current, strict=True):
                 values[slot] = value
             execute(test, values, None)

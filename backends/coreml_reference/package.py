@@ -15,11 +15,14 @@ from typing import Any, Literal
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.coreml_reference.program import Function, Reader, packed_size, unpack
 from edgeinfer.backends.engines import import_coreml_spec
-from edgeinfer.bounded import parse_json
+from edgeinfer.bounded import open_file, parse_json, read_bounded
+from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array
 
 _MANIFEST = "Manifest.json"
+_MOST_MANIFEST, _MOST_SPEC = 1 << 20, 1 << 30
+"""Bytes of a package's list of files, and of a description with its program."""
 _SENTINEL = 0xDEADBEEF
 # MILBlob/Blob/BlobDataType.hpp
 _BLOB_TYPES = {
@@ -139,7 +142,7 @@ def open_package(path: Path) -> Package:
     model, _ = import_coreml_spec()
     spec = model.Model()
     try:
-        spec.ParseFromString(spec_path.read_bytes())
+        spec.ParseFromString(read_bounded(spec_path, _MOST_SPEC))
     except Exception as error:
         raise LoadError(f"{spec_path} is not a Core ML model: {one_line(error)}") from error
     kind = spec.WhichOneof("Type")
@@ -175,7 +178,7 @@ def _spec_file(path: Path) -> Path:
         state = "has no Manifest.json" if path.is_dir() else "does not exist"
         raise LoadError(f"{path} {state}")
     try:
-        content = parse_json(manifest.read_text(encoding="utf-8"))
+        content = parse_json(read_bounded(manifest, _MOST_MANIFEST).decode("utf-8"))
         root = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LoadError(f"{manifest} is not a package's manifest: {one_line(error)}") from error
@@ -190,7 +193,10 @@ def _inside(folder: Path, name: str) -> Path:
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or PurePosixPath(name).is_absolute():
         raise LoadError(f"{name!r} lies outside of the package")
-    return folder.joinpath(*parts)
+    file = folder.joinpath(*parts)
+    if not is_in_memory(file) and not file.resolve().is_relative_to(folder.resolve()):
+        raise LoadError(f"{name!r} is a link that leads out of the package")
+    return file
 
 
 class _Weights:
@@ -219,7 +225,7 @@ class _Weights:
             path = _inside(self._folder, name.removeprefix("@model_path/"))
             if not path.is_file():
                 raise LoadError(f"the weights file {name} is not there")
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 empty = path.stat().st_size == 0
                 mapped = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._maps[name] = memoryview(mapped)

@@ -242,9 +242,9 @@ def _immediate(tensor: Any, dtype: str, number: int) -> Array:
             raise LoadError(f"a constant of {number} {dtype} has {len(values)} bytes only")
         return unpack(values, dtype, number)
     array = np.array(list(values), object if kind == "strings" else None)
+    array = array.astype(container(dtype))
     # One value may stand for all, as in the programs of Apple's own tools.
-    array = np.broadcast_to(array, (number,)) if array.size == 1 else array
-    return array.astype(container(dtype))
+    return np.broadcast_to(array, (number,)) if array.size == 1 else array
 
 
 def _variable(message: Any) -> Variable:

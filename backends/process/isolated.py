@@ -50,6 +50,9 @@ _LOOK_S = 0.1
 
 _NOT_OPENED = (LoadError, NotAvailableError)
 
+CEILING_MB = 4096
+"""Memory of a process whose engine takes what a program of anybody asks for."""
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 60.0
 
 _log = logging.getLogger(__name__)
@@ -89,6 +92,7 @@ class IsolatedBackend:
         self._inner = registry.get(backend)
         self._run_s, self._load_s, self._memory_mb = run_s, load_s, memory_mb
         self._reuse, self._emulator = reuse, emulator
+        self._is_fragile = self._inner.capabilities().fragile
         self._idle: list[_Process] = []
         self._started: _Process | None = None
         forks.watch(self)
@@ -148,6 +152,8 @@ class IsolatedBackend:
         def start() -> tuple[_Process, Any]:
             process = self._process()
             try:
+                if self._is_fragile:
+                    process.ask(stage, self._load_s, "limit", CEILING_MB)
                 return process, process.ask(stage, self._load_s, "load", artifact, options)
             except BaseException:
                 process.kill()

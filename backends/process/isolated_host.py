@@ -55,6 +55,14 @@ class Host:
         give_back(SMALL_MB)
         return self._executable.inputs, self._executable.outputs
 
+    def limit(self, memory_mb: float) -> None:
+        """Let no more memory be taken, where the system keeps count of it."""
+        with contextlib.suppress(ImportError, OSError, ValueError):
+            import resource
+
+            most = int(memory_mb * (1 << 20))
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
     def run(self, inputs: list[Slot], end: int) -> list[Slot]:
         """Run on inputs that lie in other places than before; return where the outputs are."""
         self._memory.reserve(end)

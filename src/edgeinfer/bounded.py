@@ -53,7 +53,7 @@ class Archive(zipfile.ZipFile):
         super().__init__(file)
 
     @property
-    def filelist(self) -> list[zipfile.ZipInfo]:  # type: ignore[override]
+    def filelist(self) -> list[zipfile.ZipInfo]:
         """Members in the order of the list."""
         return self._listing
 

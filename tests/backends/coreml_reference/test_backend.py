@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from edgeinfer import profiles
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.coreml_reference import backend
 from edgeinfer.backends.coreml_reference.backend import LABEL, CoreMLReferenceBackend
+from edgeinfer.backends.process import child, isolated, trial
 from edgeinfer.backends.testing import Subject, conformance
 from edgeinfer.backends.testing.subject import describe
 from edgeinfer.convert.lower.coreml.target import CoreMLTarget
@@ -24,6 +26,7 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.passes import normalise
 from edgeinfer.errors import ClosedError, LoadError, NotAvailableError, RunError, UnsupportedError
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.runtime import pairs
 from tests.backends.coreml_reference import mil
 
 KNOWN = {
@@ -225,3 +228,35 @@ def test_a_classifier_gives_its_label_and_probabilities(tmp_path: Path) -> None:
     assert found["classLabel"].item() == "dog"
     powers = np.exp(np.array([0, 2, 1], np.float32))
     assert found["classLabel_probs"] == pytest.approx(powers / powers.sum(), rel=1e-6)
+
+
+def _filled(mb: Any, x: Any) -> Any:
+    """Make an array whose size only a run knows: as many rows, and columns, as the input says."""
+    length = mb.cast(x=x, dtype="int32")
+    return mb.reduce_sum(x=mb.fill(shape=length, value=np.float32(1)), name="y")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a kernel that counts private memory")
+def test_what_a_program_makes_has_a_ceiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolated, "CEILING_MB", 2048)
+    path = mil.package(tmp_path / "m.mlpackage", _filled, {"x": (2,)}, precision="fp32")
+    engine = isolated.IsolatedBackend(backend.NAME, reuse=False)
+    executable = engine.load(Artifact("mlprogram", path, (), ()), LoadOptions())
+    try:
+        few, many = (np.full(2, n, np.float32) for n in (100, 40_000))
+        assert executable.run({"x": few})["y"] == 10_000
+        with pytest.raises(RunError, match=r"'fill' .*: out of memory"):
+            executable.run({"x": many})
+        assert executable.run({"x": few})["y"] == 10_000
+    finally:
+        executable.close()
+
+
+@pytest.mark.skipif(not child.SUPPORTED, reason="needs processes that end with their parent")
+def test_commands_set_it_apart_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(child.IN_PROCESS, raising=False)
+    engine = pairs.within(backend.NAME, None)
+    assert isinstance(engine, isolated.IsolatedBackend)
+    assert engine._run_s == engine._load_s == trial.TIMEOUT_S

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeinfer.backends.coreml_reference import evaluate
 from edgeinfer.backends.coreml_reference.evaluate import Evaluator
 from edgeinfer.backends.coreml_reference.program import (
     Block,
@@ -140,6 +141,22 @@ def test_while_loop_runs_until_its_test_fails() -> None:
     assert found["y"].tolist() == [64, 64, 64]
     assert found["count"] == 6
     assert run(_doubling(1), x=np.ones(3, np.float32))["count"] == 0
+
+
+@pytest.mark.parametrize("most", [22, 400])
+def test_loops_of_a_run_compute_so_many_operations(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Of zeros no sum is ever large enough: the test of the loop always holds."""
+    monkeypatch.setattr(evaluate, "_MOST_STEPS", most)
+    endless = np.zeros(3, np.float32)
+    with pytest.raises(RunError, match=f"the loops of a run compute more than {most} operations"):
+        run(_doubling(100), x=endless)
+    # Each run has as many as any other.
+    made = Evaluator(_doubling(4))
+    if most > 22:
+        for _ in range(100):
+            made.run({"x": np.ones(3, np.float32)})
 
 
 def test_runs_in_several_threads_do_not_meet() -> None:

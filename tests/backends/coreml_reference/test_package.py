@@ -14,7 +14,7 @@ pytest.importorskip("coremltools")
 
 from edgeinfer.backends.coreml_reference.evaluate import Evaluator
 from edgeinfer.backends.coreml_reference.package import open_package
-from edgeinfer.backends.coreml_reference.program import packed_size, unpack
+from edgeinfer.backends.coreml_reference.program import _immediate, packed_size, unpack
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array
 from tests.backends.coreml_reference import mil
@@ -152,6 +152,23 @@ def test_a_manifest_cannot_lead_out_of_its_package(package: Path, path: str) -> 
     _edit(package, "path", path)
     with pytest.raises(LoadError, match="lies outside of the package"):
         open_package(package)
+
+
+def test_a_link_cannot_lead_out_of_its_package(package: Path, tmp_path: Path) -> None:
+    weights = next(package.rglob("weight.bin"))
+    weights.rename(tmp_path / "elsewhere")
+    weights.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LoadError, match="is a link that leads out of the package"):
+        weight_of(package)
+
+
+def test_one_value_for_all_takes_no_memory() -> None:
+    from coremltools.proto import MIL_pb2
+
+    written = MIL_pb2.TensorValue(floats=MIL_pb2.TensorValue.RepeatedFloats(values=[1.5]))
+    array = _immediate(written, "float32", 1 << 40)
+    assert array.shape == (1 << 40,)
+    assert array[-1] == 1.5
 
 
 def test_damaged_packages_are_refused_in_words(package: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_header_of_brackets_is_refused(tmp_path: Path) -> None:
 def test_a_file_has_so_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safetensors, "MOST_TENSORS", 2)
     entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
-    header = json.dumps({name: entry for name in "abc"}).encode()
+    header = json.dumps(dict.fromkeys("abc", entry)).encode()
     place = tmp_path / "model.safetensors"
     place.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4)
     with pytest.raises(SourceError, match="3 tensors, at most 2 are read"):
