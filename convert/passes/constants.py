@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import onnx
@@ -217,8 +218,13 @@ def _replace(node: ir.Node, results: list[Array], namer: Namer) -> None:
 def run_node(
     node: ir.Node, imports: dict[str, int], inputs: list[Array | None]
 ) -> list[Array] | None:
-    """Run one node in ONNX Runtime without optimisation; None where it cannot."""
+    """Run one node in ONNX Runtime without optimisation; None where it cannot.
+
+    One that is older than the operators' version is not asked.
+    """
     ort = import_onnxruntime()
+    if not _takes(imports.get("", 0)):
+        return evaluate_node(node, imports, inputs)
 
     feeds = _named(node, inputs)
     proto = bytes(ir.to_proto(_single_node_model(node, imports, feeds)).SerializeToString())
@@ -233,6 +239,25 @@ def run_node(
     except Exception:
         return None
     return results if all(isinstance(r, np.ndarray) for r in results) else None
+
+
+@cache
+def _takes(version: int) -> bool:
+    """Whether ONNX Runtime takes this version of the standard operators; 1.23 ends at 23."""
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+    node = ir.Node("", "Identity", [x], num_outputs=1)
+    node.outputs[0].name = "y"
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": version})
+    proto = bytes(ir.to_proto(ir.Model(graph, ir_version=8)).SerializeToString())
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+    # As with any node.
+    except Exception:
+        return False
+    return True
 
 
 def evaluate_node(

@@ -2,6 +2,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeinfer.convert.passes import constants
 from edgeinfer.convert.passes.constants import NEVER, FoldConstants, run_node
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.shapes import InferShapes
@@ -115,6 +116,19 @@ def test_what_grows_out_of_itself_is_not_computed(second: str) -> None:
     assert 1000 < max(largest) < 1_000_000
     kept = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
     assert kept < 200_000
+
+
+def test_an_engine_that_is_too_old_for_the_operators_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ONNX Runtime 1.23 refuses version 24, and nothing was folded."""
+    monkeypatch.setattr(constants, "_takes", lambda version: version < 24)
+    monkeypatch.setattr("onnxruntime.InferenceSession", None)
+    model = parse(
+        "g (float[3] x) => (float[3] y) <float[3] k = {1,4,9}> { r = Sqrt(k) y = Add(x, r) }"
+    )
+    FoldConstants(run_node)(model)
+    assert [n.op_type for n in model.graph] == ["Add"]
 
 
 def test_an_output_that_is_constant_keeps_its_node() -> None:
