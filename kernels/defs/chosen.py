@@ -6,6 +6,8 @@ counts.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812
@@ -44,6 +46,49 @@ def listed(count: int) -> tirx.PrimFunc:
         for i, number in enumerate(numbers):
             T.buffer_store(out, number, [i])
     return builder.get()
+
+
+def decided(
+    operands: Sequence[tuple[int, str]],
+    count: int,
+    again: Sequence[int],
+    make: Callable[..., tuple[Sequence[Expr], Expr | None]],
+) -> tirx.PrimFunc:
+    """Compute sizes, each once, and whether there are such ones.
+
+    The kernel takes vectors and gives (int64): one if there are, else zero; the sizes, or zeros;
+    and some of them again.
+
+    Args:
+        operands: elements and type of each vector.
+        count: of the sizes.
+        again: which sizes follow once more.
+        make: gets functions that read an element as int64; gives the sizes, and a condition
+            without which there are none.
+    """
+    vectors = {f"i{k}": ((size,), dtype) for k, (size, dtype) in enumerate(operands)}
+    buffers = {**vectors, "sizes": ((1 + count + len(again),), "int64")}
+
+    def body(*given: Buffer) -> None:
+        *vectors, out = given
+        one, zero = T.int64(1), T.int64(0)
+
+        def held(place: int) -> Expr:
+            return T.BufferLoad(out, [place])
+
+        readers = [lambda i, v=v: T.BufferLoad(v, [i]).astype("int64") for v in vectors]
+        sizes, holds = make(*readers)
+        for i, size in enumerate(sizes, 1):
+            T.buffer_store(out, size, [i])
+        tests = [held(i) >= zero for i in range(1, count + 1)]
+        test = tirx.all(*tests, *([] if holds is None else [holds]))
+        T.buffer_store(out, tirx.Select(test, one, zero), [0])
+        for i in range(1, count + 1):
+            T.buffer_store(out, held(i) * held(0), [i])
+        for place, i in enumerate(again, count + 1):
+            T.buffer_store(out, held(1 + i), [place])
+
+    return function("sizes", buffers, body)
 
 
 def _append(out: Buffer, count: Buffer, column: list[int], value: Expr) -> None:

@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Size, Tensor, at, plain, same
-from edgeinfer.kernels.defs.chosen import listed
+from edgeinfer.kernels.defs import chosen as kernels
 
 _GPU = "sizes that a run decides, which were never run on a GPU"
 
@@ -31,7 +31,7 @@ def values(g: Builder, sizes: Sequence[Size]) -> Tensor:
     if not g.on_cpu:
         raise Refusal(_GPU, "dynamic_shape")
     # TVM would fuse its own operator with what reads it, and lose sight of a size.
-    kernel = listed(len(sizes)).with_attr("op_pattern", 8)
+    kernel = kernels.listed(len(sizes)).with_attr("op_pattern", 8)
     where = g.block.add_func(kernel, "sizes")
     kind = relax.TensorType([len(sizes)], "int64")
     return g.emit(relax.call_tir(where, [_number(size) for size in sizes], kind))
@@ -77,31 +77,18 @@ def decided(
     if not g.on_cpu:
         raise Refusal(_GPU, "dynamic_shape")
 
-    compared = [
-        i for i, size in enumerate(expected) if size is not None and not isinstance(size, str)
-    ]
+    from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 
-    def compute(*tensors: Any) -> Any:
-        sizes, holds = make(*map(_reader, tensors))
-        one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
-        test = tirx.all(*(size >= zero for size in sizes), *([] if holds is None else [holds]))
-        whole = [tirx.Select(test, one, zero), *(tirx.Select(test, s, zero) for s in sizes)]
-        whole += [whole[1 + i] for i in compared]
-
-        def element(index: Any) -> Any:
-            result = whole[-1]
-            for place, value in reversed(list(enumerate(whole[:-1]))):
-                hit = tirx.EQ(index.astype("int64"), tirx.const(place, "int64"))
-                result = tirx.if_then_else(hit, value, result)
-            return result
-
-        return te.compute((len(whole),), element, name="sizes")
-
-    found = g.te(compute, *operands, name="sizes")
+    again = [i for i, s in enumerate(expected) if s is not None and not isinstance(s, str)]
+    flat = [reshape(g, t, (count_of(t),)) for t in operands]
+    # Fused with what it reads it would be written out anew for each of the sizes.
+    kernel = kernels.decided([(t.shape[0], t.dtype) for t in flat], len(expected), again, make)
+    length = 1 + len(expected) + len(again)
+    found = g.wrap(g.tir(kernel, [g.expr(t) for t in flat], (length,), "int64"))
     # A name of its own: TVM drops what nobody reads, and with a known size nobody would.
     own = [g.count() for _ in expected]
     told = g.block.emit(relax.op.tensor_to_shape(g.expr(found)))
-    sure = [1, *own, *(expected[i] for i in compared)]
+    sure = [1, *own, *(expected[i] for i in again)]
     g.block.match_cast(told, relax.ShapeType([_number(size) for size in sure]))
     for size, said in zip(own, expected, strict=True):
         if isinstance(said, str):
@@ -109,17 +96,6 @@ def decided(
         elif said is not None:
             g.told.append((size, said))
     return tuple(own)
-
-
-def _reader(tensor: Any) -> Callable[[int], Any]:
-    """Read elements of a tensor of any rank in their order."""
-    shape = [int(s) for s in tensor.shape]
-
-    def read(place: int) -> Any:
-        index = np.unravel_index(place, shape) if shape else ()
-        return tensor(*(tirx.const(int(i), "int64") for i in index)).astype("int64")
-
-    return read
 
 
 def _number(size: Size) -> Any:
