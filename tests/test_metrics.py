@@ -409,9 +409,12 @@ def test_what_kept_a_task_passes_and_what_is_far_beyond_it_is_refused(
     worst = OutputMetrics(8, 1.0, max_rel, sqnr_db, 20.0, 1.0, cosine)
     assert check(worst, budget) == []
     # A text reader's figures with letters one step later: only its task tells.
-    beyond = {"max_rel": 0.957, "sqnr_db": 10.5, "cosine": 0.9553}
-    for name, value in beyond.items():
-        found = replace(worst, **{name: value})
+    beyond = {
+        "max_rel": replace(worst, max_rel=0.957),
+        "sqnr_db": replace(worst, sqnr_db=10.5),
+        "cosine": replace(worst, cosine=0.9553),
+    }
+    for name, found in beyond.items():
         assert len(check(found, budget)) == 1, name
 
 

@@ -21,7 +21,8 @@ def chosen(taken: dict[tuple[int, int], float], monkeypatch: pytest.MonkeyPatch)
     """What is fastest where steps take so long."""
 
     def measured(folders: Sequence[Path]) -> list[float]:
-        return [taken.get(tuple(map(int, f.name.split("_"))), 1.0) for f in folders]
+        choices = [f.name.split("_") for f in folders]
+        return [taken.get((int(streams), int(ahead)), 1.0) for streams, ahead in choices]
 
     monkeypatch.setattr(reading, "measured", measured)
     return fastest(USUAL, "kernels", lambda choice: Path("_".join(map(str, choice.of(1)))))

@@ -18,6 +18,7 @@ from edgeinfer.bundle.sealing import Key
 from edgeinfer.convert.pipeline import sharing, stages
 from edgeinfer.convert.pipeline.entry import ExportResult
 from edgeinfer.errors import BundleError
+from edgeinfer.types import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -51,7 +52,7 @@ def model(seed: int = 0) -> onnx.ModelProto:
 
 BYTES = sum(4 * int(np.prod(shape)) for shape in SHAPES.values())
 RNG = np.random.default_rng(1)
-FEEDS = {
+FEEDS: dict[str, Array] = {
     "x": RNG.standard_normal((1, 64, 8, 8)).astype(np.float32),
     "id": np.array([7], np.int64),
 }

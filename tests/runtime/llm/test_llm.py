@@ -269,7 +269,7 @@ def test_texts_become_vectors(llm: LLM) -> None:
 
 def test_a_long_text_is_read_in_parts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = [3 + i % 90 for i in range(60)]
-    whole = {p: llm.embed(tokens, pooling=p) for p in ("last", "mean")}  # type: ignore[arg-type]
+    whole = {p: llm.embed(tokens, pooling=p) for p in ("last", "mean")}
     vectors = llm._vectors
     assert vectors is not None
     monkeypatch.setattr(vectors._executor, "max_tokens", 7)
