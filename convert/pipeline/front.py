@@ -30,7 +30,12 @@ from edgeinfer.convert.pipeline.kept import Kept
 from edgeinfer.convert.pipeline.plan import Job, plan
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
 from edgeinfer.convert.pipeline.request import Request, in_layout
-from edgeinfer.convert.pipeline.shape_checks import check_input_ranges, check_ranges, check_states
+from edgeinfer.convert.pipeline.shape_checks import (
+    check_input_ranges,
+    check_ranges,
+    check_states,
+    check_tensors,
+)
 from edgeinfer.convert.quantize.half.stage import Halves
 from edgeinfer.convert.quantize.recipe import AUTO, recipe
 from edgeinfer.convert.quantize.stage import Stage
@@ -219,6 +224,7 @@ class Front:
             "targets": list(todo.notes),
         }
         report.changes.extend(Change(stage, tuple(text)) for stage, text in lines.items() if text)
+        check_tensors(normalised.model)
         self._ask_oracles(report)
         if self._quantize.recipe.is_quantized:
             with self._stage("quantize"):

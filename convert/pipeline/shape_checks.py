@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgeinfer.convert.pipeline.shape_sets import Ranges
-from edgeinfer.errors import UsageError
+from edgeinfer.errors import SourceError, UsageError
 from edgeinfer.types import TensorSpec
 
 if TYPE_CHECKING:
@@ -74,3 +74,25 @@ def _may_equal(one: ir.Shape | None, two: ir.Shape | None) -> bool:
         return True
     fixed = [(a, b) for a, b in zip(one, two, strict=False) if isinstance(a, int)]
     return len(one) == len(two) and all(not isinstance(b, int) or a == b for a, b in fixed)
+
+
+def check_tensors(model: ir.Model) -> None:
+    """Refuse inputs and outputs that are no tensors, which no bundle can describe.
+
+    Raises:
+        SourceError: lists all of them.
+    """
+    import onnx_ir as ir
+
+    found = [
+        f"{kind} {value.name!r} is {what}"
+        for kind, values in (("input", model.graph.inputs), ("output", model.graph.outputs))
+        for value in values
+        for of, what in ((ir.SequenceType, "a list of tensors"), (ir.OptionalType, "optional"))
+        if isinstance(value.type, of)
+    ]
+    if found:
+        raise SourceError(
+            f"{'; '.join(found)}: inputs and outputs of a bundle are tensors; give the tensors "
+            "themselves (ConcatFromSequence, SequenceAt, OptionalGetElement in the model)"
+        )

@@ -15,6 +15,7 @@ from edgeinfer.bounded import open_file
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.external import attach, digest, external_tensors
 from edgeinfer.convert.sources.limits import check_limits
+from edgeinfer.convert.sources.lists import cut_lists
 from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
 from edgeinfer.convert.sources.old import OLDEST_OPSET, raised
 from edgeinfer.convert.sources.quiet import quiet_logging
@@ -183,6 +184,7 @@ def _finish(model: ir.Model, name: str, notes: Notes, mended: Sequence[str]) -> 
     if mended:
         shown = ", ".join(repr(text) for text in mended[:3])
         notes.add(f"{len(mended)} texts are no UTF-8; their bytes are written out: {shown}")
+    cut_lists(model, notes)
     repair(model, notes, name)
     solve_known(model, notes)
     return number_strings(model, notes)
