@@ -6,7 +6,6 @@ file is and which tool makes a readable model of it.
 
 from __future__ import annotations
 
-import json
 import mmap
 import struct
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file
+from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file, parse_json
 from edgeinfer.convert.wire import Wire, walk
 from edgeinfer.errors import SourceError
 
@@ -307,7 +306,7 @@ def _by_text(head: bytes) -> _Refusal | None:
 
 def _looks_like_json(text: str) -> bool:
     try:
-        json.loads(text)
+        parse_json(text)
     except ValueError:
         return len(text) >= _HEAD // 4
     return True

@@ -18,6 +18,7 @@ STAGES = {
     "inline_control_flow": "Branches with a known condition were replaced by the one taken",
     "raise_opset": "The model was raised to the newest operator set",
     "settle_squeeze": "A branch that cannot run was dropped",
+    "collect_sequences": "Lists that loops append to became outputs of their turns",
     "settle_sequences": "Lists of tensors were taken apart",
     "drop_zero_states": "First states that are zero were left out",
     "remove_identity": "Operators that change nothing were removed",

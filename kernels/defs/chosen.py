@@ -61,7 +61,7 @@ def decided(
 
     Args:
         operands: elements and type of each vector.
-        count: of the sizes.
+        count: number of the sizes.
         again: which sizes follow once more.
         make: gets functions that read an element as int64; gives the sizes, and a condition
             without which there are none.

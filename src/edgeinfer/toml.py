@@ -15,7 +15,8 @@ _DEEPEST = 64
 """Brackets within brackets, and parts of a key; the library's time grows with their square."""
 
 _TOKENS = re.compile(
-    r""" \#[^\n]* | "(?:[^"\\\n]|\\.)*" | '[^'\n]*' | [\w-]+ | [.\[\]{}] """, re.VERBOSE | re.DOTALL
+    r""" \#[^\n]* | "(?:[^"\\\n]|\\.)*"? | '[^'\n]*'? | [\w-]+ | [.\[\]{}] """,
+    re.VERBOSE | re.DOTALL,
 )
 
 
@@ -38,5 +39,10 @@ def loads(text: str) -> dict[str, Any]:
             raise TOMLDecodeError(f"more than {_DEEPEST} levels (at line {line})")
     try:
         return tomllib.loads(text)
+    except TOMLDecodeError:
+        raise
     except RecursionError as e:
         raise TOMLDecodeError("too many levels") from e
+    except ValueError as e:
+        # Python bounds the digits of a number.
+        raise TOMLDecodeError(str(e)) from e

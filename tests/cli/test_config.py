@@ -57,12 +57,11 @@ def test_what_is_saved_asks_for_the_same(cli: Any, model: Path, tmp_path: Path) 
         "target": ["onnxruntime"],
         "input-shape": ["x=2,3"],
         "name": 'a "b"',
-        "overwrite": True,
         "output": str(tmp_path / "a.edge"),
     }
     first = (tmp_path / "a.edge").read_bytes()
     second = tmp_path / "again.toml"
-    done = cli("convert", "--config", saved, "--save-config", second)
+    done = cli("convert", "--config", saved, "--save-config", second, "--overwrite")
     assert done.code == 0, done.err
     assert second.read_text() == saved.read_text()
     assert len((tmp_path / "a.edge").read_bytes()) == pytest.approx(len(first), rel=0.05)
@@ -76,30 +75,45 @@ def test_nothing_is_saved_of_what_failed(cli: Any, tmp_path: Path) -> None:
 
 def test_every_problem_of_a_file_is_listed(cli: Any, tmp_path: Path) -> None:
     config = tmp_path / "edge.toml"
-    config.write_text('modell = "m.onnx"\noverwrite = "yes"\nname = ["a"]\n[target]\nx = 1\n')
+    config.write_text('modell = "m.onnx"\nclassifier = "yes"\nname = ["a"]\n[target]\nx = 1\n')
     done = cli("convert", "--config", config)
     assert done.code == 2
     lines = done.err.splitlines()
     assert "'modell' is no option; known: " in lines[0]
-    assert "'overwrite' is a flag: expected true or false, not 'yes'" in lines[1]
-    assert "'name' expected a text or a number, not ['a']" in lines[2]
-    assert "'target' expected a text, a number or a list of them, not {'x': 1}" in lines[3]
+    assert "'classifier' is a flag: expected true or false, not 'yes'" in lines[1]
+    assert "'name' expected a text or a number, not a list" in lines[2]
+    assert "'target' expected a text, a number or a list of them, not a dict" in lines[3]
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        'model = "net.py:make"',
-        'metric = "score.py:f1"',
-        "trust-source = true",
+        ('model = "net.py:make"', "would run Python code: type it"),
+        ('metric = "score.py:f1"', "would run Python code: type it"),
+        ("trust-source = true", "type --trust-source"),
+        ("overwrite = true", "type --overwrite"),
+        ("force = true", "type --force"),
+        ("unverified = true", "type --unverified"),
     ],
 )
-def test_a_file_runs_no_code(cli: Any, tmp_path: Path, text: str) -> None:
+def test_what_a_user_decides_is_typed(cli: Any, tmp_path: Path, text: str, said: str) -> None:
     config = tmp_path / "edge.toml"
     config.write_text(text)
     done = cli("convert", "--config", config, "-t", "cpu")
     assert done.code == 2
-    assert "would run Python code: type it" in done.err
+    assert said in done.err
+
+
+def test_many_problems_and_large_numbers_stay_short(cli: Any, tmp_path: Path) -> None:
+    config = tmp_path / "edge.toml"
+    config.write_text("".join(f"k{n} = 1\n" for n in range(50_000)))
+    done = cli("convert", "--config", config)
+    assert (done.code, len(done.err.splitlines())) == (2, 21)
+    for number in ("9" * 5000, "0x" + "f" * 5000, "9" * 30):
+        config.write_text(f"time-limit = {number}\n")
+        done = cli("convert", "--config", config)
+        assert done.code == 2
+        assert len(done.err) < 500
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("--random", "zero", "--machine-code", "model", "--regions-time", "20"),
         *("--unverified", "--time-limit", "90", "--records", "a.jsonl", "--records", "b.jsonl"),
         *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
+        *("--keep", "kept"),
     )
     assert export.asked == {
         "model": model,
@@ -148,6 +149,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "compress_weights": True,
         "machine_code": ("model",),
         "regions_time_s": 20.0,
+        "keep": "kept",
         "unverified": True,
         "time_limit_s": 90.0,
         "records": ("a.jsonl", "b.jsonl"),

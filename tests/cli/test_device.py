@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,30 @@ def test_what_cannot_travel_is_refused_before_anything_runs(
         assert result.code == 2, result
         assert said in result.err
     assert sent == []
+
+
+def test_links_of_a_strangers_folder_lead_nowhere(
+    cli: Any, tmp_path: Path, sent: list[Any]
+) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("mine")
+    write_bundle(tmp_path / "m.edge")
+    with zipfile.ZipFile(tmp_path / "m.edge") as archive:
+        archive.extractall(tmp_path / "f.edge")
+    device = ("--device", "ssh://pi@board")
+    assert cli("verify", tmp_path / "f.edge", *device).code == 0
+    names = {name.removeprefix("0/f.edge/") for name in sent[2]}
+    assert "manifest.json" in names
+    for link, to in (("x", "secret"), ("loop", "."), ("none", "nowhere")):
+        sent.clear()
+        (tmp_path / "f.edge" / link).symlink_to(tmp_path / to)
+        done = cli("verify", tmp_path / "f.edge", *device)
+        assert (done.code, sent) == (1, []), done.err
+        assert f"'{link}' is a link or a special file" in done.err
+        (tmp_path / "f.edge" / link).unlink()
+    (tmp_path / "m.edge.sig").symlink_to(tmp_path / "secret" / "key")
+    assert cli("verify", tmp_path / "m.edge", *device).code == 0
+    assert [*sent[2]] == ["0/m.edge"]
+    done = cli("bench", tmp_path / "m.edge", tmp_path / "secret", *device)
+    assert done.code == 2
+    assert "with --device name files" in done.err

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_words_files_and_what_comes_back(
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "inner").write_text("x")
     words = ["bench", "a b", "'; rm -rf x", "$HOME", "-o", "saved.json"]
-    files = {"0/in": tmp_path / "folder", "1/echo.py": tmp_path / "echo.py"}
+    files = {"0/in/inner": tmp_path / "folder" / "inner", "1/echo.py": tmp_path / "echo.py"}
     answer = board.run(echo, words, files, output="saved.json", environment={"CODE": "3"})
     assert answer.code == 3
     assert '"said": ["bench", "a b", "\'; rm -rf x", "$HOME", "-o", "saved.json"]' in answer.said
@@ -110,6 +111,53 @@ def test_a_program_that_ends_without_an_answer(tmp_path: Path) -> None:
     dying = executable(tmp_path / "python", "#!/bin/sh\necho killed >&2\nexit 9\n")
     with pytest.raises(NotAvailableError, match="killed"):
         board.run(f"ssh://pi@board{dying}", ["verify"], {"0/x": Path(board.__file__)})
+
+
+ANSWERS = (
+    "no JSON",
+    "[]",
+    "{}",
+    '{"code": 0}',
+    '{"code": 0, "sizes": []}',
+    '{"code": 0, "sizes": 3}',
+    '{"code": 0, "sizes": [-1]}',
+    '{"code": 0, "sizes": [-1, 60]}',
+    '{"code": 0, "sizes": [1, 1, 1]}',
+    '{"code": "x", "sizes": [0]}',
+    '{"code": 0, "sizes": [1e9]}',
+    '{"code": 0, "sizes": [true]}',
+    '{"code": Infinity, "sizes": [0]}',
+    "[" * 4000,
+)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_of_any_kind_is_an_error_in_words(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "answer").write_text(answer)
+    # As Python is called: -c TEXT MARK ...
+    text = f'#!/bin/sh\nprintf "\\n%s " "$3"; cat "{tmp_path}/answer"; echo; yes | head -c 200000\n'
+    device = executable(tmp_path / "python", text)
+    with pytest.raises(EdgeInferError, match="no answer that this version knows"):
+        board.run(f"ssh://pi@board{device}", ["verify"], {})
+
+
+def test_a_code_beyond_those_of_a_process_is_a_failure(tmp_path: Path) -> None:
+    answer = '{"code": 100000000000000000000000, "sizes": [0]}'
+    text = f"#!/bin/sh\nprintf '\\n%s %s\\n' \"$3\" '{answer}'\n"
+    device = executable(tmp_path / "python", text)
+    assert board.run(f"ssh://pi@board{device}", ["verify"], {}).code == 1
+
+
+def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
+    endless = "#!/bin/sh\nhead -c 100000000 /dev/zero | tr '\\0' x >&2\nexit 1\n"
+    device = executable(tmp_path / "python", endless)
+    tracemalloc.start()
+    try:
+        with pytest.raises(NotAvailableError, match=r"x{100}"):
+            board.run(f"ssh://pi@board{device}", ["verify"], {})
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_too_much_is_not_read(echo: str, monkeypatch: pytest.MonkeyPatch) -> None:

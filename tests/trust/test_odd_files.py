@@ -19,7 +19,7 @@ MODELS = {
     # What cannot be converted can be looked at where it is a model all the same.
     "an operator that is no UTF-8": ((0, 1, 1), ""),
     "an If without a branch": ((1, 1, 1), ""),
-    "an input of 2^124 elements": ((0, 0, 1), ""),
+    "an input of 2^124 elements": ((0, 1, 1), ""),
     "an input of size -5": ((0, 0, 0), "sizes below zero taken for open ones ('x')"),
 }
 """Exit codes of ``inspect``, ``check`` and ``convert``, and what the first and last tell."""

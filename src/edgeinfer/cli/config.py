@@ -29,8 +29,9 @@ CONFIGURED = Section(
     ("config", "save_config"),
 )
 _OWN = ("config", "save_config", "help")
-_TYPED = ("trust-source",)
-_SUFFIX, _MOST = ".toml", 1 << 20
+_TYPED = ("trust-source", "overwrite", "force", "unverified")
+"""What only a user may decide: whoever wrote the file may be somebody else."""
+_SUFFIX, _MOST, _MOST_PROBLEMS, _LARGEST = ".toml", 1 << 20, 20, 1 << 63
 _CODE = re.compile(r".+\.py:\w+")
 
 
@@ -90,11 +91,17 @@ def _read(ctx: click.Context, _: click.Parameter, path: str | None) -> str | Non
     known = _known(ctx)
     problems, words = [], {}
     for key, value in found.items():
+        if len(problems) == _MOST_PROBLEMS:
+            problems.append("and more")
+            break
         parameter = known.get(key)
         if parameter is None:
-            problems.append(f"{key!r} is no option; known: {', '.join(sorted(known))}")
+            problems.append(f"{_shown(key)} is no option; known: {', '.join(sorted(known))}")
             continue
-        if key in _TYPED or _CODE.fullmatch(str(value)):
+        if key in _TYPED:
+            problems.append(f"{key!r} is for whoever runs the command: type --{key}")
+            continue
+        if isinstance(value, str) and _CODE.fullmatch(value):
             problems.append(f"{key!r} would run Python code: type it")
             continue
         try:
@@ -115,16 +122,24 @@ def _word(parameter: click.Parameter, value: Any) -> Any:
     """
     if isinstance(parameter, click.Option) and parameter.is_flag:
         if not isinstance(value, bool):
-            raise UsageError(f"is a flag: expected true or false, not {value!r}")
+            raise UsageError(f"is a flag: expected true or false, not {_shown(value)}")
         return value
     several = parameter.multiple if isinstance(parameter, click.Option) else False
     given = value if several and isinstance(value, list) else [value]
     wrong = [v for v in given if isinstance(v, bool) or not isinstance(v, str | int | float)]
+    if any(isinstance(v, int) and abs(v) > _LARGEST for v in given):
+        raise UsageError("has a number of more than 64 bits")
     if wrong:
         expected = "a text, a number or a list of them" if several else "a text or a number"
-        raise UsageError(f"expected {expected}, not {wrong[0]!r}")
+        raise UsageError(f"expected {expected}, not {_shown(wrong[0])}")
     words = [str(v) for v in given]
     return words if several else words[0]
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of a value, as Python writes it."""
+    text = repr(value) if isinstance(value, str | bool) else f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _lines(ctx: click.Context) -> Iterator[str]:

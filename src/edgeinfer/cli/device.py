@@ -148,8 +148,20 @@ class _Sent:
         if not path.exists():
             raise UsageError(f"{path}: no such file")
         name = f"{len(self.files)}/{path.resolve().name}"
+        if path.is_dir():
+            self._folder(name, path)
+            return f"{before}{name}"
         self.files[name] = path
         signature = path.with_name(f"{path.name}.sig")
-        if signature.is_file():
+        if signature.is_file() and not signature.is_symlink():
             self.files[f"{name}.sig"] = signature
         return f"{before}{name}"
+
+    def _folder(self, name: str, path: Path) -> None:
+        """Send what a bundle's folder may hold: a stranger's links lead to the user's own files."""
+        from edgeinfer.bundle.storage import Folder, is_bundle
+
+        if not is_bundle(path):
+            raise UsageError(f"{path}: is a folder; with --device name files")
+        for inner in Folder(path).listing():
+            self.files[f"{name}/{inner}"] = path / inner

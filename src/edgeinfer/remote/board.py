@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from edgeinfer import _version
-from edgeinfer.bounded import visible
+from edgeinfer.bounded import parse_json, visible
 from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.installed import BACKENDS, RUNTIME
 from edgeinfer.remote import ssh
@@ -70,7 +70,7 @@ def run(
     Args:
         device: ``ssh://[user@]host[:port][/python]``.
         command: its words, without ``edgeinfer``.
-        files: files and folders it needs, by their path there, below its working folder.
+        files: files it needs, by their path there, below its working folder.
         output: path there of a file that it writes and that is wanted.
         environment: variables that it gets besides those it has there.
 
@@ -94,12 +94,16 @@ def run(
     if into is None or out is None or told is None:
         raise AssertionError("pipes were asked for")
     said = _Said(told)
+    # A device may answer before it has read everything, or instead.
+    sender = threading.Thread(target=_send, args=(into, files), daemon=True)
+    sender.start()
     try:
-        # A device that cannot run it reads no further, and says why.
-        with contextlib.suppress(BrokenPipeError):
-            _send(into, files)
         answer = _answer(out, mark, device)
     finally:
+        out.close()
+        if sender.is_alive():
+            process.kill()
+        sender.join()
         # The program there ends with its input.
         with contextlib.suppress(BrokenPipeError):
             into.close()
@@ -133,7 +137,7 @@ class _Said:
         self._thread.start()
 
     def _relay(self) -> None:
-        for line in self._stream:
+        while line := self._stream.readline(_LONGEST):
             self.print()
             self.last = visible(line.decode(errors="replace").rstrip()[:_LONGEST])
 
@@ -148,6 +152,12 @@ class _Said:
 
 
 def _send(pipe: IO[bytes], files: Mapping[str, Path]) -> None:
+    """Send the runtime and the files, as long as anybody reads them."""
+    with contextlib.suppress(BrokenPipeError):
+        _pack(pipe, files)
+
+
+def _pack(pipe: IO[bytes], files: Mapping[str, Path]) -> None:
     with tarfile.open(fileobj=pipe, mode="w|", dereference=True) as archive:
         for name, content in _distribution().items():
             entry = tarfile.TarInfo(f"runtime/{name}")
@@ -156,7 +166,7 @@ def _send(pipe: IO[bytes], files: Mapping[str, Path]) -> None:
         for name, path in _package():
             archive.add(path, f"runtime/edgeinfer/{name}", recursive=False)
         for name, path in files.items():
-            archive.add(path, f"files/{name}")
+            archive.add(path, f"files/{name}", recursive=False)
     pipe.flush()
 
 
@@ -186,6 +196,26 @@ def _distribution() -> dict[str, bytes]:
     return {f"{folder}/METADATA": metadata.encode(), f"{folder}/entry_points.txt": named.encode()}
 
 
+def _header(text: bytes, device: str) -> tuple[int, list[int]]:
+    """Read the exit code and the sizes of what follows; a device may say anything.
+
+    Raises:
+        EdgeInferError: it is no answer, or a larger one than is taken.
+    """
+    try:
+        found = parse_json(text)
+        code, sizes = found["code"], found["sizes"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise EdgeInferError(f"device {device!r}: no answer that this version knows") from error
+    whole = [code, *sizes] if isinstance(sizes, list) else []
+    if not 1 < len(whole) < 4 or not all(type(n) is int for n in whole) or min(whole[1:]) < 0:
+        raise EdgeInferError(f"device {device!r}: no answer that this version knows")
+    if sum(sizes) > MOST_SAID:
+        raise EdgeInferError(f"device {device!r}: it gave {sum(sizes)} bytes; at most {MOST_SAID}")
+    # What a signal ended has a code below zero.
+    return (code if 0 <= code < 256 else 1), sizes
+
+
 def _answer(pipe: IO[bytes], mark: str, device: str) -> Answer | None:
     """Read what comes back; a shell's start-up files may print before it."""
     begun = f"{mark} ".encode()
@@ -194,10 +224,7 @@ def _answer(pipe: IO[bytes], mark: str, device: str) -> Answer | None:
         read += len(line)
         if not line or read > MOST_SAID:
             return None
-    header = json.loads(line[len(begun) :])
-    code, sizes = int(header["code"]), [int(size) for size in header["sizes"]]
-    if sum(sizes) > MOST_SAID:
-        raise EdgeInferError(f"device {device!r}: it gave {sum(sizes)} bytes; at most {MOST_SAID}")
+    code, sizes = _header(line[len(begun) :], device)
     parts = [pipe.read(size) for size in sizes]
     if [len(part) for part in parts] != sizes:
         return None

@@ -47,13 +47,7 @@ def make_artifact(model: bytes, folder: Path) -> Artifact:
     return Artifact("tvm", made.path, *describe(model))
 
 
-KNOWN = {
-    "check_numbers_of_two_sizes": "the lowering refuses sizes of two names that must agree",
-    "check_failed_runs_raise": "its model has sizes of two names that have to agree",
-}
-
-
-@conformance([Subject(TvmBackend(), make_artifact, KNOWN)])
+@conformance([Subject(TvmBackend(), make_artifact)])
 def test_conformance(subject: Subject, check: Any, tmp_path: Path) -> None:
     check(subject, tmp_path)
 

@@ -196,11 +196,15 @@ def test_each_reason_is_told() -> None:
 
 
 def test_the_report_and_the_command_name_what_stayed_float(tmp_path: Path) -> None:
-    source = Path(profiles.__file__).with_name("onnxruntime.toml").read_text(encoding="utf-8")
+    folder = Path(profiles.__file__).parent
+    source = (folder / "onnxruntime.toml").read_text(encoding="utf-8")
+    table = (folder / "quantization" / "onnxruntime.toml").read_text(encoding="utf-8")
+    assert 'bodies = "before"\n' in table
     place = tmp_path / "other.toml"
-    text = source.replace('bodies = "before"\n', "").replace(
-        'name = "onnxruntime"', 'name = "other"'
+    text = source.replace('quantization = ["onnxruntime"]\n', "").replace(
+        'name = "onnxruntime"', 'name = "other"', 1
     )
+    text += "\n[[quantization]]\n" + table.replace('bodies = "before"\n', "")
     place.write_text(text, encoding="utf-8")
     model = tmp_path / "if.onnx"
     ir.save(net("if"), model)
