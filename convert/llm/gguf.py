@@ -44,7 +44,7 @@ _OTHERS = {
 
 _MOST_AXES = 4
 _MOST_INNER = 1 << 10
-"""Arrays in an array; of 13 bytes each one takes some hundreds in memory."""
+"""Arrays in arrays of a file; of 13 bytes each one takes some hundreds in memory."""
 _MOST_ALIGNMENT = 1 << 20
 
 
@@ -69,7 +69,7 @@ class _Cursor:
     """Reads on through bytes."""
 
     def __init__(self, data: memoryview) -> None:
-        self.data, self.at = data, 0
+        self.data, self.at, self.inner = data, 0, 0
 
     def take(self, count: int) -> memoryview:
         if count < 0 or self.at + count > len(self.data):
@@ -98,8 +98,10 @@ class _Cursor:
             return np.frombuffer(self.take(count * dtype.itemsize), dtype)
         if count > len(self.data):
             raise _Short(f"{count} values at {self.at}")
-        if inner == _ARRAY and count > _MOST_INNER:
-            raise ValueError(f"{count} arrays in an array, at most {_MOST_INNER} are read")
+        if inner == _ARRAY:
+            self.inner += count
+            if self.inner > _MOST_INNER:
+                raise ValueError(f"{self.inner} arrays in arrays, at most {_MOST_INNER} are read")
         return [self.value(inner, depth + 1) for _ in range(count)]
 
 

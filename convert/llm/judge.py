@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import parse_json, visible
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.errors import NotAvailableError, SourceError
 from edgeinfer.llm.step import PAGE, Executor, StepBatch
@@ -96,6 +96,10 @@ LIMITS = {
 """By what was asked for."""
 
 
+_MOST_TOKENS = 4
+"""Tokens of a character; one of four bytes may be as many."""
+
+
 def encoded(tokenizer: bytes, parts: Sequence[str]) -> list[list[int]]:
     """Tokens of texts, without special ones.
 
@@ -109,14 +113,29 @@ def encoded(tokenizer: bytes, parts: Sequence[str]) -> list[list[int]]:
         install = 'pip install "edgeinfer[llm]"'
         raise NotAvailableError(f"judging a language model needs tokenizers: {install}") from e
     try:
-        bounds = check_growth(json.loads(tokenizer))
+        bounds = check_growth(parse_json(tokenizer))
         inner = Tokenizer.from_str(tokenizer.decode())
     # The library raises plain Exception for whatever is wrong with a file.
     except Exception as e:
         raise SourceError(f"the model's tokenizer cannot be used: {e}") from e
     for part in parts:
         bounds.check(part)
-    return [inner.encode(part, add_special_tokens=False).ids for part in parts]
+    found: list[list[int]] = []
+    for part in parts:
+        try:
+            ids = inner.encode(part, add_special_tokens=False).ids
+        # Where the library's own code panics it raises something that is no Exception.
+        except BaseException as e:
+            if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+                raise
+            raise SourceError(f"the model's tokenizer cannot be used: {visible(str(e))}") from e
+        if len(ids) > _MOST_TOKENS * len(part) + 1:
+            raise SourceError(
+                f"the model's tokenizer makes {len(ids)} tokens of {len(part)} characters; at most "
+                f"{_MOST_TOKENS} for each are taken"
+            )
+        found.append(ids)
+    return found
 
 
 def texts(tokenizer: bytes) -> list[Array]:

@@ -49,6 +49,23 @@ def test_published_ones_take_any_text() -> None:
     assert longest_text([SPACES] * 4) == pytest.approx(longest_text([SPACES]) / 2)
 
 
+def test_ways_that_counted_choices_give_bound_a_text() -> None:
+    assert longest_text([r"(?m:(?:.|.){20}(?!))"]) < 100
+    assert longest_text([r".{1,50}.{1,50}.{1,50}.{1,50}(?!)"]) < 100
+    assert longest_text([r"(?:.|.){3}x", r"\p{N}{1,3}|a|b| ?\w+"]) == float("inf")
+
+
+def test_a_files_expressions_have_a_bound_together() -> None:
+    start = time.process_time()
+    with pytest.raises(TooManySteps, match="more than 65536 characters"):
+        longest_text([r"\p{" * 20_000] * 30)
+    with pytest.raises(TooManySteps, match="more than 65536 characters"):
+        longest_text(["a"] * 65)
+    with pytest.raises(TooManySteps, match=r"cannot be read|lacks"):
+        longest_text([r"\p{" * 20_000 + "["])
+    assert time.process_time() - start < 5
+
+
 @pytest.mark.parametrize("expression", [r"(.)*(.)*(?!)", r".*(?!)", r".*.*.*(?=\x00)"])
 def test_the_longest_text_takes_seconds(expression: str) -> None:
     tokenizers = pytest.importorskip("tokenizers")

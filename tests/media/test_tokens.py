@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import BundleError, InputError
+from edgeinfer.media.growth import check_growth
 from edgeinfer.media.tokens import Tokenizer
 from edgeinfer.types import TextInput
 
@@ -123,6 +124,9 @@ TABLE = base64.b64encode(b"\0\0\0\0" + b"x" * 2000 + b"\0").decode()
         [_replace("Regex", "", "a")] * 11,
         [{"type": "Sequence", "normalizers": [_replace("String", "", "b" * 40)] * 2}],
         [{"type": "Precompiled", "precompiled_charsmap": TABLE}],
+        [_replace("String", " ", "\ufdfa"), {"type": "NFKD"}] * 18,
+        [_replace("String", "x", "\u0130"), {"type": "NFD"}, {"type": "Lowercase"}] * 8,
+        [{"type": "ByteLevel"}] * 6,
     ],
 )
 def test_what_makes_a_text_grow_without_bound_is_refused(steps: list[object]) -> None:
@@ -134,6 +138,15 @@ def test_replacements_of_real_tokenizers_are_taken() -> None:
     steps = [_replace("String", "\u2026", "..."), _replace("Regex", " {2,}", " ")] * 3
     record = TextInput("t.json", max_tokens=8)
     assert ids("a", record, _json(*steps, {"type": "Prepend", "prepend": ""})) == [1]
+
+
+def test_forms_of_real_tokenizers_are_taken() -> None:
+    quotes = [_replace("String", "``", '"'), _replace("String", "''", '"')]
+    forms = [{"type": kind} for kind in ("NFKD", "StripAccents", "Lowercase", "NFKC")]
+    assert check_growth(json.loads(_json(*quotes, *forms))).longest > 200_000
+    assert check_growth({"normalizer": {"type": "NFC"}}).longest > 1_000_000
+    with pytest.raises(ValueError, match="more than 64 normalizers"):
+        check_growth(json.loads(_json(*forms * 17)))
 
 
 def test_words_that_take_long_to_take_apart_are_refused() -> None:

@@ -14,7 +14,14 @@ _STEPS = 3e8
 """Steps back that one text may take, some ten nanoseconds each."""
 
 _MOST = 1 << 16
-"""Characters of an expression; published ones have some hundred."""
+"""Characters of a file's expressions; published ones have some hundred."""
+
+_MOST_OF_THEM = 64
+"""Expressions of one file; published ones have up to five."""
+
+_FEW_WAYS, _MOST_WAYS = 64, 1e7
+"""Ways to go through an expression at one place: so few cost nothing, and the library takes no
+more before it gives up."""
 
 _DEEPEST = 64
 
@@ -28,7 +35,7 @@ _TOKENS = re.compile(
     | (?P<times>[*+?](?:[+?])? | \{\d*,?\d*\}[?+]?)
     | (?P<back>\\[1-9] | \\k)
     | (?P<anchor>\^ | \$ | \\[bBAzZG])
-    | (?P<class>\\[pP](?:\{[^}]*\}|.) | \\x\{[^}]*\} | \\.)
+    | (?P<class>\\[pP](?:\{[^}]{0,64}\}|.) | \\x\{[^}]{0,64}\} | \\.)
     | (?P<one>.)
     """,
     re.VERBOSE | re.DOTALL,
@@ -67,11 +74,18 @@ def longest_text(expressions: list[str]) -> float:
     Raises:
         TooManySteps: there is no such number for one of them.
     """
-    powers = [power_of(e) for e in expressions if e not in _PUBLISHED]
+    own = [e for e in expressions if e not in _PUBLISHED]
+    if len(own) > _MOST_OF_THEM or sum(map(len, own)) > _MOST:
+        raise TooManySteps(
+            f"its expressions have more than {_MOST} characters, or are more than {_MOST_OF_THEM}"
+        )
+    parts = [_Reader(e).whole() for e in own]
+    powers = [1 + part.power for part in parts]
     worst = max(powers, default=1)
-    if worst < 2:
+    ways = sum(part.ways for part in parts if part.ways > _FEW_WAYS)
+    if worst < 2 and not ways:
         return float("inf")
-    count = powers.count(worst)
+    count = powers.count(worst) * max(ways, 1.0)
     below = 1.0
     for number in range(2, worst + 1):
         below *= number
@@ -84,9 +98,7 @@ def power_of(expression: str) -> int:
     Raises:
         TooManySteps: it is exponential, or the expression has a form that is not known here.
     """
-    if len(expression) > _MOST:
-        raise TooManySteps(f"an expression has more than {_MOST} characters")
-    return 1 + _Reader(expression).whole()
+    return 1 + _Reader(expression).whole().power
 
 
 class _Part:
@@ -96,12 +108,15 @@ class _Part:
         power: repetitions without end before something that may fail.
         pending: those behind which nothing may fail yet.
         endless: whether any repetition in it has no end.
+        ways: number of ways to go through it that choices and counted repetitions give.
     """
 
-    __slots__ = ("endless", "pending", "power")
+    __slots__ = ("endless", "pending", "power", "ways")
 
-    def __init__(self, power: int = 0, pending: int = 0, *, endless: bool = False) -> None:
-        self.power, self.pending, self.endless = power, pending, endless
+    def __init__(
+        self, power: int = 0, pending: int = 0, *, endless: bool = False, ways: float = 1.0
+    ) -> None:
+        self.power, self.pending, self.endless, self.ways = power, pending, endless, ways
 
     def then(self, other: _Part, *, fails: bool) -> None:
         """Go on with a part that may fail, or takes nothing if need be."""
@@ -111,6 +126,13 @@ class _Part:
         self.power += other.power
         self.pending += other.pending
         self.endless = self.endless or other.endless
+        self.ways = min(self.ways * other.ways, _MOST_WAYS)
+
+    def repeated(self, least: int, most: int) -> None:
+        """Take it so many times, whose number is a choice as well."""
+        if self.ways > 1:
+            self.ways = min(self.ways ** min(most, 64), _MOST_WAYS)
+        self.ways = min(self.ways * (most - least + 1), _MOST_WAYS)
 
 
 class _Reader:
@@ -131,11 +153,11 @@ class _Reader:
             found.append((kind, token.group()))
         return found
 
-    def whole(self) -> int:
+    def whole(self) -> _Part:
         part = self._either(0)
         if self._at < len(self._tokens):
             raise TooManySteps("an expression has a bracket too many")
-        return part.power
+        return part
 
     def _either(self, depth: int) -> _Part:
         """Read alternatives: one after the other is tried, so the worst counts."""
@@ -147,7 +169,9 @@ class _Reader:
             ways.append(self._sequence(depth))
         power = max(way.power for way in ways)
         pending = max(way.pending for way in ways)
-        return _Part(power, pending, endless=any(way.endless for way in ways))
+        count = sum(way.ways for way in ways)
+        endless = any(way.endless for way in ways)
+        return _Part(power, pending, endless=endless, ways=min(count, _MOST_WAYS))
 
     def _sequence(self, depth: int) -> _Part:
         made = _Part()
@@ -159,7 +183,9 @@ class _Reader:
             if kind == "odd":
                 raise TooManySteps(f"an expression has {token!r}, whose time is not known")
             inner = self._inner(kind, token, depth)
-            least, is_endless, keeps = self._times()
+            least, most, is_endless, keeps = self._times()
+            if not is_endless:
+                inner.repeated(least, most)
             if is_endless:
                 if inner.endless:
                     raise TooManySteps("an expression repeats a repetition without an end")
@@ -179,18 +205,19 @@ class _Reader:
         self._at += 1
         if token in ("(?=", "(?!", "(?<=", "(?<!", "(?>"):
             # What is inside is not gone back into, but tried anew at each place.
-            return _Part(part.power + part.pending)
+            return _Part(part.power + part.pending, ways=part.ways)
         return part
 
-    def _times(self) -> tuple[int, bool, bool]:
-        """Return least times, whether there is no most, and whether none are given back."""
-        least, endless, keeps = 1, False, False
+    def _times(self) -> tuple[int, int, bool, bool]:
+        """Return least and most times, whether that has no end, and whether none are given back."""
+        least, most, endless, keeps = 1, 1, False, False
         while self._at < len(self._tokens) and self._tokens[self._at][0] == "times":
             token = self._tokens[self._at][1]
             self._at += 1
             if token[0] == "{":
                 low, comma, high = token.strip("+?{}").partition(",")
                 least = min(least, int(low or 0))
+                most *= max(1, int(high or low or 0))
                 endless = endless or bool(comma and not high)
                 # A count of many is as good as none.
                 endless = endless or int(high or low or 0) > 100
@@ -198,7 +225,7 @@ class _Reader:
                 least = min(least, int(token[0] == "+"))
                 endless = endless or token[0] in "*+"
                 keeps = token[1:] == "+"
-        return least, endless, keeps
+        return least, max(most, least), endless, keeps
 
 
 def _after_set(text: str, at: int) -> int:

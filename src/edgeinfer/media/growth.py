@@ -23,6 +23,14 @@ MOST_ADDED = 1 << 12
 _MOST_MADE = 1 << 22
 """Characters that a text may become; the library keeps some thirty bytes for each."""
 
+MOST_STEPS = 64
+"""Normalizers and pre-tokenizers of one file; published ones have up to a dozen."""
+
+_FORMS = {"NFKC": 18.0, "NFKD": 18.0, "NFD": 4.0, "NFC": 3.0, "Lowercase": 3.0}
+_FORMS |= {"BertNormalizer": 4.0}
+"""Characters that one may become at worst: U+FDFA has 18 in the compatibility forms (Unicode
+Standard Annex 15). BERT's takes accents apart, or puts spaces around ideographs."""
+
 MOST_WORD = 256
 """Characters of a word that WordPiece takes apart; its time grows with their third power."""
 
@@ -67,13 +75,22 @@ def check_growth(tokenizer: Any) -> Bounds:
         ValueError: they may, or a table of theirs is no base64.
     """
     read: Mapping[str, Any] = tokenizer if isinstance(tokenizer, Mapping) else {}
-    total, added, expressions = 1.0, 0, list[str]()
-    for step in _steps(read.get("normalizer"), read.get("pre_tokenizer")):
-        total *= _growth(step)
+    total, form, added, expressions = 1.0, 1.0, 0, list[str]()
+    for number, step in enumerate(_steps(read.get("normalizer"), read.get("pre_tokenizer"))):
+        if number == MOST_STEPS:
+            raise ValueError(f"it has more than {MOST_STEPS} normalizers and pre-tokenizers")
+        if step.get("type") in _FORMS:
+            # What one form has taken apart, another finds in parts.
+            form = max(form, _FORMS[str(step["type"])])
+        else:
+            total *= _growth(step)
+        if step.get("type") == "Replace":
+            total, form = total * form, 1.0
         added += _added(step)
         expressions += _expressions(step)
-        if total > MOST:
+        if total * form > MOST:
             raise ValueError(f"its normalizers make more than {MOST} characters of one")
+    total *= form
     if added * total > MOST_ADDED:
         raise ValueError(f"its normalizers put more than {MOST_ADDED} characters before a text")
     model = read.get("model")
@@ -121,4 +138,4 @@ def _growth(step: Mapping[str, Any]) -> float:
         table = base64.b64decode(str(step.get("precompiled_charsmap") or ""))
         texts = table[4 + int.from_bytes(table[:4], "little") :]
         return max(1.0, float(max(map(len, texts.split(b"\0")))))
-    return 1.0
+    return 4.0 if kind == "ByteLevel" else 1.0

@@ -209,8 +209,17 @@ def test_arrays_in_an_array_are_few(tmp_path: Path) -> None:
         return place
 
     assert len(gguf.read(file(1_024)).fields["a"]) == 1_024
-    with pytest.raises(SourceError, match="1025 arrays in an array, at most 1024 are read"):
+    with pytest.raises(SourceError, match="1025 arrays in arrays, at most 1024 are read"):
         gguf.read(file(1_025))
+
+
+def test_arrays_in_arrays_are_few_over_all_keys(tmp_path: Path) -> None:
+    inner = struct.pack("<IQB", 0, 1, 7) * 600
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 2)
+    keys = (_text(key) + struct.pack("<IIQ", 9, 9, 600) + inner for key in ("a", "b"))
+    (tmp_path / "two.gguf").write_bytes(head + b"".join(keys))
+    with pytest.raises(SourceError, match="1200 arrays in arrays, at most 1024 are read"):
+        gguf.read(tmp_path / "two.gguf")
 
 
 def test_a_file_has_so_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
+import pytest
 
 from edgeinfer.convert.llm import judge
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.source import floats
+from edgeinfer.errors import SourceError
 from edgeinfer.llm.step import Floats, StepBatch
 from tests.backends.llm.small import CONFIG, weights
 
@@ -46,3 +51,26 @@ def test_a_model_that_is_never_sure_loses_no_sure_token() -> None:
     (found,) = compared(1e-3, 1e-4)
     assert found.sure == 1
     assert not judge.STORED.breaches(found)
+
+
+def tokenizer(**changes: Any) -> bytes:
+    parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
+    whole = {
+        "version": "1.0",
+        "added_tokens": [],
+        **dict.fromkeys(parts),
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [], "unk_token": "a"},
+        **changes,
+    }
+    return json.dumps(whole).encode()
+
+
+def test_a_tokenizer_that_panics_or_multiplies_is_named() -> None:
+    pytest.importorskip("tokenizers")
+    assert judge.encoded(tokenizer(), ["ab", ""]) == [[0, 1], []]
+    panics = {"type": "Split", "pattern": {"Regex": "(?m:(?:.|.)*(?!))"}, "behavior": "Isolated"}
+    with pytest.raises(SourceError, match="the model's tokenizer cannot be used"):
+        judge.encoded(tokenizer(pre_tokenizer={**panics, "invert": False}), ["ab" * 50])
+    grows = {"type": "Replace", "pattern": {"String": "."}, "content": "a" * 100}
+    with pytest.raises(SourceError, match="makes 5000 tokens of 50 characters; at most 4"):
+        judge.encoded(tokenizer(normalizer=grows), ["." * 50])
