@@ -89,7 +89,8 @@ def _read(ctx: click.Context, _: click.Parameter, path: str | None) -> str | Non
     except (TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"--config {path}: no TOML: {error}") from error
     known = _known(ctx)
-    problems, words = [], {}
+    problems: list[str] = []
+    words: dict[str, Any] = {}
     for key, value in found.items():
         if len(problems) == _MOST_PROBLEMS:
             problems.append("and more")
