@@ -141,6 +141,12 @@ def test_an_answer_of_any_kind_is_an_error_in_words(tmp_path: Path, answer: str)
         board.run(f"ssh://pi@board{device}", ["verify"], {})
 
 
+def test_a_file_that_cannot_be_read_ends_it(echo: str, tmp_path: Path) -> None:
+    with pytest.raises(EdgeInferError, match=r"not everything was sent: .*none"):
+        board.run(echo, ["verify"], {"0/none": tmp_path / "none"})
+    wait(lambda: left(tmp_path) == [])
+
+
 def test_a_code_beyond_those_of_a_process_is_a_failure(tmp_path: Path) -> None:
     answer = '{"code": 100000000000000000000000, "sizes": [0]}'
     text = f"#!/bin/sh\nprintf '\\n%s %s\\n' \"$3\" '{answer}'\n"

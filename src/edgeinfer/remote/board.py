@@ -77,6 +77,7 @@ def run(
     Raises:
         UsageError: the device's name is none.
         NotAvailableError: nobody answers, or Python there cannot run it.
+        EdgeInferError: a file cannot be read, or the device gives no answer that is known.
     """
     at = ssh.place(device)
     mark = secrets.token_hex(16)
@@ -94,8 +95,18 @@ def run(
     if into is None or out is None or told is None:
         raise AssertionError("pipes were asked for")
     said = _Said(told)
+    unread: list[OSError] = []
+
+    def send() -> None:
+        try:
+            _send(into, files)
+        except OSError as error:
+            # The device waits for the rest.
+            unread.append(error)
+            process.kill()
+
     # A device may answer before it has read everything, or instead.
-    sender = threading.Thread(target=_send, args=(into, files), daemon=True)
+    sender = threading.Thread(target=send, daemon=True)
     sender.start()
     try:
         answer = _answer(out, mark, device)
@@ -113,6 +124,8 @@ def run(
             process.kill()
             process.wait()
         said.ended()
+    if unread:
+        raise EdgeInferError(f"device {device!r}: not everything was sent: {unread[0]}")
     if answer is None:
         raise NotAvailableError(_why(device, at, process.returncode, said.last))
     said.print()
