@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from edgeinfer.errors import LoadError
 from edgeinfer.llm.tape import ALIGNMENT, Argument, Call, Tape
+from edgeinfer.machine.largepages import map_large
 from edgeinfer.types import Array
 
 SLACK = 16
@@ -44,10 +44,22 @@ ARGUMENT = np.dtype([("kind", "<i4"), ("zero", "<u4"), ("value", "<u8")])
 
 def aligned(shape: tuple[int, ...], dtype: str) -> Array:
     """Zeros that begin at the start of a line of memory."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
+    return together([(shape, dtype)])[0]
+
+
+def together(wanted: Sequence[tuple[tuple[int, ...], str]]) -> list[Array]:
+    """Zeros in one block of memory, each at the start of a line.
+
+    NumPy asks the system for large pages for a block of several megabytes, not for small ones.
+    """
+    sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in wanted]
+    raw = np.zeros(sum(-(-size // ALIGNMENT) for size in sizes) * ALIGNMENT + ALIGNMENT, np.uint8)
+    at = -raw.ctypes.data % ALIGNMENT
+    made = []
+    for size, (shape, dtype) in zip(sizes, wanted, strict=True):
+        made.append(raw[at : at + size].view(dtype).reshape(shape))
+        at += -(-size // ALIGNMENT) * ALIGNMENT
+    return made
 
 
 def map_weights(path: Path, tape: Tape) -> Array:
@@ -57,7 +69,7 @@ def map_weights(path: Path, tape: Tape) -> Array:
         LoadError: an array lies outside the file.
     """
     with path.open("rb") as file:
-        whole = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        whole = np.frombuffer(map_large(file), np.uint8)
     for name, array in tape.weights.items():
         size = int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize
         outside = array.offset < 0 or min(array.shape, default=1) < 0

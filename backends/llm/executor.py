@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeinfer.backends.llm.arrays import SLACK, Arrays, aligned, map_weights
+from edgeinfer.backends.llm.arrays import SLACK, Arrays, aligned, map_weights, together
 from edgeinfer.backends.llm.team import PHASE, Team
 from edgeinfer.backends.tvm import library as tvm_library
 from edgeinfer.errors import ClosedError, InputError, UsageError
@@ -113,7 +113,7 @@ class NativeExecutor:
         _check(sizes, self.context, self.cache, tape)
         self.fingerprint = f"tape {tape.digest} {self.cache} {self.context}"
         self._columns = -(-self.context // PAGE)
-        self._made: list[list[Array]] = [self._layer() for _ in range(config.layers)]
+        self._made = self._cache(config.layers)
         self.page_bytes = sum(a[0].nbytes for layer in self._made for a in layer)
         self._shared = self._arrays()
         self._team = Team(library, self.threads, 16 * config.layers + 16)
@@ -134,15 +134,17 @@ class NativeExecutor:
         self._order = np.arange(self.max_tokens, dtype=np.int32)
         self._closed = False
 
-    def _layer(self) -> list[Array]:
-        """The cache of a layer, as its kernels declare it but for the number of pages."""
+    def _cache(self, layers: int) -> list[list[Array]]:
+        """The cache by layer, as kernels declare it but for the number of pages."""
         phase = next(p for p in self._tape.phases if isinstance(p, Attention))
         declared = self._tape.kernels[phase.fused[self.cache].kernel]
-        return [
-            aligned((self.pages, *argument.shape[1:]), argument.dtype)
+        each = [
+            ((self.pages, *argument.shape[1:]), argument.dtype)
             for argument in declared
             if argument.name in ("k", "v", "factors")
         ]
+        arrays = together(each * layers)
+        return [arrays[at : at + len(each)] for at in range(0, len(arrays), len(each))]
 
     def _arrays(self) -> dict[str, Array]:
         config, rows = self._config, self.max_tokens + SLACK
