@@ -224,8 +224,7 @@ def profile(ours: Ours, ids: Array, context: int, what: str) -> None:
         else:
             fill(ours.step, ids, int(kind), context)
             parts = [(s, list(ids[s, context : context + 1]), context, 1) for s in range(int(kind))]
-        runs = [ours.executor.profile(ours.batch(parts)) for _ in range(9)]
-        best = {name: min(r[name] for r in runs) for name in runs[0]}
+        best = ours.executor.profile(ours.batch(parts), runs=9)
         print(f"{kind}: {sum(best.values()) / 1e3:.2f} ms")
         for name, us in sorted(best.items(), key=lambda i: -i[1])[:14]:
             speed = read.get(name, 0) / us / 1e3

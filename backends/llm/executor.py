@@ -206,14 +206,23 @@ class NativeExecutor:
         """What it runs."""
         return self._tape
 
-    def profile(self, batch: StepBatch) -> dict[str, float]:
-        """Run a step and return the microseconds of its phases, by kernel."""
+    def profile(self, batch: StepBatch, runs: int = 1) -> dict[str, float]:
+        """Run a step and return the microseconds of its phases, by kernel.
+
+        Args:
+            batch: the step.
+            runs: as often; the least of each phase counts, since what else a machine does only
+                adds to it.
+        """
         phases = self._ready(batch).phases
-        times = np.zeros(len(phases))
-        self._team.run(phases, times)
+        least = np.full(len(phases), np.inf)
+        for _ in range(runs):
+            times = np.zeros(len(phases))
+            self._team.run(phases, times)
+            np.minimum(least, times, out=least)
         names = {self._team.function(name): name for name in self._tape.kernels}
         found: dict[str, float] = {}
-        for phase, time in zip(phases, times, strict=True):
+        for phase, time in zip(phases, least, strict=True):
             name = names[int(phase["main"])]
             found[name] = found.get(name, 0.0) + float(time)
         return found

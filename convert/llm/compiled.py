@@ -7,7 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ _FOLDER = "llm-kernels"
 _MODULE = "edgeinfer.convert.llm.compiled"
 _TIMEOUT_S = 1800
 _TEAM = Path(__file__).with_name("team.c")
-_PROCESSES = 2
+_PROCESSES = 4
 """Compilers at once, at most: each takes some 300 MB."""
 
 Signatures = dict[str, tuple[Argument, ...]]
@@ -52,15 +52,27 @@ def library(kernels: Sequence[Kernel], machine: Machine, path: Path) -> tuple[Si
     if driver is None:
         package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
         raise NotAvailableError(f"it needs {machine.linker}: apt-get install {package}")
+    places, count = compile_kernels(kernels, machine)
+    parts = ["-pthread", str(_TEAM), *map(str, places)]
+    hosted.link(driver, parts, path, "llm", machine, parallel=True)
+    named = zip(kernels, places, strict=True)
+    return {kernel.name: _signature(place) for kernel, place in named}, count
+
+
+def compile_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[list[Path], int]:
+    """Return the object file of each kernel, and how many had to be compiled.
+
+    Raises:
+        NotAvailableError: TVM is not installed, or fails.
+    """
     folder = writable_folder(_FOLDER)
     base = _sources(machine)
-    places = {k.name: folder / f"{_key(base, k)}.o" for k in kernels}
-    lacking = [k for k in kernels if not places[k.name].exists()]
+    places = [folder / f"{_key(base, kernel)}.o" for kernel in kernels]
+    named = zip(places, kernels, strict=True)
+    lacking = {place.stem: kernel for place, kernel in named if not place.exists()}
     if lacking:
-        _compile(lacking, machine, places, folder)
-    parts = ["-pthread", str(_TEAM), *map(str, places.values())]
-    hosted.link(driver, parts, path, "llm", machine, parallel=True)
-    return {name: _signature(place) for name, place in places.items()}, len(lacking)
+        _compile(lacking, machine, folder)
+    return places, len(lacking)
 
 
 def _signature(place: Path) -> tuple[Argument, ...]:
@@ -85,20 +97,19 @@ def _key(base: str, kernel: Kernel) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def _compile(
-    kernels: Sequence[Kernel], machine: Machine, places: dict[str, Path], folder: Path
-) -> None:
-    """Compile in processes of their own: the compiler takes memory, and two use two cores."""
+def _compile(kernels: Mapping[str, Kernel], machine: Machine, folder: Path) -> None:
+    """Compile in processes of their own: the compiler takes memory, and several use all cores."""
     if importlib.util.find_spec("tvm") is None:
         raise NotAvailableError("it needs TVM: pip install 'edgeinfer[tvm]'")
-    count = max(1, min(_PROCESSES, len(kernels) // 4, available_cpus()))
+    asked = list(kernels.items())
+    count = max(1, min(_PROCESSES, len(asked) // 4, available_cpus()))
     children: list[Child] = []
     with Scratch(within=folder) as scratch:
         try:
             for i in range(count):
                 child = Child(_MODULE, keep_errors=True)
                 children.append(child)
-                child.send((machine.name, str(scratch), kernels[i::count]))
+                child.send((machine.name, str(scratch), asked[i::count]))
             for child in children:
                 if fault := child.receive(_TIMEOUT_S):
                     raise NotAvailableError(f"a kernel was not compiled: {fault}")
@@ -109,11 +120,9 @@ def _compile(
         finally:
             for child in children:
                 child.kill()
-        for kernel in kernels:
-            made = scratch / kernel.name
-            place = places[kernel.name]
-            os.replace(made.with_suffix(".json"), place.with_suffix(".json"))
-            os.replace(made.with_suffix(".o"), place)
+        for stem in kernels:
+            for suffix in (".json", ".o"):
+                os.replace(scratch / f"{stem}{suffix}", folder / f"{stem}{suffix}")
 
 
 def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
@@ -140,10 +149,10 @@ def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
     }
 
 
-def _write(kernels: Iterable[Kernel], machine: Machine, folder: Path) -> None:
+def _write(kernels: Iterable[tuple[str, Kernel]], machine: Machine, folder: Path) -> None:
     tvm = import_tvm()
     known = makers(machine)
-    for kernel in kernels:
+    for stem, kernel in kernels:
         made = known[kernel.maker](*kernel.values)
         arguments = []
         for parameter in made.params:
@@ -151,11 +160,11 @@ def _write(kernels: Iterable[Kernel], machine: Machine, folder: Path) -> None:
             arguments.append([parameter.name, str(parameter.dtype), shape])
         module = tvm.IRModule({kernel.name: made.with_attr("global_symbol", kernel.name)})
         compiled = tvm.compile(module, target=machine.target())
-        compiled.mod.write_to_file(str(folder / f"{kernel.name}.o"), "o")
-        (folder / f"{kernel.name}.json").write_text(json.dumps(arguments), encoding="utf-8")
+        compiled.mod.write_to_file(str(folder / f"{stem}.o"), "o")
+        (folder / f"{stem}.json").write_text(json.dumps(arguments), encoding="utf-8")
 
 
-def _attempt(asked: tuple[str, str, list[Kernel]]) -> None:
+def _attempt(asked: tuple[str, str, list[tuple[str, Kernel]]]) -> None:
     from edgeinfer.convert.lower.tvm.machines import machine
 
     name, folder, kernels = asked

@@ -72,7 +72,7 @@ class Plan:
         items: dict[str, int] = {}
         for name, kernel in self.kernels.items():
             if kernel.maker == "product":
-                streams, ahead = reading.of(kernel.values[0].width)
+                streams, ahead = reading.of(kernel.values[0].width, name)
                 what = replace(kernel.values[0], streams=streams, ahead=ahead)
                 self.kernels[name] = replace(kernel, values=(what,))
                 items[name] = what.items
@@ -144,14 +144,10 @@ class Plan:
         calls, items = {}, {}
         wide = width_of_target or matrix.padded
         for width in self.reading.widths:
-            streams, ahead = self.reading.of(width)
-            what = Product(
-                *(dot, form, matrix.padded, columns, width, epilogue, wide),
-                bias=bool(bias),
-                cap=cap,
-                streams=streams,
-                ahead=ahead,
-            )
+            sizes = (dot, form, matrix.padded, columns, width, epilogue, wide)
+            what = Product(*sizes, bias=bool(bias), cap=cap)
+            streams, ahead = self.reading.of(width, what.name)
+            what = replace(what, streams=streams, ahead=ahead)
             name = self.kernel(what.name, "product", what)
             arguments = (*matrix.arguments, *((bias,) if bias else ()), *given, target, "span")
             calls[str(width)], items[str(width)] = Call(name, arguments), what.items

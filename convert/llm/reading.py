@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,27 +29,61 @@ class Reading:
         widths: tokens that kernels take at once.
         streams: Streams of each width.
         ahead: Ahead of each width, in bytes.
+        chosen: streams and bytes ahead of kernels that read faster otherwise, by name.
     """
 
     widths: tuple[int, ...]
     streams: tuple[int, ...]
     ahead: tuple[int, ...]
+    chosen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-    def of(self, width: int) -> tuple[int, int]:
+    def of(self, width: int, kernel: str = "") -> tuple[int, int]:
         """Streams and bytes ahead."""
         at = self.widths.index(width)
-        return self.streams[at], self.ahead[at]
+        return self.chosen.get(kernel, (self.streams[at], self.ahead[at]))
 
-    def alone(self, streams: int, ahead: int) -> Reading:
-        """Another choice for one token."""
-        return Reading(self.widths, (streams, *self.streams[1:]), (ahead, *self.ahead[1:]))
+    def trial(self, number: int) -> Reading:
+        """Take the choice of that number for every width that has so many; none is chosen."""
+        pairs = []
+        for width in self.widths:
+            choices = CHOICES.get(width, ())
+            pairs.append(choices[number] if number < len(choices) else self.of(width))
+        streams, ahead = zip(*pairs, strict=True)
+        return Reading(self.widths, streams, ahead)
 
-    def following(self) -> Reading:
-        """Let no width read from more places than one token does."""
-        most, ahead = self.of(1)
-        fewer = tuple(min(each, most) for each in self.streams)
-        far = zip(self.streams, self.ahead, strict=True)
-        return Reading(self.widths, fewer, tuple(max(a, ahead) if s > most else a for s, a in far))
+    def choosing(self, kernels: Sequence[str], taken: Sequence[Mapping[str, float]]) -> Reading:
+        """Take for each kernel what was fastest.
+
+        Args:
+            kernels: names of all products.
+            taken: seconds by kernel: with this reading, then with each trial.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for name in kernels:
+            if name in taken[0]:
+                width = _width(name)
+                times = [seconds[name] for seconds in taken[: 1 + len(CHOICES[width])]]
+                best = int(np.argmin(times))
+                if times[best] <= _LEAST * times[0]:
+                    found[name] = CHOICES[width][best - 1]
+        for name in kernels:
+            # What three tokens take is as near to what four take as to the table.
+            wider = f"{name.rpartition('_w')[0]}_w4"
+            if _width(name) == 3 and wider in found:
+                found[name] = found[wider]
+        return replace(self, chosen=found)
+
+    def __str__(self) -> str:
+        counts = Counter((_width(name), *pair) for name, pair in self.chosen.items())
+        parts = []
+        for width in sorted({width for width, _, _ in counts}):
+            pairs = (f"{s} x {a} ({n})" for (w, s, a), n in sorted(counts.items()) if w == width)
+            parts.append(f"width {width}: {', '.join(pairs)}")
+        return "; ".join(parts) or "as usual"
+
+
+def _width(kernel: str) -> int:
+    return int(kernel.rpartition("_w")[2])
 
 
 READING = {
@@ -60,59 +96,69 @@ READING = {
 }
 """By the processor's way of multiplying."""
 
-CHOICES = ((4, 1024), (2, 4096), (1, 4096))
-"""Streams and bytes ahead for one token that are tried besides the table's."""
+CHOICES = {
+    1: ((4, 1024), (2, 4096), (1, 4096), (8, 2048), (4, 2048), (8, 512)),
+    2: ((2, 4096), (1, 4096), (4, 2048)),
+    4: ((1, 4096), (4, 1024)),
+}
+"""Streams and bytes ahead that are tried besides the table's, by tokens at once."""
 
-_ROUNDS = 9
+_TURNS, _ROUNDS = 3, 5
 _LEAST = 0.97
 """Of the table's time, at most, for another choice."""
 
 _FOLDER = "llm-kernels"
 
 
-def fastest(usual: Reading, key: str, write: Callable[[Reading], Path]) -> Reading:
-    """Return how steps of one token are fastest on this processor; measured once and kept.
+def fastest(
+    usual: Reading,
+    kernels: Sequence[str],
+    machine: str,
+    write: Callable[[Sequence[Reading]], list[Path]],
+) -> Reading:
+    """Return how products read fastest on this processor; measured once and kept.
 
     Results do not depend on it.
 
     Args:
         usual: what the table says.
-        key: Key of the kernels.
-        write: writes a model's files for a choice into a folder of its own.
+        kernels: names of all products.
+        machine: what they are compiled for.
+        write: writes a model's files for each of some choices into folders.
     """
-    known = f"{read_cpu(Path('/'), '').name} {key} {CHOICES} {asdict(usual)}"
-    digest = hashlib.sha256(known.encode()).hexdigest()[:24]
+    known = (read_cpu(Path("/"), "").name, machine, sorted(kernels), CHOICES, asdict(usual))
+    digest = hashlib.sha256(repr(known).encode()).hexdigest()[:24]
     path = writable_folder(_FOLDER) / f"reading-{digest}.json"
     try:
-        data = json.loads(read_bounded(path, 1 << 16))
-        return Reading(**{name: tuple(values) for name, values in data.items()})
-    except (OSError, ValueError, TypeError):
+        data = json.loads(read_bounded(path, 1 << 20))
+        return replace(usual, chosen={str(k): (int(s), int(a)) for k, (s, a) in data.items()})
+    except (OSError, ValueError, TypeError, AttributeError):
         pass
-    tried = [usual, *(usual.alone(*choice) for choice in CHOICES if choice != usual.of(1))]
-    times = measured([write(each) for each in tried])
-    best = int(np.argmin(times))
-    found = usual if times[best] > _LEAST * times[0] else tried[best].following()
+    trials = [usual.trial(number) for number in range(max(map(len, CHOICES.values())))]
+    folders = write([usual, *trials])
+    found = usual.choosing(kernels, measured(folders, [w for w in usual.widths if w in CHOICES]))
     made = path.with_suffix(".new")
-    made.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    made.write_text(json.dumps(found.chosen), encoding="utf-8")
     made.replace(path)
     return found
 
 
-def measured(folders: Sequence[Path]) -> list[float]:
-    """Seconds that a token takes with the files of each folder, in turns."""
-    executors = [open_executor(folder, Sizes(4, 1, 1, 64, threads=1)) for folder in folders]
-    table, none = np.arange(4, dtype=np.int32)[None], np.zeros(1, np.int32)
-    times: list[list[float]] = [[] for _ in executors]
+def measured(folders: Sequence[Path], widths: Sequence[int]) -> list[dict[str, float]]:
+    """Microseconds of each kernel with the files of each folder, in turns."""
+    most = max(widths)
+    room = Sizes(most, most, most, 16, threads=1)
+    executors = [open_executor(folder, room) for folder in folders]
+    pages = np.arange(most, dtype=np.int32)
+    found: list[dict[str, float]] = [{} for _ in executors]
     try:
-        for position in range(_ROUNDS + 1):
-            at = np.array([position], np.int32)
-            batch = StepBatch(none, at, none, table, none)
-            for executor, taken in zip(executors, times, strict=True):
-                # Of the thread's own time what else the machine does takes little.
-                begun = time.thread_time()
-                executor.step(batch)
-                taken.append(time.thread_time() - begun)
+        for _, width in itertools.product(range(_TURNS), widths):
+            owner = pages[:width]
+            first = np.zeros_like(owner)
+            batch = StepBatch(first, first, owner, pages[:, None], owner)
+            for executor, least in zip(executors, found, strict=True):
+                for name, spent in executor.profile(batch, _ROUNDS).items():
+                    least[name] = min(spent, least.get(name, math.inf))
     finally:
         for executor in executors:
             executor.close()
-    return [float(np.median(taken[1:])) for taken in times]
+    return found
