@@ -34,7 +34,7 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.engines import import_tvm_runtime
 from edgeinfer.backends.operators import Operator, OperatorProfile, timed
 from edgeinfer.backends.tvm.cuda import Recorded
-from edgeinfer.backends.tvm.library import ENTRY, Library, check_machine, map_weights, read
+from edgeinfer.backends.tvm.library import ENTRY, Library, check_machine, map_weights, read, stored
 from edgeinfer.backends.tvm.operators import ONE_FUNCTION, profile
 from edgeinfer.backends.tvm.trial import check_runs
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
@@ -46,7 +46,7 @@ NAME = "tvm"
 
 _DTYPES = frozenset(
     {
-        *("float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"),
+        *("bfloat16", "float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"),
         *("uint8", "uint16", "uint32", "uint64"),
     }
 )
@@ -264,6 +264,11 @@ def _tensor(array: Array) -> Any:
     return _wrapper()(array)
 
 
+def _bits(array: Array) -> Any:
+    """Wrap an array's memory as its elements' bits, where NumPy's own types lack them."""
+    return _tensor(array.view(stored(array.dtype.name)))
+
+
 @cache
 def _wrapper() -> Callable[[Array], Any]:
     # Looking for the module takes longer than a small model.
@@ -305,6 +310,8 @@ class TvmExecutable:
         self.is_threadless = not (isinstance(opened, _Direct | _Machine) and opened.threads)
         self._about = about
         self._types = {s.name: array_type(s.dtype) for s in (*inputs, *outputs)}
+        has_brain = any(s.dtype == "bfloat16" for s in (*inputs, *outputs))
+        self._tensor = _bits if has_brain else _tensor
         self._bounds: WeakSet[TvmBound] = WeakSet()
         # The library's order, by the names of the description.
         self._ins = _in_order(inputs, order[0])
@@ -334,15 +341,18 @@ class TvmExecutable:
         arrays = self._arrays(feeds)
         try:
             if isinstance(opened, _Machine):
-                results = opened.run([_tensor(array) for array in arrays])
-                made = dict(zip((s.name for s in self._outs), results, strict=True))
+                results = opened.run([self._tensor(array) for array in arrays])
+                made = {
+                    s.name: a.view(self._types[s.name]) if s.dtype == "bfloat16" else a
+                    for s, a in zip(self._outs, results, strict=True)
+                }
             else:
                 made = {name: np.empty(shape, kind) for name, shape, kind in self._made}  # type: ignore[arg-type]
                 if isinstance(opened, Recorded):
                     opened.run(arrays, list(made.values()))
                 else:
-                    outputs = [_tensor(a) for a in made.values()]
-                    opened.run([_tensor(array) for array in arrays], outputs)
+                    outputs = [self._tensor(a) for a in made.values()]
+                    opened.run([self._tensor(array) for array in arrays], outputs)
         except BackendError:
             raise
         except Exception as error:
@@ -371,12 +381,14 @@ class TvmExecutable:
             bound = TvmBound(call, ins, outs)
             self._bounds.add(bound)
             return bound
-        tensors = [_tensor(ins[s.name]) for s in self._ins]
+        tensors = [self._tensor(ins[s.name]) for s in self._ins]
         if isinstance(opened, _Machine):
-            places = [(s.name, outs[s.name]) for s in self._outs]
+            places = [
+                (s.name, outs[s.name].view(stored(outs[s.name].dtype.name))) for s in self._outs
+            ]
             call = partial(_run_and_copy, opened, tensors, places)
         else:
-            call = opened.bound(tensors, [_tensor(outs[s.name]) for s in self._outs])
+            call = opened.bound(tensors, [self._tensor(outs[s.name]) for s in self._outs])
         bound = TvmBound(call, ins, outs)
         self._bounds.add(bound)
         return bound

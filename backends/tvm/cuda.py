@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.engines import import_tvm_runtime
-from edgeinfer.backends.tvm.library import Library
+from edgeinfer.backends.tvm.library import Library, stored
 from edgeinfer.errors import ClosedError
 from edgeinfer.machine.cuda import Recording, Transfers
 from edgeinfer.types import Array
@@ -103,7 +103,9 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 def _memory(shape: tuple[int, ...], dtype: str) -> Any:
     runtime = import_tvm_runtime()
     allocate = runtime.get_global_func("runtime.TVMTensorAllocWithScope")
-    return allocate(runtime.Shape(shape), runtime.dtype(dtype), runtime.Device(_DEVICE, 0), None)
+    return allocate(
+        runtime.Shape(shape), runtime.dtype(stored(dtype)), runtime.Device(_DEVICE, 0), None
+    )
 
 
 def _copied(array: Array) -> Any:

@@ -206,6 +206,11 @@ def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
     )
 
 
+def stored(dtype: str) -> str:
+    """Return the element type that a library's functions take for a tensor's: bits for bfloat16."""
+    return "uint16" if dtype == "bfloat16" else dtype
+
+
 def describe(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     """Return inputs or outputs as the description holds them."""
     return [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape or ())} for s in specs]

@@ -93,6 +93,11 @@ def lacking(model: ir.Model, probe: Probe) -> list[ir.Node]:
     return [n for _, n in walk(model) if not n.domain and probe.fault(n, model)]
 
 
+def lacks_brain(model: ir.Model, probe: Probe) -> bool:
+    """Whether a node that reads or makes bfloat16 has no kernel."""
+    return any(_in_bf16(n) and not n.domain and probe.fault(n, model) for _, n in walk(model))
+
+
 def _problem(name: str, node: ir.Node, model: ir.Model, probe: Probe) -> Problem | None:
     fault = probe.fault(node, model)
     if not fault:

@@ -36,6 +36,19 @@ def _mask_rows(node: ir.Node) -> str:
     return "a mask with one row for all queries is not broadcast"
 
 
+def _short_mask(node: ir.Node) -> str:
+    mask, keys, past = given(node, 3), given(node, 1), given(node, 4)
+    if mask is None or keys is None or mask.shape is None or keys.shape is None:
+        return ""
+    if past is not None and past.shape is None:
+        return ""
+    lengths = [keys.shape[-2], *(past.shape[-2:-1] if past is not None and past.shape else ())]
+    known = [s for s in (mask.shape[-1], *lengths) if isinstance(s, int)]
+    if len(known) <= len(lengths) or known[0] >= sum(known[1:]):
+        return ""
+    return "a mask over fewer keys than there are is not filled up"
+
+
 def _swish(_: ir.Node) -> str:
     return "no kernel; the formula is fused"
 
@@ -78,6 +91,13 @@ RULES: tuple[Rule, ...] = (
         fault=_mask_rows,
         source="onnxruntime 1.32: 'inconsistent q_sequence_length (between attn_mask and Q)'",
         repair=repeat_mask_rows,
+    ),
+    Rule(
+        ops=frozenset({"Attention"}),
+        fault=_short_mask,
+        source="ONNX node test test_attention_4d_diff_heads_mask4d_padded_kv, onnxruntime 1.32: "
+        "'inconsistent total_sequence_length'",
+        repair=by_definition,
     ),
     Rule(
         ops=frozenset({"MaxUnpool"}),

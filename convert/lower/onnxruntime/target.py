@@ -15,6 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert import onnx_file
+from edgeinfer.convert.lower.bfloat import as_single
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
@@ -130,6 +131,10 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         model = expand_newer(model, notes)
     if options.precision in profile.split_attention:
         attention_by_products(model, notes)
+    if options.precision != "bf16" and probe.lacks_brain(model, probe.Probe()):
+        notes.add(
+            f"bfloat16: {as_single(model)} operators computed in float32, each result rounded"
+        )
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
     if wrong := [n for _, n in walk(model) if misread(n)]:
         notes.add(f"{wrong[0].op_type}: {misread(wrong[0])} by ONNX Runtime: rewritten")

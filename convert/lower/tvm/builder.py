@@ -11,9 +11,10 @@ import onnx_ir as ir
 from tvm import relax, sym, te, tirx
 
 from edgeinfer.backends.checks import one_line
+from edgeinfer.backends.tvm.library import stored
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.machines import Machine
-from edgeinfer.convert.lower.tvm.registry import ALL
+from edgeinfer.convert.lower.tvm.registry import HELD
 from edgeinfer.kernels.defs.emit import Cpu
 from edgeinfer.types import Array
 
@@ -33,7 +34,7 @@ class Tensor:
     """A value of the graph.
 
     Attributes:
-        dtype: NumPy's name.
+        dtype: NumPy's name; expressions of bfloat16 are its bits.
         shape: sizes.
         data: what it holds, where that is known.
         blocks: the same in fewer bits, where it came so.
@@ -133,11 +134,11 @@ class Builder:
             raise Refusal(f"input {name!r} has no known rank", "dynamic_shape")
         if not isinstance(value.type, ir.TensorType):
             raise Refusal(f"input {name!r} is no tensor", "unsupported_dtype")
-        if value.dtype not in ALL:
+        if value.dtype not in HELD:
             raise Refusal(f"input {name!r} is {value.dtype.name.lower()}", "unsupported_dtype")
         shape = tuple(self._size(d, f"{name}_{i}") for i, d in enumerate(value.shape))
         dtype = dtype_of(value)
-        made = relax.Var(f"in{len(self.inputs)}", relax.TensorType(list(shape), dtype))
+        made = relax.Var(f"in{len(self.inputs)}", relax.TensorType(list(shape), stored(dtype)))
         self.inputs.append(made)
         return Tensor(dtype, shape, None, made)
 
@@ -168,7 +169,8 @@ class Builder:
                 tensor.waiting = None
             else:
                 data = np.ascontiguousarray(tensor.data).reshape(tensor.shape)
-                tensor._made = relax.const(data, tensor.dtype)
+                kind = stored(tensor.dtype)
+                tensor._made = relax.const(data if kind == tensor.dtype else data.view(kind), kind)
         return tensor._made
 
     def said(self, size: Size) -> Size:

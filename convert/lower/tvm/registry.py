@@ -14,6 +14,8 @@ INTEGERS = SIGNED | UNSIGNED
 NUMBERS = FLOATS | INTEGERS
 BOOL = frozenset({D.BOOL})
 ALL = NUMBERS | BOOL
+HELD = ALL | {D.BFLOAT16}
+"""What inputs, outputs and casts have besides: bfloat16 as its bits."""
 
 OPS = Registry(
     "tvm",

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.bfloat import as_single
 from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.loops import as_loop
 from edgeinfer.convert.lower.rows import at_once
@@ -200,6 +201,8 @@ def _prepared(source: ir.Model, where: Machine, notes: Notes) -> ir.Model:
     from edgeinfer.convert.lower.tvm.registry import OPS
 
     model = source.clone()
+    if count := as_single(model):
+        notes.add(f"bfloat16: {count} operators computed in float32, each result rounded")
     SplitQuantized(_SPLIT)(model)
     model = _settled(model, notes)
 
@@ -209,7 +212,10 @@ def _prepared(source: ir.Model, where: Machine, notes: Notes) -> ir.Model:
         return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
 
     # Definitions have turns too.
-    return _settled(with_known(model, is_known, notes), notes)
+    model = _settled(with_known(model, is_known, notes), notes)
+    # Operators that were recovered meanwhile may have bfloat16 again.
+    as_single(model)
+    return model
 
 
 def _settled(model: ir.Model, notes: Notes) -> ir.Model:

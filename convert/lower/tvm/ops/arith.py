@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from edgeinfer.backends.checks import array_type
+from edgeinfer.backends.tvm.library import stored
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.registry import ALL, INTEGERS, NUMBERS, OPS
+from edgeinfer.convert.lower.tvm.registry import HELD, INTEGERS, NUMBERS, OPS
 from edgeinfer.kernels.defs import math
 
 Value = Any
@@ -96,7 +98,7 @@ def bitwise_not(g: Builder, x: Tensor) -> Tensor:
     return g.map(tirx.bitwise_not, x)
 
 
-@OPS.lower("Cast", since=19)
+@OPS.lower("Cast", since=19, dtypes=HELD)
 def cast(
     g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
@@ -126,7 +128,7 @@ def dtype_name(number: int) -> str:
     import onnx_ir as ir
 
     kind = ir.DataType(number)
-    if kind not in ALL:
+    if kind not in HELD:
         raise Refusal(f"element type {kind.name.lower()}", "unsupported_dtype")
     return str(kind.numpy().name)
 
@@ -137,7 +139,12 @@ def convert(g: Builder, x: Tensor, dtype: str) -> Tensor:
         return x
     if x.data is not None and (x.dtype != "float32" or dtype.startswith("float")):
         with np.errstate(all="ignore"):
-            return g.const(x.data.astype(dtype))
+            return g.const(x.data.astype(array_type(dtype)))
+    if x.dtype == "bfloat16":
+        return convert(g, g.map(_widened, _labelled(g, x, "uint16")), dtype)
+    if dtype == "bfloat16":
+        rounded = g.map(_rounded, convert(g, x, "float32"), dtype="uint16")
+        return _labelled(g, rounded, dtype)
     if dtype == "bool":
         return g.map(lambda v: _is_true(v, x.dtype), x, dtype="bool")
     if x.dtype.startswith("float") and "int" in dtype and dtype not in ("int32", "int64"):
@@ -148,6 +155,27 @@ def convert(g: Builder, x: Tensor, dtype: str) -> Tensor:
             lambda v: tirx.Select(v, tirx.const(1, dtype), tirx.const(0, dtype)), x, dtype=dtype
         )
     return g.map(lambda v: v.astype(dtype), x, dtype=dtype)
+
+
+def _labelled(g: Builder, x: Tensor, dtype: str) -> Tensor:
+    """The same bits as another type of the same expressions."""
+    return Tensor(dtype, x.shape, _made=g.expr(x))
+
+
+def _widened(v: Value) -> Value:
+    """Single precision of the bits of bfloat16, which are the upper half of its own."""
+    return tirx.reinterpret("float32", v.astype("uint32") << tirx.const(16, "uint32"))
+
+
+def _rounded(v: Value) -> Value:
+    """The bits of the nearest bfloat16, of two as near the even one."""
+    bits = tirx.reinterpret("uint32", v)
+    shift = tirx.const(16, "uint32")
+    odd = tirx.bitwise_and(bits >> shift, tirx.const(1, "uint32"))
+    nearest = (bits + tirx.const(0x7FFF, "uint32") + odd) >> shift
+    # Rounding up would take a NaN beyond the last bit.
+    quiet = tirx.bitwise_or(bits >> shift, tirx.const(0x40, "uint32"))
+    return tirx.Select(is_not_number(v), quiet, nearest).astype("uint16")
 
 
 def _is_true(v: Value, dtype: str) -> Value:
@@ -246,7 +274,7 @@ def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
     return convert(g, g.map(lambda a, b: tirx.pow(a, b), x, y), X.dtype)
 
 
-@OPS.lower("BitCast", since=26)
+@OPS.lower("BitCast", since=26, dtypes=HELD)
 def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     """The same bits as another type."""
     kind = dtype_name(to)
@@ -254,8 +282,9 @@ def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
         # Its byte is 0 or 1.
         return convert(g, input, kind)
     if input.data is not None:
-        return g.const(np.asarray(input.data).view(kind))
-    return g.map(lambda v: tirx.reinterpret(kind, v), input)
+        return g.const(np.asarray(input.data).view(array_type(kind)))
+    bits = _labelled(g, input, stored(input.dtype))
+    return _labelled(g, g.map(lambda v: tirx.reinterpret(stored(kind), v), bits), kind)
 
 
 @OPS.lower("BitShift", since=11, dtypes=INTEGERS)

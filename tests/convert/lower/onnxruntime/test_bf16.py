@@ -153,6 +153,30 @@ def test_a_source_in_bfloat16_asks_for_what_the_device_lacks(tmp_path: Path) -> 
         lowered(model, tmp_path, "cuda")
 
 
+@pytest.mark.parametrize("target", ["cpu", "rpi5", "tvm-x86-64-v3"])
+def test_a_source_in_bfloat16_is_computed_in_float32_and_rounded(
+    target: str, tmp_path: Path
+) -> None:
+    w = RNG.normal(size=(8, 3)).astype(ml_dtypes.bfloat16)
+    text = """<ir_version: 10, opset_import: ["" : 22]>
+        net (bfloat16[n,8] x, float[n,3] z) => (bfloat16[n,3] y) <bfloat16[8,3] w>
+        { a = MatMul(x, w) b = Cast<to=16>(z) c = Add(a, b) y = Relu(c) }"""
+    path = tmp_path / "model.onnx"
+    ir.save(graph(text, w=w), path)
+    x = RNG.normal(size=(5, 8)).astype(ml_dtypes.bfloat16)
+    z = RNG.normal(size=(5, 3)).astype(np.float32)
+    made = edgeinfer.export(path, tmp_path / "m.edge", targets=[target])
+    product = (x.astype(np.float32) @ w.astype(np.float32)).astype(ml_dtypes.bfloat16)
+    want = np.maximum(product + z.astype(ml_dtypes.bfloat16), ml_dtypes.bfloat16(0))
+    for backend in {"onnx": "onnxruntime", "tflite": "litert", "tvm": "tvm"}.items():
+        if backend[0] not in {v.format for v in made.manifest.variants}:
+            continue
+        with edgeinfer.load(made.path, backend=backend[1], measure=False) as session:
+            found = session.run({"x": x, "z": z})["y"]
+        assert found.dtype == want.dtype
+        np.testing.assert_allclose(found.astype(float), want.astype(float), rtol=2**-7, atol=1e-6)
+
+
 @pytest.mark.parametrize("target", ["cpu", "rpi4", "android", "ios", "tvm-x86-64-v3"])
 def test_other_targets_refuse_by_name_and_say_what_is_as_small(target: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=rf"'bf16': not possible on {target}; all targets.*can do"):

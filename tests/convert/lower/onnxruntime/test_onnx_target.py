@@ -174,3 +174,28 @@ def test_attention_is_products_where_the_engine_is_faster_so(
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     expected = weights / weights.sum(-1, keepdims=True) @ feeds["v"]
     np.testing.assert_allclose(got, expected, atol=5e-3 if precision == "fp16" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "width"), [("q, k, v, mask, , , lengths", 3), ("q, k, v, mask, past, past", 5)]
+)
+def test_a_mask_over_fewer_keys_than_there_are_is_filled_up(
+    given: str, width: int, tmp_path: Path
+) -> None:
+    whole = model(f"""g (float[1,2,2,8] q, float[1,2,5,8] k, float[1,2,5,8] v,
+        float[2,{width}] mask, float[1,2,1,8] past, int64[1] lengths) => (float[1,2,2,8] y)
+        {{ y = Attention({given}) }}""")
+    feeds = {
+        v.name: RNG.standard_normal(v.shape.numpy()).astype(np.float32)
+        for v in whole.graph.inputs
+        if v.name and v.shape is not None
+    }
+    feeds["lengths"] = np.array([3])
+    (found,) = run(lower(whole, tmp_path).files[0], feeds)
+    past = feeds["past"] if "past" in given else np.zeros((1, 2, 0, 8), np.float32)
+    keys, values = (np.concatenate([past, feeds[n]], 2) for n in "kv")
+    scores = feeds["q"] @ keys.swapaxes(2, 3) / np.sqrt(8)
+    scores = scores[..., :width] + feeds["mask"]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, weights @ values[:, :, :width], rtol=1e-4, atol=1e-5)
