@@ -28,7 +28,7 @@ from edgeinfer.types import Array
 
 NAMES = {
     **dict.fromkeys(("x", "chunk", "rate", "saved", "frame", "X", "X_test", "out"), "Array"),
-    **dict.fromkeys(("microphone", "recording"), "Iterable[Array]"),
+    **dict.fromkeys(("microphone", "recording", "frames"), "Iterable[Array]"),
     **dict.fromkeys(("model", "net", "proto", "Net", "acme_file", "AcmeBackend"), "Any"),
     **dict.fromkeys(("messages", "tools"), "list[dict[str, Any]]"),
     "llm": "edgeinfer.LLM",

@@ -9,7 +9,7 @@ from edgeinfer.bundle.headrules import FOLDER, pipeline_problems
 from edgeinfer.bundle.manifest import FileRecord
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import UsageError
-from edgeinfer.heads import DetectGrid, Head, Segment
+from edgeinfer.heads import DetectGrid, DetectRows, Head, Prototypes, Segment
 from edgeinfer.media.description import Description
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
 
@@ -50,6 +50,10 @@ def head_in_layout(
     head: Head | None, outputs: Sequence[TensorSpec], last: Sequence[str], first: Sequence[str]
 ) -> Head | None:
     """Let a head read its output in the layout that the output was converted to."""
+    if isinstance(head, DetectGrid | DetectRows) and isinstance(head.extra, Prototypes):
+        extra = head.extra
+        if extra.output in last or extra.output in first:
+            head = replace(head, extra=replace(extra, channels_last=extra.output in last))
     if not isinstance(head, Segment | DetectGrid):
         return head
     name = outputs[0].name if head.output is None else head.output

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeinfer.decode.boxes import detect
+from edgeinfer.decode.extras import extra_of
 from edgeinfer.decode.grouping import ByNumpy, Grouping
-from edgeinfer.decode.masks import segment
+from edgeinfer.decode.masks import depth, segment
 from edgeinfer.decode.regions import find_text
 from edgeinfer.decode.scores import classify
 from edgeinfer.decode.text import characters, read_text
@@ -16,13 +17,15 @@ from edgeinfer.decode.vectors import embed
 from edgeinfer.errors import InputError, UsageError
 from edgeinfer.heads import (
     Classify,
+    Depth,
+    Detect,
     DetectAnchors,
-    DetectBoxes,
     DetectGrid,
     Embed,
     FindText,
     ReadText,
     Segment,
+    Turned,
 )
 from edgeinfer.media.feeds import image_of_rank
 from edgeinfer.media.geometry import Placement
@@ -36,16 +39,7 @@ from edgeinfer.types import Array, ImageInput
 if TYPE_CHECKING:
     from typing import Self
 
-_HEADS = (
-    Classify,
-    DetectAnchors,
-    DetectGrid,
-    DetectBoxes,
-    Segment,
-    Embed,
-    FindText,
-    ReadText,
-)
+_HEADS = Classify | Detect | Segment | Depth | Embed | FindText | ReadText
 
 
 class ImagePipeline:
@@ -75,7 +69,7 @@ class ImagePipeline:
         self.grouping: Grouping = ByNumpy()
         self.prepare = preparation(*given, model.record, model.spec.dtype)
         model.around.append(self.prepare.about)
-        if isinstance(head, DetectAnchors | DetectGrid):
+        if isinstance(head, DetectAnchors | DetectGrid) and not isinstance(extra_of(head), Turned):
             self.grouping, about = grouping(*given)
             model.around.append(about)
 
@@ -101,16 +95,18 @@ class ImagePipeline:
         match head:
             case Classify():
                 return [*classify(_row(model.output(outputs)), head, model.labels)]
-            case DetectAnchors() | DetectGrid() | DetectBoxes():
-                return [*detect(outputs, head, placement, model.labels, self.grouping)]
             case Segment():
                 return [segment(model.output(outputs), head, placement, model.labels)]
+            case Depth():
+                return [depth(model.output(outputs), head, placement)]
             case Embed():
                 return [embed(model.output(outputs), head)]
             case FindText():
                 return [*find_text(model.output(outputs), head, placement)]
             case ReadText():
                 return [*read_text(model.output(outputs), head, self._charset)]
+        if isinstance(head, Detect):
+            return [*detect(outputs, head, placement, model.labels, self.grouping)]
         raise UsageError(f"{model.path}: {head.kind!r} is not read from one picture")
 
     def outputs(self, picture: Picture) -> tuple[dict[str, Array], Placement]:

@@ -83,12 +83,51 @@ class DetectAnchors:
 
 
 @dataclass(frozen=True, slots=True)
+class Keypoints:
+    """Points of each object: x and y, in the unit of the boxes.
+
+    Attributes:
+        count: Count of the points.
+        scored: a score follows each of them.
+    """
+
+    count: int
+    scored: bool = True
+    kind: Literal["keypoints"] = "keypoints"
+
+
+@dataclass(frozen=True, slots=True)
+class Prototypes:
+    """A mask of each object: the prototypes, weighted and added (Bolya et al. 2019, sec. 3.1).
+
+    Attributes:
+        output: (1, weights, height, width) or, ``channels_last``, (1, height, width, weights).
+        channels_last: see above.
+    """
+
+    output: str
+    channels_last: bool = False
+    kind: Literal["prototypes"] = "prototypes"
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Each box is turned about its middle, clockwise, by an angle in radians."""
+
+    kind: Literal["turned"] = "turned"
+
+
+Extra = Keypoints | Prototypes | Turned
+"""What the numbers behind an object's scores are."""
+
+
+@dataclass(frozen=True, slots=True)
 class DetectGrid:
     """Boxes of every cell of one or several grids, as the YOLO family gives them.
 
     Attributes:
         output: (1, n, numbers) or, ``channels_first``, (1, numbers, n); the numbers are a box, the
-            score of there being an object where ``objectness``, and one score a class.
+            score of there being an object where ``objectness``, one score a class, the ``extra``.
         channels_first: see above.
         objectness: see above; class scores are multiplied by it.
         box: ``xywh`` (middle and size) or ``xyxy`` (corners).
@@ -100,6 +139,7 @@ class DetectGrid:
         overlap: share from which two boxes are one object.
         per_class: only boxes of one class may be one object.
         most: objects to tell.
+        extra: what follows the scores.
     """
 
     output: str | None = None
@@ -113,7 +153,54 @@ class DetectGrid:
     overlap: float = 0.45
     per_class: bool = True
     most: int = 100
+    extra: Extra | None = None
     kind: Literal["grid"] = "grid"
+
+
+@dataclass(frozen=True, slots=True)
+class DetectRows:
+    """Objects that the model itself thinned out, each a row of one output: YOLO v10 and v26.
+
+    Attributes:
+        output: (1, n, numbers) or (n, numbers): a box, a score, a class, and the ``extra``.
+        box: ``xyxy`` (corners) or ``xywh`` (middle and size).
+        unit: ``pixels`` of the input or ``share`` of its sides.
+        threshold: least score.
+        most: objects to tell.
+        extra: what follows the class.
+    """
+
+    output: str | None = None
+    box: Literal["xyxy", "xywh"] = "xyxy"
+    unit: Literal["pixels", "share"] = "pixels"
+    threshold: float = 0.25
+    most: int = 300
+    extra: Extra | None = None
+    kind: Literal["rows"] = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class DetectQueries:
+    """Objects of a decoder's queries, which need no thinning out: the DETR family.
+
+    Attributes:
+        boxes: output (1, queries, 4): middle and size in shares of the input's sides.
+        scores: output (1, queries, classes), raw. With ``sigmoid`` each pair of query and class may
+            be an object, as many of the best as there are queries; with ``softmax`` the last class
+            is no object, and each query is at most one.
+        masks: output (1, queries, height, width), raw; a pixel belongs to the object above 0.
+        activation: Activation of the scores.
+        threshold: least score.
+        most: objects to tell.
+    """
+
+    boxes: str
+    scores: str
+    masks: str | None = None
+    activation: Literal["sigmoid", "softmax"] = "sigmoid"
+    threshold: float = 0.5
+    most: int = 300
+    kind: Literal["queries"] = "queries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +287,23 @@ class Segment:
     activation: Activation = "none"
     threshold: float = 0.5
     kind: Literal["segment"] = "segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How far away each pixel is.
+
+    Attributes:
+        output: (1, height, width), with or without an axis of one channel.
+        interpolation: Interpolation to the size of the picture; ``bicubic`` is PyTorch's.
+        nearer: whether the number of a nearer pixel is ``larger``, as those of relative depth are,
+            which have no unit, or ``smaller``, as distances are.
+    """
+
+    output: str | None = None
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    nearer: Literal["larger", "smaller"] = "larger"
+    kind: Literal["depth"] = "depth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +415,9 @@ Head = (
     | DetectAnchors
     | DetectGrid
     | DetectBoxes
+    | DetectRows
+    | DetectQueries
+    | Depth
     | FindText
     | ReadText
     | Segment
@@ -322,7 +429,7 @@ Head = (
 )
 """What the bundle records about the outputs."""
 
-Detect = DetectAnchors | DetectGrid | DetectBoxes
+Detect = DetectAnchors | DetectGrid | DetectBoxes | DetectRows | DetectQueries
 """Heads that give ``Detection``."""
 
 
@@ -334,6 +441,11 @@ def outputs_of(head: Head) -> tuple[str | None, ...]:
         case DetectBoxes():
             extra = () if head.classes is None else (head.classes,)
             return (head.boxes, head.scores, *extra)
+        case DetectQueries():
+            masks = () if head.masks is None else (head.masks,)
+            return (head.boxes, head.scores, *masks)
+        case DetectGrid(extra=Prototypes() as extra) | DetectRows(extra=Prototypes() as extra):
+            return (head.output, extra.output)
         case Notes():
             return (head.onsets, head.sounding)
         case _:

@@ -6,8 +6,10 @@ of the top left pixel is (0, 0). Times are seconds from the beginning of the rec
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from edgeinfer.types import Array
 
@@ -31,6 +33,34 @@ class Classification:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """The pixels of one object: a part of the picture, outside of which it has none.
+
+    Attributes:
+        left: Left edge of the part.
+        top: Top edge of the part.
+        pixels: (height, width), bool.
+    """
+
+    left: int
+    top: int
+    pixels: Array = field(repr=False)
+
+    def whole(self, width: int, height: int) -> Array:
+        """Return the mask of a picture of this size: (height, width), bool."""
+        full: Array = np.zeros((height, width), bool)
+        rows, columns = self.pixels.shape
+        full[self.top : self.top + rows, self.left : self.left + columns] = self.pixels
+        return full
+
+    def runs(self) -> list[int]:
+        """Return lengths of runs, row by row, in turns outside and inside, outside first."""
+        flat = np.concatenate([[False], self.pixels.reshape(-1)])
+        ends = [*np.flatnonzero(flat[1:] != flat[:-1]).tolist(), self.pixels.size]
+        return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
 class Detection:
     """An object in a picture.
 
@@ -40,6 +70,10 @@ class Detection:
         index: Index of its class.
         label: Label of its class.
         keypoints: as many as the head has.
+        sureness: Sureness of each keypoint, 0..1, where the model gives it.
+        corners: Corners of a turned box, clockwise; empty where boxes are upright.
+        mask: Mask of the object, where the model gives one.
+        track: number that the object keeps from picture to picture; see ``edgeinfer.tracking``.
     """
 
     box: tuple[float, float, float, float]
@@ -47,6 +81,10 @@ class Detection:
     index: int
     label: str
     keypoints: tuple[Point, ...] = ()
+    sureness: tuple[float, ...] = ()
+    corners: tuple[Point, ...] = ()
+    mask: Mask | None = field(default=None, compare=False)
+    track: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +104,19 @@ class Segmentation:
     def name(self, index: int) -> str:
         """Name a class."""
         return self.labels[index] if index < len(self.labels) else f"#{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class DepthMap:
+    """How far away each pixel of the source picture is.
+
+    Attributes:
+        values: (height, width), float32, as the model gives them.
+        nearer_is_larger: what they mean; where not, they are distances.
+    """
+
+    values: Array = field(repr=False)
+    nearer_is_larger: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +213,22 @@ class Text:
 
 
 Result = (
-    Classification | Detection | Segmentation | Embedding | Pitch | VoiceActivity | WakeWord | Text
+    Classification
+    | Detection
+    | Segmentation
+    | DepthMap
+    | Embedding
+    | Pitch
+    | VoiceActivity
+    | WakeWord
+    | Text
 )
 
 _KINDS: dict[type, str] = {
     Classification: "class",
     Detection: "object",
     Segmentation: "segmentation",
+    DepthMap: "depth",
     Embedding: "embedding",
     Pitch: "note",
     VoiceActivity: "speech",
@@ -178,9 +238,18 @@ _KINDS: dict[type, str] = {
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Return JSON-ready data; of a mask only how much of the picture each class has."""
+    """Return JSON-ready data; of a map of the whole picture only what is in it."""
     kind = {"kind": _KINDS[type(result)]}
     match result:
+        case Detection():
+            return {**kind, **asdict(replace(result, mask=None)), "mask": _mask(result.mask)}
+        case DepthMap():
+            size, limits = (
+                list(result.values.shape[::-1]),
+                (result.values.min(), result.values.max()),
+            )
+            ends = dict(zip(("least", "most"), map(float, limits), strict=True))
+            return {**kind, "size": size, **ends, "nearer_is_larger": result.nearer_is_larger}
         case Segmentation():
             named = {result.name(index): share for index, share in result.shares.items()}
             return {**kind, "size": list(result.mask.shape[::-1]), "shares": named}
@@ -190,3 +259,10 @@ def as_json(result: Result) -> dict[str, Any]:
             return {**kind, **asdict(result), "name": result.name}
         case _:
             return {**kind, **asdict(result)}
+
+
+def _mask(mask: Mask | None) -> dict[str, Any] | None:
+    if mask is None:
+        return None
+    size = list(mask.pixels.shape[::-1])
+    return {"left": mask.left, "top": mask.top, "size": size, "runs": mask.runs()}

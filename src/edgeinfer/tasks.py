@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, get_args
 
 from edgeinfer.errors import UsageError
 from edgeinfer.heads import (
     Classify,
-    DetectAnchors,
-    DetectBoxes,
-    DetectGrid,
+    Depth,
+    Detect,
     Embed,
     HearVoice,
     Notes,
@@ -28,6 +27,7 @@ from edgeinfer.heads import (
 from edgeinfer.media.image import Picture
 from edgeinfer.results import (
     Classification,
+    DepthMap,
     Detection,
     Embedding,
     Pitch,
@@ -148,10 +148,10 @@ class SoundClassifier(_Task):
 
 
 class Detector(_Task):
-    """Finds objects in a picture."""
+    """Finds objects in a picture: boxes, and the masks, points or corners that a model gives."""
 
     name = "detecting objects"
-    heads = (DetectAnchors, DetectGrid, DetectBoxes)
+    heads = get_args(Detect)
     pipelines = (ImagePipeline,)
 
     def detect(self, picture: Picture) -> list[Detection]:
@@ -169,6 +169,18 @@ class Segmenter(_Task):
     def segment(self, picture: Picture) -> Segmentation:
         """Return a mask of the picture's size."""
         return self._look(picture, Segmentation)[0]
+
+
+class DepthEstimator(_Task):
+    """Tells how far away each pixel of a picture is."""
+
+    name = "estimating depth"
+    heads = (Depth,)
+    pipelines = (ImagePipeline,)
+
+    def estimate(self, picture: Picture) -> DepthMap:
+        """Return a map of the picture's size."""
+        return self._look(picture, DepthMap)[0]
 
 
 class Embedder(_Task):

@@ -30,7 +30,7 @@ def _noise(rng: np.random.Generator, *shape: int) -> Any:
 
 
 def _same(one: Any, other: Any) -> None:
-    for part in ("corners", "scores", "classes", "points"):
+    for part in ("corners", "scores", "classes", "extra"):
         a, b = getattr(one, part), getattr(other, part)
         assert a.dtype == b.dtype
         assert a.tobytes() == b.tobytes()

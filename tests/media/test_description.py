@@ -92,6 +92,26 @@ def test_tables_in_tables(tmp_path: Path) -> None:
         ),
         ("[output]\nkind = 'classify'\ntop = 0", "output.top: expected at least 1, received 0"),
         ("[output]\nkind = 'word'", "output.word: missing"),
+        (
+            "[output]\nkind = 'grid'\nextra = {kind = 'points'}",
+            "output.extra.kind: expected one of keypoints, prototypes, turned, received 'points'",
+        ),
+        (
+            "[output]\nkind = 'grid'\nextra = {kind = 'keypoints', count = 0}",
+            "output.extra.count: expected 1 to 4096, received 0",
+        ),
+        (
+            "[output]\nkind = 'rows'\nextra = {kind = 'turned'}",
+            "output.box: expected 'xywh' of turned boxes",
+        ),
+        (
+            "[output]\nkind = 'grid'\nbox = 'xyxy'\nextra = {kind = 'turned'}",
+            "output.box: expected 'xywh' of turned boxes",
+        ),
+        (
+            "[output]\nkind = 'grid'\nunit = 'cells'\nstrides = [8]\nextra = {kind = 'turned'}",
+            "output.extra: expected only with unit = 'pixels' or 'share'",
+        ),
         ("[output]\nkind = 'grid'\noverlap = 1.5", "output.overlap: expected 0 to 1, received 1.5"),
         ("[output]\nkind = 'grid'\nunit = 'cells'", "output.strides: expected with unit = 'cells'"),
         (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.media.overlay import COLOURS, overlay
-from edgeinfer.results import Classification, Detection, Segmentation, Text
+from edgeinfer.results import Classification, DepthMap, Detection, Mask, Segmentation, Text
 from edgeinfer.types import Array
 
 pytest.importorskip("PIL")
@@ -55,6 +55,27 @@ def test_masks_leave_the_background() -> None:
     np.testing.assert_array_equal(changed(drawn), mask > 0)
     pixels = np.asarray(drawn)
     assert tuple(pixels[60, 60]) != tuple(pixels[130, 220])
+
+
+def test_masks_corners_and_numbers_of_objects() -> None:
+    mask = Mask(40, 60, np.ones((20, 30), bool))
+    found = Detection((40.0, 60.0, 70.0, 80.0), 0.9, 1, "cat", mask=mask, track=12)
+    marks = changed(overlay(PAGE, [found]))
+    assert marks[62:78, 42:68].all()
+    assert not marks[82:, :].any()
+    corners = ((100.0, 100.0), (130.0, 120.0), (120.0, 140.0), (90.0, 120.0))
+    turned = changed(
+        overlay(PAGE, [Detection((90.0, 100.0, 130.0, 140.0), 0.9, 1, "", (), (), corners)])
+    )
+    assert turned[110, 114:117].any()
+    assert not turned[138:142, 92:110].any()
+
+
+def test_depth_is_drawn_near_is_bright() -> None:
+    values = np.tile(np.linspace(1, 5, 300, dtype=np.float32), (200, 1))
+    far = np.asarray(overlay(PAGE, [DepthMap(values, nearer_is_larger=False)]))
+    assert far[0, 0].tolist() == [255] * 3
+    assert far[0, -1].tolist() == [0] * 3
 
 
 def test_classes_and_a_note_do_not_cover_each_other() -> None:

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.heads import (
     Classify,
+    Depth,
     DetectAnchors,
     DetectBoxes,
     DetectGrid,
+    DetectQueries,
+    DetectRows,
+    Extra,
     FindText,
     Head,
     HearVoice,
+    Keypoints,
     Notes,
     ReadText,
     Segment,
     SpotWord,
+    Turned,
     files_of,
     outputs_of,
 )
@@ -109,8 +115,20 @@ def head(record: Head) -> Iterator[str]:
         case Notes() if not 0 <= record.lowest <= 127 or record.trim < 0:
             received = f"{record.lowest} and {record.trim}"
             yield f"lowest, trim: expected 0 to 127 and at least 0, received {received}"
-        case Classify() | DetectBoxes() | Segment():
+        case DetectRows():
+            yield from _extra(record.extra)
+            if isinstance(record.extra, Turned) and record.box != "xywh":
+                yield "box: expected 'xywh' of turned boxes"
+        case Classify() | DetectBoxes() | DetectQueries() | Segment() | Depth():
             pass
+
+
+def _extra(record: Extra | None) -> Iterator[str]:
+    if isinstance(record, Keypoints) and not 1 <= record.count <= _MOST_POINTS:
+        yield f"extra.count: expected 1 to {_MOST_POINTS}, received {record.count}"
+
+
+_MOST_POINTS = 1 << 12
 
 
 def _anchors(record: DetectAnchors) -> Iterator[str]:
@@ -138,6 +156,11 @@ def _grid(record: DetectGrid) -> Iterator[str]:
         yield f"strides: expected at least 1, received {list(record.strides)}"
     if record.unit == "cells" and record.box != "xywh":
         yield "box: expected 'xywh' with unit = 'cells'"
+    if record.unit == "cells" and record.extra is not None:
+        yield "extra: expected only with unit = 'pixels' or 'share'"
+    if isinstance(record.extra, Turned) and record.box != "xywh":
+        yield "box: expected 'xywh' of turned boxes"
+    yield from _extra(record.extra)
 
 
 def _voice(record: HearVoice) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edgeinfer.cli.output import table
 from edgeinfer.results import (
     Classification,
+    DepthMap,
     Detection,
     Embedding,
     Pitch,
@@ -38,6 +39,7 @@ _COLUMNS: dict[type, tuple[str, ...]] = {
     Classification: (">score", "label"),
     Detection: (">score", "label", ">left", ">top", ">right", ">bottom"),
     Segmentation: (">share", "class"),
+    DepthMap: (">width", ">height", ">least", ">most", "near is"),
     Embedding: (">numbers", "first"),
     Pitch: (">start", ">end", "note", ">strength"),
     VoiceActivity: (">start", ">end", ">score"),
@@ -55,6 +57,11 @@ def _row(result: Result) -> list[tuple[str, ...]]:
         case Segmentation():
             shares = sorted(result.shares.items(), key=lambda pair: -pair[1])
             return [(f"{share:.1%}", result.name(index)) for index, share in shares]
+        case DepthMap():
+            height, width = result.values.shape
+            limits = (f"{result.values.min():.4g}", f"{result.values.max():.4g}")
+            near = "most" if result.nearer_is_larger else "least"
+            return [(str(width), str(height), *limits, near)]
         case Embedding():
             first = " ".join(f"{x:.4f}" for x in result.vector[:_SHOWN])
             return [(str(len(result.vector)), first)]

@@ -1,4 +1,4 @@
-"""Boxes of objects: from anchors, from grids, and which of them are one object."""
+"""Boxes of objects: from anchors, grids, rows and queries, and which of them are one object."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from functools import lru_cache
 
 import numpy as np
 
+from edgeinfer.decode.extras import described, extra_of, numbers_of
 from edgeinfer.decode.grouping import ByNumpy, Grouping, least_above_background, least_raw
 from edgeinfer.decode.scores import activated, name_of
+from edgeinfer.decode.turned import thinned as thinned_turned
 from edgeinfer.errors import RunError
-from edgeinfer.heads import Detect, DetectAnchors, DetectBoxes, DetectGrid
+from edgeinfer.heads import (
+    Detect,
+    DetectAnchors,
+    DetectBoxes,
+    DetectGrid,
+    DetectQueries,
+    DetectRows,
+    Extra,
+    Keypoints,
+    Turned,
+)
 from edgeinfer.media.geometry import Placement
 from edgeinfer.results import Detection
 from edgeinfer.types import Array
@@ -24,20 +36,20 @@ class Candidates:
     """Boxes before they are thinned out, in pixels of the model's input.
 
     Attributes:
-        corners: (n, 4): left, top, right, bottom.
+        corners: (n, 4): left, top, right, bottom; of turned boxes before they are turned.
         scores: (n,).
         classes: (n,).
-        points: (n, keypoints, 2).
+        extra: (n, numbers): what the head says that follows.
     """
 
     corners: Array
     scores: Array
     classes: Array
-    points: Array
+    extra: Array
 
     def take(self, index: Array) -> Candidates:
         """Return some of them, in this order."""
-        parts = (self.corners, self.scores, self.classes, self.points)
+        parts = (self.corners, self.scores, self.classes, self.extra)
         return Candidates(*(part[index] for part in parts))
 
 
@@ -60,24 +72,38 @@ def detect(
     Raises:
         RunError: the outputs are not of the shape that the head says.
     """
-    if isinstance(head, DetectAnchors):
-        found = thinned(from_anchors(outputs, head, placement.size, by), head.overlap, head, by)
-    elif isinstance(head, DetectGrid):
-        found = thinned(from_grid(outputs, head, placement.size, by), head.overlap, head, by)
-    else:
-        found = from_boxes(outputs, head, placement.size)
+    found = _found(outputs, head, placement.size, by)
     corners = placement.to_source(found.corners.reshape(-1, 2, 2)).reshape(-1, 4)
-    points = placement.to_source(found.points)
+    more = described(found.corners, found.extra, extra_of(head), outputs, placement)
     return [
         Detection(
-            box=(float(c[0]), float(c[1]), float(c[2]), float(c[3])),
-            score=float(score),
-            index=int(index),
-            label=name_of(int(index), labels),
-            keypoints=tuple((float(x), float(y)) for x, y in p),
+            **{
+                "box": (float(c[0]), float(c[1]), float(c[2]), float(c[3])),
+                "score": float(score),
+                "index": int(index),
+                "label": name_of(int(index), labels),
+                **said,
+            }
         )
-        for c, score, index, p in zip(corners, found.scores, found.classes, points, strict=True)
+        for c, score, index, said in zip(corners, found.scores, found.classes, more, strict=True)
     ]
+
+
+def _found(
+    outputs: Mapping[str, Array], head: Detect, size: tuple[int, int], by: Grouping
+) -> Candidates:
+    """Return the objects in pixels of the input, the best first."""
+    match head:
+        case DetectAnchors():
+            return thinned(from_anchors(outputs, head, size, by), head.overlap, head, by)
+        case DetectGrid():
+            return thinned(from_grid(outputs, head, size, by), head.overlap, head, by)
+        case DetectBoxes():
+            return from_boxes(outputs, head, size)
+        case DetectRows():
+            return from_rows(outputs, head, size)
+        case DetectQueries():
+            return from_queries(outputs, head, size)
 
 
 @lru_cache(maxsize=8)
@@ -123,7 +149,9 @@ def from_anchors(
     extent = (np.exp(extent) if head.exponential else extent) * around[:, 2:]
     places = numbers[:, 2:] / scales[:2] * around[:, np.newaxis, 2:] + around[:, np.newaxis, :2]
     corners = np.concatenate([middle - extent / 2, middle + extent / 2], axis=1)
-    return _sound(Candidates(corners, best, classes, places))
+    return _sound(
+        Candidates(corners, best, classes, places.reshape(len(places), 2 * head.keypoints))
+    )
 
 
 def _worth_anchor(rated: Array, head: DetectAnchors, by: Grouping) -> Array:
@@ -148,14 +176,15 @@ def from_grid(
     raw = raw[0] if raw.ndim == 3 and len(raw) == 1 else raw
     if raw.ndim != 2:
         raise RunError(f"head: expected boxes of one picture, received {list(raw.shape)}")
-    first = 5 if head.objectness else 4
+    first, follow = 5 if head.objectness else 4, numbers_of(head.extra, outputs)
     numbers = raw.shape[0 if head.channels_first else 1]
-    if numbers <= first:
-        raise RunError(f"head: expected over {first} numbers a box, received {numbers}")
-    worth = _worth_cell(raw, head, by, first)
+    if numbers <= first + follow:
+        raise RunError(f"head: expected over {first + follow} numbers a box, received {numbers}")
+    behind = numbers - follow
+    worth = _worth_cell(raw, head, by, first, behind)
     count = raw.shape[1 if head.channels_first else 0]
     raw = np.ascontiguousarray(raw[:, worth].T) if head.channels_first else raw[worth]
-    scores = activated(raw[:, first:], head.activation)
+    scores = activated(raw[:, first:behind], head.activation)
     if head.objectness:
         scores = scores * activated(raw[:, 4:5], head.activation)
     classes = scores.argmax(axis=1)
@@ -163,18 +192,20 @@ def from_grid(
     kept = np.flatnonzero(best >= head.threshold)
     places = _in_pixels(raw[:, :4], head, size, worth, count)[kept]
     corners = places if head.box == "xyxy" else _cornered(places)
-    return _sound(Candidates(corners, best[kept], classes[kept], np.zeros((len(kept), 0, 2))))
+    extra = _scaled(raw[kept, behind:], head.extra, size if head.unit == "share" else (1, 1))
+    return _sound(Candidates(corners, best[kept], classes[kept], extra))
 
 
-def _worth_cell(raw: Array, head: DetectGrid, by: Grouping, first: int) -> Array:
-    """Return the boxes whose scores may reach the threshold."""
+def _worth_cell(raw: Array, head: DetectGrid, by: Grouping, first: int, behind: int) -> Array:
+    """Return the boxes whose scores, ``first`` to ``behind``, may reach the threshold."""
     axis = 0 if head.channels_first else 1
     least = least_raw(head.threshold, head.activation)
     there = raw.take(4, axis=axis) if head.objectness else None
     if there is not None and head.activation == "sigmoid":
         # A product of two shares is no larger than either.
         return np.flatnonzero(there >= least)
-    peaks = by.peaks(raw, first, axis)
+    scored = raw[:behind] if head.channels_first else raw[:, :behind]
+    peaks = by.peaks(scored, first, axis)
     if there is not None and (there >= 0).all():
         return np.flatnonzero(peaks * there >= least)
     return np.arange(len(peaks)) if there is not None else np.flatnonzero(peaks >= least)
@@ -196,7 +227,43 @@ def from_boxes(
     corners = corners * np.asarray(size * 2) if head.unit == "share" else corners
     kept = np.flatnonzero(scores >= head.threshold)
     kept = kept[(-scores[kept]).argsort(kind="stable")]
-    return Candidates(corners, scores, classes, np.zeros((len(scores), 0, 2))).take(kept)
+    return Candidates(corners, scores, classes, _none(len(scores))).take(kept)
+
+
+def from_rows(outputs: Mapping[str, Array], head: DetectRows, size: tuple[int, int]) -> Candidates:
+    """Take objects that the model itself decoded and thinned out."""
+    raw = np.asarray(_one(outputs, head.output), np.float32)
+    raw = raw[0] if raw.ndim == 3 and len(raw) == 1 else raw
+    expected = 6 + numbers_of(head.extra, outputs)
+    if raw.ndim != 2 or raw.shape[1] != expected:
+        raise RunError(f"head: expected (1, n, {expected}), received {list(raw.shape)}")
+    raw = raw[raw[:, 4] >= head.threshold]
+    raw = raw[(-raw[:, 4]).argsort(kind="stable")][: head.most]
+    unit = size if head.unit == "share" else (1, 1)
+    places = raw[:, :4] * np.asarray(unit * 2, np.float32)
+    corners = places if head.box == "xyxy" else _cornered(places)
+    extra = _scaled(raw[:, 6:], head.extra, unit)
+    return _sound(Candidates(corners, raw[:, 4], raw[:, 5].astype(np.int64), extra))
+
+
+def from_queries(
+    outputs: Mapping[str, Array], head: DetectQueries, size: tuple[int, int]
+) -> Candidates:
+    """Take the objects that a decoder's queries found; the numbers behind are their masks."""
+    boxes = _joined(outputs, (head.boxes,), 4)
+    raw = _joined(outputs, (head.scores,), None)
+    if len(raw) != len(boxes):
+        raise RunError(f"head: {len(boxes)} boxes, but {len(raw)} scores")
+    scores = activated(raw, head.activation)
+    if head.activation == "softmax":
+        scores = scores[:, :-1]
+        scores = np.where(scores == scores.max(axis=1, keepdims=True), scores, -1.0)
+    query, classes = np.nonzero(scores >= head.threshold)
+    best = scores[query, classes]
+    kept = (-best).argsort(kind="stable")[: min(head.most, len(boxes))]
+    corners = _cornered(boxes[query[kept]] * np.asarray(size * 2, np.float32))
+    extra = _none(len(kept)) if head.masks is None else query[kept, np.newaxis]
+    return _sound(Candidates(corners, best[kept], classes[kept], extra))
 
 
 def thinned(
@@ -208,10 +275,16 @@ def thinned(
     """Keep one box an object, the best first.
 
     A box is the same object as a better one that it overlaps by more than the share. ``weighted``
-    gives the mean of all of them by their scores, as MediaPipe does.
+    gives the mean of all of them by their scores, as MediaPipe does. Of turned boxes one that was
+    left out itself leaves others out too, and how far two overlap is told by two normal
+    distributions (Llerena et al. 2021), as Ultralytics does.
     """
     ordered = found.take((-found.scores).argsort(kind="stable"))
     corners, classes = ordered.corners, ordered.classes
+    if isinstance(extra_of(head), Turned):
+        kinds = classes if head.per_class else np.zeros_like(classes)
+        angles = ordered.extra[:, 0]
+        return ordered.take(thinned_turned(corners, angles, kinds, overlap)[: head.most])
     # Boxes that belong to none are left out; an object's first box is its best.
     groups = by.groups(corners, classes, overlap, head.most, per_class=head.per_class)
     numbers, best = np.unique(groups, return_index=True)
@@ -219,21 +292,33 @@ def thinned(
     if not (isinstance(head, DetectAnchors) and head.merge == "weighted") or not len(best):
         return ordered.take(best)
     kept = [_mean(ordered.take(np.flatnonzero(groups == n))) for n in range(len(best))]
-    parts = ("corners", "scores", "classes", "points")
+    parts = ("corners", "scores", "classes", "extra")
     return Candidates(*(np.concatenate([getattr(k, part) for k in kept]) for part in parts))
 
 
 def _mean(group: Candidates) -> Candidates:
     shares = group.scores / group.scores.sum()
     corners = (group.corners * shares[:, np.newaxis]).sum(axis=0, keepdims=True)
-    points = (group.points * shares[:, np.newaxis, np.newaxis]).sum(axis=0, keepdims=True)
-    return Candidates(corners, group.scores[:1], group.classes[:1], points)
+    extra = (group.extra * shares[:, np.newaxis]).sum(axis=0, keepdims=True)
+    return Candidates(corners, group.scores[:1], group.classes[:1], extra)
 
 
 def _sound(found: Candidates) -> Candidates:
     """Leave out boxes that have no area or are no numbers."""
     sides = found.corners[:, 2:] - found.corners[:, :2]
     return found.take(np.flatnonzero((sides > 0).all(axis=1) & np.isfinite(sides).all(axis=1)))
+
+
+def _scaled(numbers: Array, extra: Extra | None, unit: tuple[int, int]) -> Array:
+    """Bring points behind the scores into pixels."""
+    if not isinstance(extra, Keypoints):
+        return numbers
+    factors = (*unit, 1) if extra.scored else unit
+    return np.asarray(numbers * np.tile(np.asarray(factors, np.float32), extra.count))
+
+
+def _none(count: int) -> Array:
+    return np.zeros((count, 0), np.float32)
 
 
 def _in_pixels(

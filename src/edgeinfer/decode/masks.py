@@ -1,4 +1,4 @@
-"""A score of every class at every pixel to one class a pixel."""
+"""Scores of the places of an output to the pixels of the source: classes, objects, depth."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from edgeinfer.decode.scores import activated
 from edgeinfer.errors import RunError
-from edgeinfer.heads import Segment
+from edgeinfer.heads import Depth, Segment
 from edgeinfer.media.geometry import Placement
-from edgeinfer.results import Segmentation
+from edgeinfer.results import DepthMap, Mask, Segmentation
 from edgeinfer.types import Array
 
 _BAND = 1 << 20
@@ -58,11 +58,94 @@ def segment(
     return Segmentation(mask, tuple(labels), shares)
 
 
-def _places(count: int, axis: int, placement: Placement, size: int) -> Array:
+def object_mask(
+    scores: Array, placement: Placement, box: Array | Sequence[float] | None = None
+) -> Mask:
+    """Find the pixels of the source at which an object's score is above 0, interpolated.
+
+    Args:
+        scores: (height, width).
+        placement: Placement of the picture in the model's input.
+        box: left, top, right and bottom, in pixels of the source, outside of which there are none.
+    """
+    low, high = np.zeros(2, np.int64), np.asarray(placement.source)
+    if box is not None:
+        low = np.clip(np.ceil(box[:2]), 0, high).astype(np.int64)
+        high = np.clip(np.ceil(box[2:]), 0, high).astype(np.int64)
+    places = []
+    for axis in (0, 1):
+        where = _places(placement.source[axis], axis, placement, scores.shape[1 - axis])
+        there = np.flatnonzero((scores > 0).any(axis=axis))
+        # Of what lies between two places neither of which is above 0, nothing is.
+        near = (where > there[0] - 1) & (where < there[-1] + 1) if len(there) else where < -1
+        near[: low[axis]] = near[high[axis] :] = False
+        kept = np.flatnonzero(near)
+        low[axis] = kept[0] if len(kept) else 0
+        places.append(where[kept])
+    found = _sampled(scores[:, :, np.newaxis], places[1], places[0])[:, :, 0] > 0
+    return Mask(int(low[0]), int(low[1]), found)
+
+
+def depth(output: Array, head: Depth, placement: Placement) -> DepthMap:
+    """Interpolate a map to the pixels of the source.
+
+    Args:
+        output: (1, height, width), with or without an axis of one channel.
+        head: how.
+        placement: Placement of the picture in the model's input.
+
+    Raises:
+        RunError: the output is not of that shape.
+    """
+    values = np.asarray(output, np.float32)
+    if values.ndim == 4 and 1 in (values.shape[1], values.shape[3]):
+        values = values[:, 0] if values.shape[1] == 1 else values[..., 0]
+    if values.ndim != 3 or len(values) != 1:
+        raise RunError(f"head: expected the map of one picture, received {list(output.shape)}")
+    values = values[0]
+    width, height = placement.source
+    bicubic = head.interpolation == "bicubic"
+    columns, rows = (
+        _places(n, axis, placement, values.shape[1 - axis], cut=not bicubic)
+        for axis, n in enumerate((width, height))
+    )
+    found = np.empty((height, width), np.float32)
+    high = max(1, _BAND // width)
+    for top in range(0, height, high):
+        some = rows[top : top + high]
+        if bicubic:
+            found[top : top + high] = _cubic(_cubic(values, some, 0), columns, 1)
+        else:
+            found[top : top + high] = _sampled(values[:, :, np.newaxis], some, columns)[:, :, 0]
+    return DepthMap(found, head.nearer == "larger")
+
+
+def _places(count: int, axis: int, placement: Placement, size: int, *, cut: bool = True) -> Array:
     """Return where the middles of the source's pixels lie in the output, by its pixel centres."""
     middles = np.arange(count) + 0.5
     inside = middles * placement.scale[axis] + placement.offset[axis]
-    return np.asarray(inside * (size / placement.size[axis]) - 0.5).clip(0, size - 1)
+    places = np.asarray(inside * (size / placement.size[axis]) - 0.5)
+    return places.clip(0, size - 1) if cut else places
+
+
+_CUBIC = -0.75
+"""The parameter of the curve, as PyTorch and OpenCV have it."""
+
+
+def _cubic(values: Array, places: Array, axis: int) -> Array:
+    """Interpolate along one axis by four values each (Keys 1981); edges go on beyond the end."""
+    first = np.floor(places)
+    share = (places - first).astype(np.float32)
+    a, total = _CUBIC, np.float32(0.0)
+    shape = (-1, 1) if axis == 0 else (1, -1)
+    for step in (-1, 0, 1, 2):
+        t = np.abs(share - step)
+        inner = ((a + 2) * t - (a + 3)) * t * t + 1
+        outer = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+        weight = np.where(t <= 1, inner, outer).astype(np.float32).reshape(shape)
+        index = (first.astype(np.int64) + step).clip(0, values.shape[axis] - 1)
+        total = total + values.take(index, axis=axis) * weight
+    return np.asarray(total)
 
 
 def _sampled(scores: Array, rows: Array, columns: Array) -> Array:

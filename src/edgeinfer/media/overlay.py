@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeinfer.media.image import Picture, open_picture
-from edgeinfer.results import Classification, Detection, Result, Segmentation, Text
+from edgeinfer.results import (
+    Classification,
+    DepthMap,
+    Detection,
+    Mask,
+    Result,
+    Segmentation,
+    Text,
+)
+from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -45,8 +54,15 @@ def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Imag
     found = list(results)
     image = open_picture(picture)
     for result in found:
-        if isinstance(result, Segmentation):
-            image = _tinted(image, result)
+        match result:
+            case Segmentation():
+                image = _tinted(image, result.mask)
+            case DepthMap():
+                image = _near_is_bright(image, result)
+            case Detection(mask=Mask() as mask):
+                part = _tinted(image.crop(_part(mask)), mask.pixels * (1 + result.index))
+                image = image.copy()
+                image.paste(part, _part(mask)[:2])
     image = image.copy()
     draw = ImageDraw.Draw(image)
     size = max(image.height // 40, 10)
@@ -69,11 +85,30 @@ def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Imag
 
 def _box(draw: ImageDraw.ImageDraw, found: Detection, size: int) -> None:
     colour = COLOURS[found.index % len(COLOURS)]
-    draw.rectangle(found.box, outline=colour, width=max(size // 6, 1))
+    if found.corners:
+        draw.polygon([*found.corners], outline=colour, width=max(size // 6, 1))
+    else:
+        draw.rectangle(found.box, outline=colour, width=max(size // 6, 1))
     for x, y in found.keypoints:
         radius = size / 6
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
-    _label(draw, found.box[:2], f"{found.label} {found.score:.2f}", colour, size)
+    number = "" if found.track is None else f"#{found.track} "
+    _label(draw, found.box[:2], f"{number}{found.label} {found.score:.2f}", colour, size)
+
+
+def _part(mask: Mask) -> tuple[int, int, int, int]:
+    rows, columns = mask.pixels.shape
+    return (mask.left, mask.top, mask.left + columns, mask.top + rows)
+
+
+def _near_is_bright(image: Image.Image, found: DepthMap) -> Image.Image:
+    """Return the map itself, in grey: what is near is bright."""
+    from PIL import Image
+
+    low, high = float(found.values.min()), float(found.values.max())
+    share = (found.values - low) / max(high - low, 1e-12)
+    grey = (share if found.nearer_is_larger else 1 - share) * 255
+    return Image.fromarray(grey.round().astype(np.uint8)).convert(image.mode)
 
 
 def _label(
@@ -94,17 +129,17 @@ def _label(
     draw.text((x + _MARGIN - left, y + _MARGIN - top), text, fill=(255, 255, 255), font=font)
 
 
-def _tinted(image: Image.Image, found: Segmentation) -> Image.Image:
+def _tinted(image: Image.Image, classes: Array) -> Image.Image:
     """Colour every class but the first, which is the background."""
     from PIL import Image
 
-    palette = np.zeros((int(found.mask.max()) + 1, 3), np.float32)
+    palette = np.zeros((int(classes.max(initial=0)) + 1, 3), np.float32)
     for index in range(1, len(palette)):
         palette[index] = COLOURS[(index - 1) % len(COLOURS)]
     tinted = image.copy()
     # A band at a time: the numbers are floats.
     for top in range(0, image.height, _ROWS):
-        mask = found.mask[top : top + _ROWS]
+        mask = classes[top : top + _ROWS]
         box = (0, top, image.width, top + len(mask))
         share = np.where(mask > 0, _MASK_SHARE, 0.0).astype(np.float32)[:, :, np.newaxis]
         mixed = np.asarray(image.crop(box)) * (1 - share) + palette[mask] * share

@@ -4,7 +4,7 @@ import pytest
 
 from edgeinfer.convert.pipeline.described import check_described, head_in_layout, records_for
 from edgeinfer.errors import UsageError
-from edgeinfer.heads import Classify, DetectGrid, Head, ReadText, Segment
+from edgeinfer.heads import Classify, DetectGrid, DetectRows, Head, Prototypes, ReadText, Segment
 from edgeinfer.media import Description
 from edgeinfer.types import ConstantInput, ImageInput, Preprocessing, StateInput, TensorSpec
 
@@ -52,6 +52,18 @@ def test_files_must_come_along() -> None:
         (DetectGrid("y", channels_first=True), ["y"], [], DetectGrid("y")),
         (DetectGrid(), [], ["y"], DetectGrid(channels_first=True)),
         (Classify(), ["y"], [], Classify()),
+        (
+            DetectGrid("x", extra=Prototypes("y")),
+            ["y"],
+            ["x"],
+            DetectGrid("x", channels_first=True, extra=Prototypes("y", channels_last=True)),
+        ),
+        (
+            DetectRows("x", extra=Prototypes("y", channels_last=True)),
+            [],
+            ["y"],
+            DetectRows("x", extra=Prototypes("y")),
+        ),
         (None, ["y"], [], None),
     ],
 )

@@ -7,9 +7,28 @@ import pytest
 
 import edgeinfer
 from edgeinfer.errors import InputError, RunError, UsageError
-from edgeinfer.heads import Classify, DetectGrid, Embed, FindText, HearVoice, ReadText, Segment
-from edgeinfer.results import Classification, Detection, Embedding, Segmentation, Text
-from edgeinfer.tasks import Classifier, Detector, Embedder, Segmenter, TextReader, VoiceDetector
+from edgeinfer.heads import (
+    Classify,
+    Depth,
+    DetectGrid,
+    DetectRows,
+    Embed,
+    FindText,
+    HearVoice,
+    Prototypes,
+    ReadText,
+    Segment,
+)
+from edgeinfer.results import Classification, Detection, Embedding, Segmentation, Text, as_json
+from edgeinfer.tasks import (
+    Classifier,
+    DepthEstimator,
+    Detector,
+    Embedder,
+    Segmenter,
+    TextReader,
+    VoiceDetector,
+)
 from edgeinfer.types import Array, ConstantInput, ImageInput
 from tests.runtime.pipelines.conftest import MakeBundle
 
@@ -81,6 +100,53 @@ def test_boxes_are_in_pixels_of_the_source(make: MakeBundle) -> None:
         (found,) = detector.detect(np.full((16, 32, 3), 255, np.uint8))
         assert found == Detection((12.0, 8.0, 20.0, 24.0), 0.5, 0, "spot")
         assert detector.detect(np.zeros((16, 32, 3), np.uint8)) == []
+
+
+ROWS = """
+rows (float[1, 3, 8, 8] image) => (float[1, 2, 9] rows, float[1, 3, 8, 8] weighed)
+<float[1, 2, 9] rows_of = {0.0, 0.0, 8.0, 8.0, 0.9, 1.0, 1.0, 0.0, -1.0,
+                           2.0, 2.0, 6.0, 6.0, 0.2, 0.0, 1.0, 1.0, 1.0}>
+{
+    weighed = Identity(image)
+    rows = Identity(rows_of)
+}
+"""
+
+
+def test_masks_of_objects(make: MakeBundle) -> None:
+    head = DetectRows("rows", extra=Prototypes("weighed"))
+    records = {"image": ImageInput(8, 8, resize="letterbox", pad=0)}
+    path = make("rows", ROWS, head=head, preprocessing=records, labels=("no", "red"))
+    picture = np.zeros((16, 32, 3), np.uint8)
+    picture[:, :16] = (255, 0, 0)
+    picture[:, 16:] = (0, 0, 255)
+    with Detector(path) as detector:
+        (found,) = detector.detect(picture)
+    assert (found.label, found.box) == ("red", (0.0, -8.0, 32.0, 24.0))
+    assert found.mask is not None
+    np.testing.assert_array_equal(found.mask.whole(32, 16), picture[..., 0] > 0)
+    told = as_json(found)["mask"]
+    assert sum(told["runs"]) == told["size"][0] * told["size"][1]
+    assert sum(told["runs"][1::2]) == 16 * 16
+
+
+GREY = """
+grey (float[1, 3, 4, 4] image) => (float[1, 4, 4] y)
+{ y = ReduceMean <axes = [1], keepdims = 0> (image) }
+"""
+
+
+def test_depth(make: MakeBundle) -> None:
+    path = make("grey", GREY, head=Depth(nearer="smaller"), preprocessing={"image": SIZED})
+    picture = RED.copy()
+    picture[:, 6:] = 255
+    with DepthEstimator(path) as estimator:
+        found = estimator.estimate(picture)
+    assert found.values.shape == (8, 12)
+    np.testing.assert_allclose(found.values[:, [0, 11]], [[1 / 3, 1.0]] * 8, atol=0.03)
+    assert not found.nearer_is_larger
+    told = as_json(found)
+    assert (told["kind"], told["size"], told["nearer_is_larger"]) == ("depth", [12, 8], False)
 
 
 def test_masks(make: MakeBundle) -> None:

@@ -1,0 +1,122 @@
+"""What detectors tell of an object beside its box: points, a mask, how it is turned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.decode.masks import object_mask
+from edgeinfer.decode.turned import cornered
+from edgeinfer.errors import RunError
+from edgeinfer.heads import (
+    Detect,
+    DetectAnchors,
+    DetectGrid,
+    DetectQueries,
+    DetectRows,
+    Extra,
+    Keypoints,
+    Prototypes,
+    Turned,
+)
+from edgeinfer.media.geometry import Placement
+from edgeinfer.types import Array
+
+
+def extra_of(head: Detect) -> Extra | str | None:
+    """Say what follows the scores of a head's objects; an output of masks by its name."""
+    match head:
+        case DetectAnchors():
+            return Keypoints(head.keypoints, scored=False)
+        case DetectGrid() | DetectRows():
+            return head.extra
+        case DetectQueries():
+            return head.masks
+        case _:
+            return None
+
+
+def numbers_of(extra: Extra | None, outputs: Mapping[str, Array]) -> int:
+    """Return how many numbers it has for each object.
+
+    Raises:
+        RunError: prototypes are not of their shape.
+    """
+    match extra:
+        case Keypoints():
+            return extra.count * (3 if extra.scored else 2)
+        case Prototypes():
+            return len(_prototypes(extra, outputs))
+        case Turned():
+            return 1
+        case None:
+            return 0
+
+
+def described(
+    corners: Array,
+    extra: Array,
+    kind: Extra | str | None,
+    outputs: Mapping[str, Array],
+    placement: Placement,
+) -> list[dict[str, Any]]:
+    """Return the fields of ``Detection`` that each object has besides, in pixels of the source.
+
+    Args:
+        corners: (n, 4): boxes in pixels of the input.
+        extra: (n, numbers).
+        kind: what the numbers are.
+        outputs: by name.
+        placement: Placement of the picture in the model's input.
+
+    Raises:
+        RunError: an output is not of the shape that the head says.
+    """
+    match kind:
+        case Keypoints():
+            return _keypoints(extra, kind, placement)
+        case Turned():
+            turned = placement.to_source(cornered(corners, extra[:, 0]))
+            return [_turned(points) for points in turned]
+        case Prototypes():
+            prototypes = _prototypes(kind, outputs)
+            boxes = placement.to_source(corners.reshape(-1, 2, 2)).reshape(-1, 4)
+            return [
+                {"mask": object_mask(np.tensordot(weights, prototypes, 1), placement, box)}
+                for weights, box in zip(extra, boxes, strict=True)
+            ]
+        case str():
+            masks = np.asarray(outputs[kind], np.float32)
+            if masks.ndim != 4 or len(masks) != 1:
+                raise RunError(f"head: expected masks of one picture, received {list(masks.shape)}")
+            return [{"mask": object_mask(masks[0, int(n)], placement)} for n in extra[:, 0]]
+        case None:
+            return [{}] * len(corners)
+
+
+def _keypoints(extra: Array, kind: Keypoints, placement: Placement) -> list[dict[str, Any]]:
+    numbers = extra.reshape(len(extra), kind.count, 3 if kind.scored else 2)
+    points = placement.to_source(numbers[..., :2])
+    return [
+        {
+            "keypoints": tuple((float(x), float(y)) for x, y in places),
+            "sureness": tuple(map(float, sure)) if kind.scored else (),
+        }
+        for places, sure in zip(points, numbers[..., -1], strict=True)
+    ]
+
+
+def _turned(points: Array) -> dict[str, Any]:
+    low, high = points.min(axis=0), points.max(axis=0)
+    corners = tuple((float(x), float(y)) for x, y in points)
+    return {"box": (*map(float, low), *map(float, high)), "corners": corners}
+
+
+def _prototypes(extra: Prototypes, outputs: Mapping[str, Array]) -> Array:
+    """Return prototypes (weights, height, width)."""
+    given = np.asarray(outputs[extra.output], np.float32)
+    if given.ndim != 4 or len(given) != 1:
+        raise RunError(f"head: expected prototypes of one picture, received {list(given.shape)}")
+    return given[0].transpose(2, 0, 1) if extra.channels_last else given[0]
