@@ -165,3 +165,14 @@ def test_twenty_questions_are_two_clicks_away() -> None:
     rows = [line for line in questions.splitlines() if line.startswith("| ") and "](" in line]
     assert len(rows) >= 20
     assert "](questions.md)" in (DOCS / "index.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", "\n".join(rows))
+    assert len(links) >= len(rows)
+    for page, anchor in links:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        assert not anchor or anchor in headings(text), (page, anchor)
+
+
+def headings(text: str) -> set[str]:
+    """Return the anchors of a page, as its generator names them."""
+    lines = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in lines}
