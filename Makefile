@@ -74,6 +74,13 @@ JOBS ?= 2
 test-arm-zoo: $(VENV)/installed
 	$(BIN)/python -m tests.zoo.emulated --jobs $(JOBS)
 
+# Sessions beside plain engines, each in an environment of its own: 15 minutes on two cores once these
+# are installed. PEERS="--long --threads 1,2,4" takes every model and engine.
+PEERS ?=
+bench: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.peers $(PEERS) \
+		--json build/peers/bench.json --html build/peers/bench.html
+
 # Float, integers and the accuracy budget on seven tasks with data, beside the quantizers of NNCF,
 # ONNX Runtime and LiteRT; writes docs/precision.md. What was measured before stays.
 precision: $(VENV)/installed build/precision-peers/installed

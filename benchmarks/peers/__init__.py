@@ -1,0 +1,1 @@
+"""Sessions of edgeinfer beside the engines that others use: see ``__main__``."""
