@@ -48,8 +48,8 @@ class BoundSession(forks.Here):
             RunError: the engine failed.
             ClosedError: the session was closed.
         """
-        self._enter(None)
         try:
+            self._enter(None)
             if self._life.closed:
                 raise ClosedError("session: used after close()")
             self._call()

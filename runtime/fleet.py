@@ -379,11 +379,9 @@ class Model(forks.Here):
         self, feeds: Feeds, *, priority: float | None = None, deadline_s: float | None = None
     ) -> Outputs:
         """Run once and wait; as ``submit``, but on this thread where a place is free."""
-        if deadline_s is None and self._goes_alone():
-            try:
-                return self._alone(feeds)
-            finally:
-                self._runtime._scheduler.leave(self)
+        found = self._here((feeds,)) if deadline_s is None else None
+        if found is not None:
+            return found[0]
         return self._queued(feeds, priority, deadline_s, waits=True).result()
 
     def submit(
@@ -420,15 +418,12 @@ class Model(forks.Here):
         """Whether a run is known to be over soon."""
         return self._run_s < BRIEF_S and self.engine.is_loaded
 
-    def _goes_alone(self) -> bool:
-        """Take a place for a run on the caller's thread, if nothing waits for it."""
+    def _here(self, several: Sequence[Feeds]) -> list[Outputs] | None:
+        """Run on the caller's thread, if a place is free there and nothing waits for it."""
         is_simple = self.batching is None or not self.batching.wait_ms
-        return (
-            is_simple
-            and self.engine.is_loaded
-            and not self.is_closed
-            and self._runtime._scheduler.enter(self)
-        )
+        if not is_simple or not self.engine.is_loaded or self.is_closed:
+            return None
+        return self._runtime._scheduler.here(self, lambda: self._now(several))
 
     def check(self, feeds: Feeds) -> Feeds:
         """Return the inputs of one call as the engine takes them.
@@ -453,26 +448,19 @@ class Model(forks.Here):
         """
         if self.is_closed:
             raise ClosedError(f"model {self.name!r}: used after close()")
-        if not self._goes_alone():
-            return None
-        try:
-            return self._now(several)
-        finally:
-            self._runtime._scheduler.leave(self)
-
-    def _alone(self, feeds: Feeds) -> Outputs:
-        return self._now((feeds,))[0]
+        return self._here(several)
 
     def _now(self, several: Sequence[Feeds]) -> list[Outputs]:
         """Run on the caller's thread."""
-        start = time.monotonic()
+        start, run = time.monotonic(), object()
         try:
-            session = self._acquired()
             try:
+                session = self._acquired(run)
                 self._batches += 1
                 results = together(partial(self.engine.run, session), several)
             finally:
-                self.engine.release()
+                self.engine.runs.discard(run)
+                self.engine.released()
         except InputError:
             raise
         except Exception as error:
@@ -483,8 +471,8 @@ class Model(forks.Here):
             self._took(start, start)
         return results
 
-    def _acquired(self) -> Session:
-        session = self.engine.acquire()
+    def _acquired(self, run: object) -> Session:
+        session = self.engine.acquire(run)
         if not session._concurrent:
             self.limit = 1
         return session
@@ -500,29 +488,33 @@ class Model(forks.Here):
 
     def execute(self, calls: list[Call]) -> None:
         """Run what the scheduler took, and settle the futures."""
+        run = object()
         try:
-            session = self._acquired()
-        except Exception as error:
-            self._settle(calls, error)
-            return
-        try:
-            self._batches += 1
-            start = time.monotonic()
-            results = together(partial(self.engine.run, session), [call.feeds for call in calls])
+            self._execute(self._acquired(run), calls)
         # Whatever goes wrong belongs to who waits for it; a worker thread has nobody to tell.
         except Exception as error:
-            if len(calls) == 1:
-                self._settle(calls, error)
-            else:
-                # One bad call must not spoil the others.
-                for call in calls:
-                    self.execute([call])
-        else:
-            for call, outputs in zip(calls, results, strict=True):
-                self._took(call.queued, start)
-                call.future.set_result(outputs)
+            for call in calls:
+                self._recorder.failed(type(error).__name__)
+                call.future.set_exception(error)
         finally:
-            self.engine.release()
+            self.engine.runs.discard(run)
+            self.engine.released()
+
+    def _execute(self, session: Session, calls: list[Call]) -> None:
+        self._batches += 1
+        start = time.monotonic()
+        try:
+            results = together(partial(self.engine.run, session), [call.feeds for call in calls])
+        except Exception:
+            if len(calls) == 1:
+                raise
+            # One bad call must not spoil the others.
+            for call in calls:
+                self.execute([call])
+            return
+        for call, outputs in zip(calls, results, strict=True):
+            self._took(call.queued, start)
+            call.future.set_result(outputs)
 
     def stats(self, *, reset: bool = False) -> ModelStats:
         """Say how long its calls took and what it holds."""
@@ -540,8 +532,3 @@ class Model(forks.Here):
     def close(self) -> None:
         """Take it out of the runtime."""
         self._runtime._forget(self)
-
-    def _settle(self, calls: list[Call], error: Exception) -> None:
-        for call in calls:
-            self._recorder.failed(type(error).__name__)
-            call.future.set_exception(error)

@@ -32,6 +32,8 @@ class Engine:
         memory_mb: that it took when it was loaded last, and in runs since.
         used: when it ran last.
         is_pinned: it stays loaded.
+        runs: under way. Who acquired it discards its run, in one step that Ctrl-C cannot divide,
+            also where acquiring it was interrupted.
     """
 
     def __init__(self, runtime: Runtime, path: Path, options: dict[str, Any]) -> None:
@@ -44,13 +46,13 @@ class Engine:
         self._runtime, self._options = runtime, options
         self._guard = runtime._guard
         self._session: Session | None = None
-        self._runs = 0
+        self.runs: set[object] = set()
         self._has_ended = False
         forks.watch(self)
 
     def forked(self) -> None:
         """Have no runs; those of the parent go on there."""
-        self._runs = 0
+        self.runs = set()
 
     @property
     def is_loaded(self) -> bool:
@@ -60,7 +62,7 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs on it."""
-        return not self._runs
+        return not self.runs
 
     def pin(self) -> None:
         """Load it now and keep it.
@@ -70,31 +72,39 @@ class Engine:
         """
         self.is_pinned = True
         try:
-            self.acquire()
+            self.warm()
         except BaseException:
             self.is_pinned = False
             raise
-        self.release()
 
-    def acquire(self) -> Session:
-        """Return the session, loaded; it stays so until ``release``.
+    def warm(self) -> None:
+        """Load it; as ``acquire``."""
+        run = object()
+        try:
+            self.acquire(run)
+        finally:
+            self.runs.discard(run)
+            self.released()
+
+    def acquire(self, run: object) -> Session:
+        """Return the session, loaded; it stays so until ``run`` is no more among ``runs``.
 
         Raises:
             ClosedError: its last model was closed meanwhile.
             MemoryBudgetError: it does not fit.
             EdgeInferError: as ``load``.
         """
-        if (session := self._enter()) is not None:
+        if (session := self._enter(run)) is not None:
             return session
         # One at a time, or two would count each other's memory; runs go on meanwhile.
         with self._runtime._loading:
-            if (session := self._enter()) is not None:
+            if (session := self._enter(run)) is not None:
                 return session
             session = self._load()
             with self._guard:
                 if not self._has_ended:
                     self._session = session
-                    self._runs += 1
+                    self.runs.add(run)
                     return session
             session.close()
             raise self._closed()
@@ -102,22 +112,21 @@ class Engine:
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self.path.name}: closed while a call waited")
 
-    def _enter(self) -> Session | None:
+    def _enter(self, run: object) -> Session | None:
         with self._guard:
             if self._has_ended:
                 raise self._closed()
             if self._session is not None:
-                self._runs += 1
+                self.runs.add(run)
             return self._session
 
-    def release(self) -> None:
-        """Let it go again."""
+    def released(self) -> None:
+        """Wake those who wait for memory after a run, and free what is too large."""
         with self._guard:
-            self._runs -= 1
             self.used = time.monotonic()
-            if not self._runs:
+            if not self.runs:
                 self._runtime._released.notify_all()
-            goes = self._is_too_large and not self._runs and not self.is_pinned
+            goes = self._is_too_large and not self.runs and not self.is_pinned
         if goes:
             _log.warning(
                 "%s: unloaded, because its runs take %.0f MB and memory_mb is %.0f",
@@ -147,7 +156,7 @@ class Engine:
     def unload_idle(self) -> bool:
         """Free it if it neither runs nor is pinned; return whether that was so."""
         with self._guard:
-            if self._session is None or self._runs or self.is_pinned:
+            if self._session is None or self.runs or self.is_pinned:
                 return False
         self.unloaded()
         return True

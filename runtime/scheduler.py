@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError, RunError
@@ -25,6 +25,7 @@ from edgeinfer.machine.cores import on_cores
 from edgeinfer.types import Array, Feeds
 
 Outputs = dict[str, Array]
+T = TypeVar("T")
 
 TICK_S = 5e-4
 """Seconds after which an idle thread looks for brief runs that callers left in the queue. Callers
@@ -92,11 +93,13 @@ class _Mine(threading.local):
 
     Attributes:
         lane: whose run it has a place for.
+        job: taken out of the queue, and not begun.
         works: whether it is one of the scheduler's own.
         is_away: whether it is one of those, and a callback that it runs waits for an answer.
     """
 
     lane: Lane | None = None
+    job: Job | None = None
     works = False
     is_away = False
 
@@ -129,6 +132,7 @@ class Job:
         calls: gathered so far.
         due: when the job is run though it could still grow.
         size: calls that it may hold.
+        is_taken: whether a thread runs it; what else of it is in a queue counts for nothing.
     """
 
     urgency: tuple[float, float]
@@ -137,6 +141,7 @@ class Job:
     calls: list[Call] = field(compare=False)
     due: float = field(compare=False, default=0.0)
     size: int = field(compare=False, default=1)
+    is_taken: bool = field(compare=False, default=False)
 
     @property
     def is_ready(self) -> bool:
@@ -146,6 +151,9 @@ class Job:
 
 class Scheduler:
     """Runs jobs on at most ``threads`` threads, its own and those of callers who wait.
+
+    Ctrl-C may end what the main thread does after any call of a function. So a place is taken and
+    given back by assignments alone, one after the other, and may be given back twice.
 
     Args:
         threads: that run at once; each is worth one thread of an engine.
@@ -220,30 +228,44 @@ class Scheduler:
             if not waits:
                 self._call_worker()
 
-    def enter(self, lane: Lane) -> bool:
-        """Take a place for a run on the caller's thread, if one is free and nothing waits for it.
+    def here(self, lane: Lane, function: Callable[[], T]) -> T | None:
+        """Call a function on this thread, if a place is free and nothing waits for it; else None.
 
         Raises:
             ClosedError: the scheduler was closed.
         """
-        width = min(lane.width, self.threads)
+        try:
+            return function() if self._entered(lane) else None
+        finally:
+            try:
+                self._give_back()
+            except BaseException:
+                # Ctrl-C came before the place was given back, or after it.
+                self._give_back()
+                raise
+
+    def _entered(self, lane: Lane) -> bool:
+        """Take a place for a run on the caller's thread."""
         self._give_back()
         with self._lock:
             if self._is_closed:
                 raise ClosedError("runtime: used after close()")
-            running = self._running.get(lane, 0)
+            running, width = self._running.get(lane, 0), min(lane.width, self.threads)
             if self._jobs or self._growing or self._free < width or running >= lane.limit:
                 return False
+            mine = self._mine
+            mine.lane = lane
             self._free -= width
             self._running[lane] = running + 1
             return True
 
-    def leave(self, lane: Lane) -> None:
-        """Give the place back that ``enter`` took."""
-        with self._lock:
-            self._finished(lane)
-            if not (self._is_watched and self._jobs and self._jobs[0].lane.is_brief):
-                self._call_worker()
+    def _give_back(self) -> None:
+        """Give back the place that this thread has, and what it has taken and not begun."""
+        if self._mine.lane is not None:
+            with self._lock:
+                self._finished()
+                if not (self._is_watched and self._jobs and self._jobs[0].lane.is_brief):
+                    self._call_worker()
 
     def wait(self, answer: Answer, timeout: float | None) -> None:
         """Run what is next on this thread until the answer is there or another must get it.
@@ -253,26 +275,25 @@ class Scheduler:
         """
         # What a callback waits for may need the place of the run that called it.
         self._give_back()
-        mine = self._mine
         if timeout is not None:
             self._step_away()
             return
         try:
             while not answer.done():
                 with self._lock:
-                    if mine.lane is not None:
-                        self._finished(mine.lane)
-                        mine.lane = None
+                    self._finished()
                     job = None if self._is_closed else self._taken(answer)
-                    if job is not None:
-                        mine.lane = job.lane
                     self._call_worker()
                 if job is None:
                     self._step_away()
                     return
-                _run(job)
+                self._run(job)
         finally:
-            self._give_back()
+            try:
+                self._give_back()
+            except BaseException:
+                self._give_back()
+                raise
 
     def waited(self) -> None:
         """End what ``wait`` began."""
@@ -288,13 +309,6 @@ class Scheduler:
             with self._lock:
                 self._away += 1
                 self._call_worker()
-
-    def _give_back(self) -> None:
-        """Give the place back that this thread has."""
-        lane = self._mine.lane
-        if lane is not None:
-            self._mine.lane = None
-            self.leave(lane)
 
     def close(self, wait: bool) -> None:
         """Fail what is queued, and end the threads after the runs under way."""
@@ -324,15 +338,16 @@ class Scheduler:
         """Have one more thread look, if there may be something for it; it calls the next one."""
         if self._is_called or not (self._growing or (self._jobs and self._free)):
             return
+        # Only who was called for certain says so, or none would be called again.
         if self._idle:
-            self._is_called = True
             self._changed.notify()
-        elif len(self._workers) - self._away < self.threads:
             self._is_called = True
+        elif len(self._workers) - self._away < self.threads:
             name = f"edgeinfer-{len(self._workers)}"
             worker = threading.Thread(target=self._work, name=name, daemon=True)
-            self._workers.append(worker)
             worker.start()
+            self._workers.append(worker)
+            self._is_called = True
 
     def _work(self) -> None:
         with on_cores(self._cpus):
@@ -345,15 +360,11 @@ class Scheduler:
             self._is_called = False
         while True:
             with self._lock:
-                if mine.lane is not None:
-                    self._finished(mine.lane)
-                    mine.lane = None
+                self._finished()
                 job = self._next()
-                if job is not None:
-                    mine.lane = job.lane
             if job is None:
                 return
-            _run(job)
+            self._run(job)
 
     def _next(self) -> Job | None:
         """Wait for a job that may run now; None at the end."""
@@ -391,28 +402,67 @@ class Scheduler:
             job = self._jobs[0]
             lane = job.lane
             running, width = self._running.get(lane, 0), min(lane.width, self.threads)
+            if job.is_taken:
+                heapq.heappop(self._jobs)
+                continue
             if running >= lane.limit:
-                heapq.heappush(self._parked.setdefault(lane, []), heapq.heappop(self._jobs))
+                heapq.heappush(self._parked.setdefault(lane, []), job)
+                heapq.heappop(self._jobs)
                 continue
             if width > self._free or not (self._mine.works or _suits(job, answer)):
                 return None
+            mine = self._mine
+            mine.lane, mine.job, job.is_taken = lane, job, True
+            self._free -= width
+            self._running[lane] = running + 1
             heapq.heappop(self._jobs)
             if self._open.get(lane) is job:
                 del self._open[lane]
-            self._free -= width
-            self._running[lane] = running + 1
             return job
         return None
 
-    def _finished(self, lane: Lane) -> None:
-        self._free += min(lane.width, self.threads)
-        self._running[lane] -= 1
-        if not self._running[lane]:
-            del self._running[lane]
+    def _run(self, job: Job) -> None:
+        alive = []
+        try:
+            self._mine.job = None
+            for call in job.calls:
+                if call.future.set_running_or_notify_cancel():
+                    late = time.monotonic() - call.deadline
+                    if late > 0:
+                        call.future.set_exception(_late(job, call, late))
+                    else:
+                        alive.append(call)
+            if alive:
+                job.lane.execute(alive)
+        except BaseException:
+            # Ctrl-C on the thread of a caller: others may wait for it too.
+            for call in job.calls:
+                if not call.future.done():
+                    call.future.set_exception(RunError(f"model {job.lane.name!r}: interrupted"))
+            raise
+
+    def _finished(self) -> None:
+        """Give back what this thread has, with the lock held."""
+        mine = self._mine
+        lane, job = mine.lane, mine.job
+        if lane is None:
+            return
+        if job is not None:
+            # Ctrl-C came between taking it and beginning; others may wait for it too.
+            job.is_taken = False
+            heapq.heappush(self._jobs, job)
+            mine.job = None
         if parked := self._parked.get(lane):
-            heapq.heappush(self._jobs, heapq.heappop(parked))
+            heapq.heappush(self._jobs, parked[0])
+            heapq.heappop(parked)
+        width, running = min(lane.width, self.threads), self._running
+        mine.lane = None
+        self._free += width
+        running[lane] -= 1
+        if not running[lane]:
+            del running[lane]
             if not parked:
-                del self._parked[lane]
+                self._parked.pop(lane, None)
 
 
 def _suits(job: Job, answer: Answer | None) -> bool:
@@ -420,31 +470,12 @@ def _suits(job: Job, answer: Answer | None) -> bool:
     return job.lane.is_brief or any(call.future is answer for call in job.calls)
 
 
-def _run(job: Job) -> None:
-    now = time.monotonic()
-    alive = []
-    for call in job.calls:
-        if not call.future.set_running_or_notify_cancel():
-            continue
-        if now > call.deadline:
-            late = now - call.deadline
-            error = DeadlineError(
-                f"model {job.lane.name!r}: not started, because its deadline passed "
-                f"{late * 1e3:.3g} ms ago; it waited {(now - call.queued) * 1e3:.3g} ms"
-            )
-            call.future.set_exception(error)
-        else:
-            alive.append(call)
-    if not alive:
-        return
-    try:
-        job.lane.execute(alive)
-    except BaseException:
-        # Ctrl-C on the thread of a caller: others may wait for it too.
-        for call in alive:
-            if not call.future.done():
-                call.future.set_exception(RunError(f"model {job.lane.name!r}: interrupted"))
-        raise
+def _late(job: Job, call: Call, late: float) -> DeadlineError:
+    waited = time.monotonic() - call.queued
+    return DeadlineError(
+        f"model {job.lane.name!r}: not started, because its deadline passed {late * 1e3:.3g} ms "
+        f"ago; it waited {waited * 1e3:.3g} ms"
+    )
 
 
 def deadline_of(seconds: float | None) -> float:

@@ -258,8 +258,8 @@ class Session(forks.Here):
             RunError: the engine failed.
             ClosedError: the session was closed.
         """
-        self._enter(None)
         try:
+            self._enter(None)
             if self._life.closed:
                 raise ClosedError(_CLOSED)
             if self._memory is not None and self._memory.used_by(feeds):
@@ -311,8 +311,8 @@ class Session(forks.Here):
         """
         feeds = input_buffers(self.inputs, inputs, there=self._there)
         results = output_buffers(self.inputs, self.outputs, feeds, outputs, there=self._there)
-        self._enter(None)
         try:
+            self._enter(None)
             if self._life.closed:
                 raise ClosedError(_CLOSED)
             bound = self._choice.executable.bind(feeds, results)

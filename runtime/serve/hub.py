@@ -484,8 +484,7 @@ class Hub:
                 )
         for engine in model.engines:
             # Loaded before it is ready, also where the bundle has no vectors to run.
-            engine.engine.acquire()
-            engine.engine.release()
+            engine.engine.warm()
         if model.kind == "tensors":
             model.tensors = model.engines[0]
             for feeds in model.warm[:1]:

@@ -181,22 +181,24 @@ class World:
         raise SystemExit(0)
 
     def kill_engine(self) -> None:
-        """Kill the processes of engines; one run may tell so, the next is right."""
+        """Kill the processes of engines; one run of each may tell so, the next is right."""
         for number in _children():
             os.kill(number, signal.SIGKILL)
-        with contextlib.suppress(CrashedError):
-            self.ask(3)
+        # A session whose load was killed before has a process of its own without being asked.
+        for way in range(len(self.ways)):
+            with contextlib.suppress(CrashedError):
+                self.ask(way)
         # After a second crash in a row it is started again later.
         until = time.monotonic() + 30
-        while True:
-            try:
-                self.ask(3)
-            except CrashedError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
-            else:
-                return
+        for way in range(len(self.ways)):
+            while True:
+                try:
+                    self.ask(way)
+                    break
+                except CrashedError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.1)
 
     def interrupt(self) -> None:
         """Break a run off by Ctrl-C; what follows is right."""

@@ -144,7 +144,7 @@ def test_a_call_that_comes_late_loads_nothing_again(
         # As for a call that had looked before.
         model.is_closed = False
         with pytest.raises(ClosedError, match="closed while a call waited"):
-            model.engine.acquire()
+            model.engine.acquire(object())
         assert fake.open == []
         again = runtime.add(model.engine.path)
 
@@ -155,7 +155,7 @@ def test_a_call_that_comes_late_loads_nothing_again(
 
         monkeypatch.setattr(memory_budget, "load", closed_meanwhile)
         with pytest.raises(ClosedError):
-            again.engine.acquire()
+            again.engine.acquire(object())
         assert fake.open == []
 
 
