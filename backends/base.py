@@ -84,6 +84,9 @@ class Artifact:
         inputs: the model's inputs, names as in the source model.
         outputs: the model's outputs, likewise.
         precision: as in the manifest; empty where nobody says.
+        computed_in: floats of fewer bits that the engine is to compute the file in, ``bf16``,
+            ``fp16`` or ``tf32``; empty for those that the file says. A backend refuses what its
+            device does not compute in.
     """
 
     format: str
@@ -91,6 +94,7 @@ class Artifact:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     precision: str = ""
+    computed_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,15 @@ class ConvertOptions(ArtifactOptions):
         RESULT,
         value=words.PRECISION,
     )
+    also: Sequence[str] = option(
+        (),
+        "Further precisions in the same bundle, such as bf16 or int8. A device runs them where "
+        "``allow`` names them, and each only with right numbers, here and there. bf16, fp16 and "
+        "tf32 are options of the fp32 file where the engine has such, and take no room. One that "
+        "fails its check is left out, and the report says why.",
+        RESULT,
+        value=words.PRECISIONS,
+    )
     name: str | None = option(None, "Name of the bundle; default the model's.", RESULT)
     overwrite: bool = option(False, "Replace an existing result.", RESULT)
     keep: str | Path | None = option(

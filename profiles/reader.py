@@ -20,6 +20,7 @@ from edgeinfer.profiles.schema import (
     PRECISIONS,
     STORED,
     Chip,
+    Computes,
     Profile,
     Quantization,
     Quirk,
@@ -41,9 +42,10 @@ _ALLOWED: dict[str, frozenset[str]] = {
     "format": FORMATS,
     "activations": STORED,
     "npu": frozenset({"fp16", "int8"}),
+    "floats": frozenset({"bf16", "fp16", "tf32"}),
 }
 _NAMED = frozenset({"name", "backends", "aliases"})
-_NON_EMPTY = frozenset({"os", "formats", "backends", "precisions", "ops"})
+_NON_EMPTY = frozenset({"os", "formats", "backends", "precisions", "ops", "floats"})
 
 
 def parse(text: str, origin: str) -> Profile:
@@ -154,6 +156,10 @@ def _chips(_: str, value: Any, where: str, faults: list[str]) -> tuple[Chip, ...
     return _tables(Chip, value, where, faults)
 
 
+def _computes(_: str, value: Any, where: str, faults: list[str]) -> tuple[Computes, ...]:
+    return _tables(Computes, value, where, faults)
+
+
 def _quantizations(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quantization, ...]:
     """Read tables, of which those that ship with edgeinfer go by their names."""
     if not isinstance(value, list):
@@ -182,6 +188,7 @@ _READERS: dict[str, Callable[[str, Any, str, list[str]], Any]] = {
     "bool": _flag,
     "tuple[Quirk, ...]": _quirks,
     "tuple[Chip, ...]": _chips,
+    "tuple[Computes, ...]": _computes,
     "tuple[Quantization, ...]": _quantizations,
 }
 """By the annotation in the schema, so a new field needs no line here."""

@@ -120,6 +120,19 @@ class Quantization:
 
 
 @dataclass(frozen=True, slots=True)
+class Computes:
+    """Floats of fewer bits in which an engine computes a file of single precision, when told to.
+
+    Attributes:
+        format: the artifact format.
+        floats: ``bf16``, ``fp16`` or ``tf32``.
+    """
+
+    format: str
+    floats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Chip:
     """What one processor of a family of devices computes, beyond what all of them do.
 
@@ -182,6 +195,7 @@ class Profile:
             with ``Attention``, at lengths that were measured.
         bf16_ops: operators that its engine has kernels for in bfloat16; empty for all that the
             standard allows.
+        computes: which floats its engines compute files of single precision in when they are told.
         by_name_only: ``all`` leaves it out: a beta, or for tools or machines that few have.
     """
 
@@ -209,3 +223,8 @@ class Profile:
     by_name_only: bool = False
     packed_weights: bool = False
     chips: tuple[Chip, ...] = field(default=())
+    computes: tuple[Computes, ...] = field(default=())
+
+    def told(self, format: str) -> tuple[str, ...]:
+        """Return the floats that the engine of a format can be told to compute in."""
+        return tuple(kind for c in self.computes if c.format == format for kind in c.floats)

@@ -18,6 +18,7 @@ from edgeinfer.backends.base import Backend, Executable, LoadOptions, Probe
 from edgeinfer.backends.process import child, guard
 from edgeinfer.backends.process.trial import TIMEOUT_S
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.consent import allowed
 from edgeinfer.bundle.manifest import Variant, VectorRecord
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.bundle.values import KEY, fits
@@ -124,6 +125,7 @@ class _Chooser:
         self._bundle = bundle
         self._request = request
         self._history = history
+        self._allow = allowed(request.allow)
         self._machine = fingerprint()
         self._cores = cores_here(request.threads, known_facts().cpu.clusters)
         self._threads = self._cores.threads
@@ -271,6 +273,7 @@ class _Chooser:
             kind=self._request.device,
             barred=self._barred,
             unproven=self._unproven,
+            allow=self._allow,
         )
 
     @cached_property

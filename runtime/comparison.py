@@ -34,6 +34,7 @@ class Row:
         device: kind of unit.
         threads: Threads of the engine; None is its own choice.
         remark: what a plain engine does by itself that edgeinfer's rows do not.
+        consent: kind that has to be allowed for a session to take it; empty where none has.
     """
 
     variant: str
@@ -42,6 +43,7 @@ class Row:
     device: str
     threads: int | None
     remark: str = ""
+    consent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,24 @@ class Timed:
     rows: dict[Row, Timing]
     not_run: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
+
+    def gains(self) -> dict[str, float]:
+        """Return how many times faster a model gets by each kind that has to be allowed.
+
+        That is the fastest variant that needs it, against the fastest that needs nothing, of those
+        with the same number of threads.
+        """
+        found: dict[str, float] = {}
+        best: dict[int | None, float] = {}
+        own = {row: t.median_ms for row, t in self.rows.items() if not row.engine.startswith(PLAIN)}
+        for row, ms in own.items():
+            if not row.consent:
+                best[row.threads] = min(ms, best.get(row.threads, ms))
+        for row, ms in own.items():
+            if row.consent and row.threads in best:
+                factor = best[row.threads] / ms
+                found[row.consent] = max(factor, found.get(row.consent, factor))
+        return found
 
     def __repr__(self) -> str:
         if not self.rows:
@@ -155,11 +175,15 @@ def _plan(
 ) -> Plan:
     checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
     plan = Plan({}, [])
-    plain: set[tuple[str, Path, int | None]] = set()
+    plain: set[tuple[str, Path, str, int | None]] = set()
     for candidate in found.candidates:
         pair = candidate.pair
         for threads in counts:
-            row = Row(pair.variant, pair.backend, candidate.version, pair.device, threads)
+            variant = found.variants[pair.variant]
+            row = Row(
+                *(pair.variant, pair.backend, candidate.version, pair.device, threads),
+                consent=variant.consent,
+            )
             try:
                 executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
                 stack.callback(executable.close)
@@ -168,21 +192,27 @@ def _plan(
                 plan.calls[row] = _running(executable.run, checked)
             except BackendError as e:
                 plan.failed.append(f"{pair}: {e}")
-            variant = found.variants[pair.variant]
             if source is None and variant.format == REGIONS:
                 # Without edgeinfer there is no such graph.
                 continue
             artifact = source or bundle.paths(variant)[0]
-            if pair.backend not in ENGINES or (pair.backend, artifact, threads) in plain:
+            told = "" if defaults else variant.computed_in
+            key = pair.backend, artifact, told, threads
+            if pair.backend not in ENGINES or key in plain or (told and pair.device != "cpu"):
                 continue
-            plain.add((pair.backend, artifact, threads))
+            plain.add(key)
             name = source.name if source else pair.variant
             values = [checked[spec.name] for spec in bundle.manifest.inputs]
             try:
                 call, remark = plain_call(
-                    pair.backend, artifact, values, threads, defaults=defaults
+                    *(pair.backend, artifact, values, threads),
+                    defaults=defaults,
+                    computed_in=told,
                 )
-                row = Row(*(name, PLAIN + pair.backend, candidate.version, "cpu", threads), remark)
+                row = Row(
+                    *(name, PLAIN + pair.backend, candidate.version, "cpu", threads),
+                    *(remark, variant.consent if told else ""),
+                )
                 plan.calls[row] = call
             except BackendError as e:
                 plan.failed.append(str(e))

@@ -31,7 +31,8 @@ def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Va
         return kept
     return tuple(
         v
-        if v.format not in can.formats
+        # What an engine is told to compute in is for the engine that was checked so.
+        if v.format not in can.formats or v.computed_in
         else replace(
             v,
             engines=(*v.engines, EngineRequirement(backend)),
@@ -58,7 +59,8 @@ def by_name_only(variants: Sequence[Variant], probes: Mapping[str, Probe]) -> It
         for name, probe in probes.items():
             if name in made_for or not probe.available:
                 continue
-            if variant.format in registry.get(name).capabilities().formats:
+            can = registry.get(name).capabilities()
+            if variant.format in can.formats and not variant.computed_in:
                 reason = f"not made for it; only with --backend {name}"
                 if name in served:
                     reason = "not made for it; another variant is"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -44,6 +45,15 @@ class ChoiceOptions:
         "Number of threads of the engine. None takes what this process may use.",
         ENGINE,
         value=Value(kind="threads"),
+    )
+    allow: Collection[str] | None = option(
+        None,
+        "Precision below the model's own that may run where it is faster: bf16, fp16, tf32, int8, "
+        "int4 or fp8. Such variants are in a bundle that was converted with --also; each is held "
+        "to its budget on the test vectors here too. None takes what EDGEINFER_ALLOW names, with "
+        "commas; without either they do not run.",
+        ENGINE,
+        value=Value("bf16,tf32,...", multiple=True),
     )
     strict: bool = option(
         True,

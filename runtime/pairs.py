@@ -13,6 +13,7 @@ from edgeinfer.backends.base import Backend, Executable, LoadOptions
 from edgeinfer.backends.process import child, guard
 from edgeinfer.backends.process.trial import TIMEOUT_S
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.consent import KINDS
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
 from edgeinfer.machine.fingerprint import fingerprint
@@ -65,7 +66,12 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
     variants = with_requested(bundle.manifest.variants, backend)
     probes = {probe.backend: probe for probe in registry.probe_all()}
     refused = barred(bundle)
-    plan = rank(variants, probes, fingerprint(), backend=backend, barred=refused)
+    plan = rank(
+        *(variants, probes, fingerprint()),
+        backend=backend,
+        barred=refused,
+        allow=frozenset(KINDS),
+    )
     if not plan.candidates:
         reasons = "; ".join(str(r) for r in plan.rejected)
         raise NotAvailableError(f"{bundle.location}: nothing in it can run here: {reasons}")

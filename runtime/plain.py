@@ -20,7 +20,13 @@ PRECISIONS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 def plain_call(
-    engine: str, path: Path, inputs: Sequence[Array], threads: int | None, *, defaults: bool = False
+    engine: str,
+    path: Path,
+    inputs: Sequence[Array],
+    threads: int | None,
+    *,
+    defaults: bool = False,
+    computed_in: str = "",
 ) -> tuple[Call, str]:
     """Open a file with an engine and return a call that runs it once.
 
@@ -34,6 +40,7 @@ def plain_call(
         threads: Threads of the engine; None is its own default.
         defaults: leave everything to the engine; else it computes in the precision that edgeinfer
             computes in, and its threads do not spin between runs.
+        computed_in: floats that edgeinfer tells the engine to compute the file in.
 
     Raises:
         LoadError: the engine refuses it.
@@ -42,17 +49,18 @@ def plain_call(
     if engine not in ENGINES:
         raise UsageError(f"no plain call of {engine!r}; known: {', '.join(ENGINES)}")
     try:
-        return ENGINES[engine](path, inputs, threads, defaults)
+        return ENGINES[engine](path, inputs, threads, None if defaults else computed_in)
     # Each engine raises its own classes, which cannot be named without importing it.
     except Exception as e:
         raise LoadError(f"plain {engine}: {' '.join(str(e).split())}") from e
 
 
 def _onnxruntime(
-    path: Path, inputs: Sequence[Array], threads: int | None, defaults: bool
+    path: Path, inputs: Sequence[Array], threads: int | None, computed_in: str | None
 ) -> tuple[Call, str]:
     onnxruntime = import_onnxruntime()
 
+    defaults = computed_in is None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if threads is not None:
@@ -69,21 +77,22 @@ def _onnxruntime(
 
 
 def _openvino(
-    path: Path, inputs: Sequence[Array], threads: int | None, defaults: bool
+    path: Path, inputs: Sequence[Array], threads: int | None, computed_in: str | None
 ) -> tuple[Call, str]:
     openvino = import_openvino()
 
     options: dict[str, Any] = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
     core = openvino.Core()
     read = core.read_model(str(path))
-    if not defaults:
-        options |= floats.config_of(core, read, "CPU") or {PRECISION: "f32"}
+    if computed_in is not None:
+        asked = floats.config_of(core, floats.wanted(read, computed_in), "CPU")
+        options |= asked or {PRECISION: "f32"}
     model = core.compile_model(read, "CPU", options)
     request = model.create_infer_request()
     feeds = dict(enumerate(inputs))
     # On CPUs with AMX it takes less precision than the model has, unasked.
     name = model.get_property(PRECISION).get_type_name()
-    says = f"computes in {PRECISIONS.get(name, name)}" if defaults else ""
+    says = f"computes in {PRECISIONS.get(name, name)}" if computed_in is None else ""
     return lambda: request.infer(feeds), says
 
 

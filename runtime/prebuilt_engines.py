@@ -63,7 +63,10 @@ def artifact_of(bundle: Bundle, variant: Variant) -> Artifact:
         BundleError: a file is altered.
     """
     manifest, path = bundle.manifest, bundle.paths(variant)[0]
-    return Artifact(variant.format, path, manifest.inputs, manifest.outputs, variant.precision)
+    return Artifact(
+        *(variant.format, path, manifest.inputs, manifest.outputs),
+        *(variant.precision, variant.computed_in),
+    )
 
 
 def as_built(bundle: Bundle, variant: Variant, backend: str, options: LoadOptions) -> LoadOptions:

@@ -13,6 +13,7 @@ from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.errors import NotAvailableError, RefusedError, UsageError
+from edgeinfer.machine.arithmetic import lacking
 from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.profiles.schema import Chip, Profile
 from edgeinfer.versions import accepts
@@ -93,6 +94,8 @@ class Rejected:
         device: kind of device; empty where none was considered.
         reason: why.
         is_at_fault: the engine is here and failed with the artifact, whenever it is asked.
+        gain: how many times better than the best candidate it was here, where only consent lacks
+            and both were measured; else 0.
     """
 
     variant: str
@@ -100,6 +103,7 @@ class Rejected:
     device: str
     reason: str
     is_at_fault: bool = False
+    gain: float = 0.0
 
     def __str__(self) -> str:
         device = f" ({self.device})" if self.device else ""
@@ -137,7 +141,8 @@ def distinct(variants: Iterable[Variant]) -> tuple[Variant, ...]:
     """
     kept: dict[object, Variant] = {}
     for variant in variants:
-        key = (variant.files, variant.format, variant.precision, tuple(variant.constraints.items()))
+        how = variant.precision, variant.computed_in, variant.consent
+        key = (variant.files, variant.format, *how, tuple(variant.constraints.items()))
         first = kept.setdefault(key, variant)
         known = {engine.backend for engine in first.engines}
         more = tuple(e for e in variant.engines if e.backend not in known)
@@ -169,6 +174,7 @@ def rank(
     kind: DeviceKind | None = None,
     barred: Mapping[str, str] | None = None,
     unproven: AbstractSet[str] = frozenset(),
+    allow: AbstractSet[str] = frozenset(),
 ) -> Plan:
     """Order all that can run here; a function of its arguments alone.
 
@@ -185,6 +191,8 @@ def rank(
         barred: why variants may not run whatever could run them, by id.
         unproven: ids of variants that no test vector judges: engines older than the one that they
             were tested with do not run them.
+        allow: precisions that variants may have which need consent; what others would gain is told
+            where it was measured.
 
     Raises:
         UsageError: the policy is unknown.
@@ -195,6 +203,7 @@ def rank(
     if policy == "explicit" and backend is None:
         raise UsageError("policy 'explicit' takes what is named: give backend= (--backend) too")
     options: list[_Option] = []
+    unasked: list[tuple[str, _Option]] = []
     rejected: list[Rejected] = []
     for position, variant in enumerate(variants):
         for place, engine in enumerate(variant.engines):
@@ -214,14 +223,19 @@ def rank(
                 pair = Pair(variant.id, engine.backend, unit)
                 measured = (history or {}).get(pair)
                 wanted = _refused(pair, kind, probe, measured)
-                if problem := _elsewhere(variant, unit) or wanted:
+                if problem := _elsewhere(variant, unit, device) or wanted:
                     failed = measured.problem if measured is not None else ""
                     at_fault = bool(failed) and not is_passing(failed)
                     rejected.append(Rejected(variant.id, engine.backend, unit, problem, at_fault))
                     continue
                 version = probe.version or ""
-                options.append(_Option(pair, version, variant.size_bytes, order, measured))
+                option = _Option(pair, version, variant.size_bytes, order, measured)
+                if variant.consent and variant.consent not in allow:
+                    unasked.append((variant.consent, option))
+                else:
+                    options.append(option)
     options.sort(key=lambda o: (_score(o, policy), o.order))
+    rejected += [_unallowed(kind, o, options[:1], policy) for kind, o in unasked]
     plan = Plan(tuple(_explain(options, policy)), tuple(rejected))
     if not plan.candidates and (backend or kind):
         wanted = " and ".join(f"{w}" for w in (backend and f"backend {backend!r}", kind) if w)
@@ -309,9 +323,34 @@ def _kinds(probe: Probe) -> list[DeviceKind]:
     return list(dict.fromkeys(unit.kind for unit in probe.devices))
 
 
-def _elsewhere(variant: Variant, unit: DeviceKind) -> str:
+def _elsewhere(variant: Variant, unit: DeviceKind, device: Fingerprint) -> str:
     wanted = variant.constraints.get("device", unit)
-    return "" if unit == wanted else f"is code for the {wanted}"
+    if unit != wanted:
+        return f"is code for the {wanted}"
+    # Of a GPU the backend knows.
+    is_told = variant.computed_in and unit == "cpu"
+    return lacking(variant.computed_in, device.features) if is_told else ""
+
+
+def _unallowed(kind: str, option: _Option, best: Sequence[_Option], policy: Policy) -> Rejected:
+    """Say that nobody allowed a candidate, and what it would gain where that was measured here."""
+    pair, factor = option.pair, _times_better(option, best, policy)
+    measure = "as fast" if policy == "latency" else f"as good by {policy}"
+    told = f"{kind} runs only where it is allowed"
+    if factor:
+        told = f"{kind} is {factor:.3g}x {measure} here"
+    told += f"; allow {kind}" if not 0 < factor <= 1 else "; nothing would be gained by allowing it"
+    return Rejected(pair.variant, pair.backend, pair.device, told, gain=factor)
+
+
+def _times_better(option: _Option, best: Sequence[_Option], policy: Policy) -> float:
+    """Return how many times better a candidate is than the best of others; 0 where unknown."""
+    if not best or option.measured is None or best[0].measured is None or policy == "explicit":
+        return 0.0
+    own, other = (abs(_score(o, policy)[1]) for o in (option, best[0]))
+    if not (math.isfinite(own) and math.isfinite(other) and own > 0 and other > 0):
+        return 0.0
+    return own / other if policy == "throughput" else other / own
 
 
 def _preference(profile: Profile | None, engine: EngineRequirement) -> int:

@@ -53,7 +53,7 @@ from edgeinfer.bundle.memory import companions, is_in_memory
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.installed import install
-from edgeinfer.machine.cuda import check_bf16, cuda_devices
+from edgeinfer.machine.cuda import check_bf16, check_tf32, cuda_devices
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 NAME = "onnxruntime"
@@ -123,6 +123,7 @@ class OnnxRuntimeBackend:
         path = check_file(NAME, artifact, _FORMATS)
         if options.device == "gpu":
             check_bf16(NAME, artifact.precision)
+        options = _told(artifact.computed_in, options)
         pooled = options.pooled and options.device == "cpu" and can_pool()
         options = replace(options, pooled=pooled)
         try:
@@ -158,6 +159,7 @@ class OnnxRuntimeBackend:
         check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
         path = str(check_file(NAME, artifact, _FORMATS))
         regions = artifact.format == WITH_REGIONS
+        options = _told(artifact.computed_in, options)
         if options.device == "gpu":
             # A recorded run is one step to the engine.
             options = replace(options, extra={GRAPH_OPTION: "0", **options.extra})
@@ -166,6 +168,23 @@ class OnnxRuntimeBackend:
             session = _open_session(path, options, profiles=str(folder), regions=regions)
             told = profile_session(session, feeds, runs=runs, plain_us=plain_us)
         return with_nodes(told, Path(path)) if regions else told
+
+
+def _told(computed_in: str, options: LoadOptions) -> LoadOptions:
+    """Return the options by which the engine computes in floats of fewer bits.
+
+    Raises:
+        NotAvailableError: the device does not, or the engine knows nothing of them.
+    """
+    if not computed_in:
+        return options
+    if computed_in != "tf32" or options.device != "gpu":
+        raise NotAvailableError(
+            f"backend {NAME!r}: the file is to be computed in {computed_in}, and of that it knows "
+            "tf32 on NVIDIA's GPUs alone; take a variant in fp32"
+        )
+    check_tf32(NAME)
+    return replace(options, precise=False)
 
 
 def _open_session(

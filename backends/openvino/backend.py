@@ -123,13 +123,14 @@ class OpenVinoBackend:
         # Compiling merges tensors and their names, so names are looked up before it.
         inputs = _specs("input", model.inputs, artifact, artifact.inputs)
         outputs = _specs("output", model.outputs, artifact, artifact.outputs)
-        asked = floats.config_of(_core(), model, device)
+        kind = floats.wanted(model, artifact.computed_in)
+        asked = floats.config_of(_core(), kind, device)
         try:
             config = _config(options) | asked | options.extra
             compiled = _core().compile_model(model, device, config)
         except Exception as error:
             raise LoadError(f"openvino refuses {path}: {_reason(error)}") from error
-        floats.check(model, compiled)
+        floats.check(kind, compiled)
         return OpenVinoExecutable(
             compiled,
             tuple(

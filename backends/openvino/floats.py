@@ -1,4 +1,4 @@
-"""IR files that are to be computed in bfloat16, and processors that do so."""
+"""Files that are to be computed in floats of two bytes, and processors that do so."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from edgeinfer.errors import LoadError, NotAvailableError
 COMPUTED = ("edgeinfer", "computed_in")
 """Where a model says which floats it is computed in; nothing is said of the usual ones."""
 
-BF16 = "bf16"
+BF16, FP16 = "bf16", "fp16"
+
+HINTS = {BF16: "bf16", FP16: "f16"}
+"""What the engine calls them."""
 
 
-def computed_in(model: Any) -> str:
-    """Return what a model says of itself; empty for the usual floats."""
+def wanted(model: Any, asked: str = "") -> str:
+    """Return what a model is to be computed in; empty for the usual floats.
+
+    Args:
+        model: may say so of itself.
+        asked: what the caller asks for instead.
+    """
     path = [*COMPUTED]
-    return str(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else ""
+    own = str(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else ""
+    return asked or own
 
 
 def has_bf16(core: Any, device: str = "CPU") -> bool:
@@ -28,24 +37,23 @@ def has_bf16(core: Any, device: str = "CPU") -> bool:
     return "BF16" in core.get_property(device, "OPTIMIZATION_CAPABILITIES")
 
 
-def config_of(core: Any, model: Any, device: str) -> dict[str, Any]:
-    """Return the options that a model asks for.
+def config_of(core: Any, kind: str, device: str) -> dict[str, Any]:
+    """Return the options that make the engine compute in a type; none for the usual floats.
 
     Raises:
         NotAvailableError: the device has no such arithmetic.
-        LoadError: nobody knows what the model asks for.
+        LoadError: nobody knows the type.
     """
-    wanted = computed_in(model)
-    if not wanted:
+    if not kind:
         return {}
-    if wanted != BF16:
-        raise LoadError(f"openvino: the file is to be computed in {wanted!r}, which is unknown")
-    if not has_bf16(core, device):
+    if kind not in HINTS:
+        raise LoadError(f"openvino: the file is to be computed in {kind!r}, which is unknown")
+    if kind == BF16 and not has_bf16(core, device):
         raise NotAvailableError(
             f"openvino: the file is to be computed in bf16, and {device} here has no such "
             "arithmetic (x86 has it with AVX512-BF16 or AMX-BF16); take a variant in fp32"
         )
-    return {"INFERENCE_PRECISION_HINT": BF16}
+    return {"INFERENCE_PRECISION_HINT": HINTS[kind]}
 
 
 def steps(compiled: Any) -> Counter[str]:
@@ -58,12 +66,14 @@ def steps(compiled: Any) -> Counter[str]:
     return found
 
 
-def check(model: Any, compiled: Any) -> None:
+def check(kind: str, compiled: Any) -> None:
     """Refuse a plan without a step in the floats that the model is to be computed in.
 
     Raises:
-        LoadError: there is none.
+        NotAvailableError: there is none.
     """
-    wanted = computed_in(model)
-    if wanted and not steps(compiled)[wanted]:
-        raise LoadError(f"openvino: no step of the plan is computed in {wanted}")
+    if kind and not steps(compiled)[HINTS[kind]]:
+        raise NotAvailableError(
+            f"openvino: no step of the plan is computed in {kind}: the model or the processor here "
+            "has nothing for it; take a variant in fp32"
+        )

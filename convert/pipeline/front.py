@@ -30,16 +30,18 @@ from edgeinfer.convert.pipeline.kept import Kept
 from edgeinfer.convert.pipeline.plan import Job, plan
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
 from edgeinfer.convert.pipeline.request import Request, in_layout
+from edgeinfer.convert.pipeline.rows import told
 from edgeinfer.convert.pipeline.shape_checks import (
     check_input_ranges,
     check_ranges,
     check_states,
     check_tensors,
 )
-from edgeinfer.convert.quantize.half.stage import Halves
+from edgeinfer.convert.quantize.half.stage import Halves, check_told, is_here
 from edgeinfer.convert.quantize.recipe import AUTO, recipe
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
+from edgeinfer.convert.verify.answers import Expected, Vector
 from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.convert.verify.ladder import rungs
 from edgeinfer.errors import EdgeInferError, Problem, VerifyError
@@ -67,6 +69,8 @@ class Written:
         name: Name of its folder among the variants.
         lowered: its files and what the lowering says of them.
         checks: Checks of its numbers, beyond those of its engines.
+        told: Checks in arithmetic that no engine here has, by the floats that an engine may be told
+            to compute the files in.
         plain: the float model for the same engine, outside of the variants' folders, where this
             machine can tell whether integers are faster; whoever has measured removes it.
     """
@@ -76,6 +80,22 @@ class Written:
     lowered: Lowered
     checks: tuple[EngineResult, ...] = ()
     plain: Path | None = None
+    told: Mapping[str, tuple[EngineResult, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a conversion of the same model has found already.
+
+    Attributes:
+        vectors: what is run.
+        expected: the oracles' answers.
+        ranges: what float inputs lie between.
+    """
+
+    vectors: Sequence[Vector]
+    expected: Expected
+    ranges: Mapping[str, InputRange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +215,11 @@ class Front:
         inputs = passes.input_specs(self._normalised.model)
         refuse_contradictions(self._source.model, inputs, data=self._request.data)
 
-    def prepare(self, variants: Path) -> Prepared:
+    def prepare(self, variants: Path, known: Known | None = None) -> Prepared:
         """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
+
+        Where something is known the oracles are not asked, and artifacts that cannot be written are
+        left out.
 
         Raises:
             SourceError: the model cannot be read.
@@ -217,6 +240,8 @@ class Front:
                 alone=self._request.alone,
                 keep=weights_bytes(normalised.model) <= _KEPT_BYTES,
             )
+        if known is not None:
+            todo = replace(todo, jobs=tuple(replace(job, spare=True) for job in todo.jobs))
         self._clock.stages.total = stages_of(self._request, len(todo.jobs))
         lines = {
             "source": source.notes.lines,
@@ -225,7 +250,11 @@ class Front:
         }
         report.changes.extend(Change(stage, tuple(text)) for stage, text in lines.items() if text)
         check_tensors(normalised.model)
-        self._ask_oracles(report)
+        if known is None:
+            self._ask_oracles(report)
+        else:
+            report.vectors, report.expected = known.vectors, known.expected
+            report.ranges = self._ranges = dict(known.ranges)
         if self._quantize.recipe.is_quantized:
             with self._stage("quantize"):
                 self._quantize.prepare(
@@ -438,7 +467,7 @@ class Front:
                     shape_sets=request.shape_sets,
                     ranges=request.ranges,
                     declared=request.input_ranges,
-                    reach=request.precision == "fp16",
+                    reach="fp16" in (request.precision, *request.also),
                 )
                 report.vectors, report.ranges = gathered.vectors, gathered.ranges
                 self._ranges = gathered.ranges
@@ -511,7 +540,18 @@ class Front:
                 with self._stage(f"half precision of {job.title}"):
                     checks, line = self._halves.check(normal, lowered, report)
             lowered = replace(lowered, notes=(*lowered.notes, line))
-        return Written(job, name, lowered, checks, self._plain(job))
+        return Written(job, name, lowered, checks, self._plain(job), self._told(job, report))
+
+    def _told(self, job: Job, report: Report) -> dict[str, tuple[EngineResult, ...]]:
+        """Judge floats that no engine here computes in; with nothing to say where one does."""
+        also = self._request.also
+        found: dict[str, tuple[EngineResult, ...]] = {}
+        for kind in dict.fromkeys(k for p in job.profiles for k in told(p, job.format, also)):
+            found[kind] = ()
+            if not is_here(kind, job.profile.unit):
+                with self._stage(f"{kind} arithmetic of {job.title}"):
+                    found[kind] = check_told(self._normalised.model, kind, report)
+        return found
 
     def _plain(self, job: Job) -> Path | None:
         """Write the float model beside one of integers that this machine's engines run."""

@@ -15,6 +15,7 @@ from edgeinfer import profiles
 from edgeinfer.bundle.formats import SUFFIXES, format_of
 from edgeinfer.convert.late import late
 from edgeinfer.convert.options import ConvertOptions
+from edgeinfer.convert.pipeline.rows import resolved
 from edgeinfer.convert.pipeline.shape_sets import Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.convert.quantize.recipe import (
     COREMLTOOLS,
@@ -41,6 +42,7 @@ class Request(ConvertOptions):
 
     Attributes:
         precision: Full name of a recipe that every profile can run.
+        also: Full names of recipes that one profile at least can have beside it.
         name: Name of the bundle.
         profiles: One per target, without repetition, in the order asked for.
         destination: Path of the result as given: a slash at the end asks for a folder.
@@ -114,6 +116,9 @@ def check_request(options: ConvertOptions) -> Request:
     )
     precision = precision_for(chosen, options.precision or "fp32")
     _check_able(chosen, precision)
+    also = resolved(
+        options.also, chosen, _can, first=precision, alone=bool(format_of(options.output))
+    )
     theirs = options.calibrator == COREMLTOOLS
     if theirs:
         _check_theirs(chosen, recipe(precision))
@@ -132,6 +137,7 @@ def check_request(options: ConvertOptions) -> Request:
     checked: dict[str, Any] = {
         "profiles": chosen,
         "precision": precision,
+        "also": also,
         "destination": f"{name}.edge" if output is None else os.fspath(output),
         "alone": bool(format_of(output)),
         "name": name,
@@ -177,9 +183,10 @@ def check_calibrated(request: Request) -> None:
     Raises:
         UsageError: there are no samples.
     """
-    if recipe(request.precision).is_static and request.calibration is request.data is None:
+    wanted = [n for n in (request.precision, *request.also) if recipe(n).is_static]
+    if wanted and request.calibration is request.data is None:
         raise UsageError(
-            f"precision {request.precision!r} needs --calibration: a folder of images, recordings "
+            f"precision {wanted[0]!r} needs --calibration: a folder of images, recordings "
             "or .npz files, or an .npz file with all samples"
         )
 

@@ -24,23 +24,29 @@ from edgeinfer.bundle.manifest import (
 from edgeinfer.bundle.trust import HINT, level_of, native_parts
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert.lower.tvm.machines import MACHINES
-from edgeinfer.convert.pipeline import engines
+from edgeinfer.convert.pipeline import engines, rows
 from edgeinfer.convert.pipeline.command import command_of
 from edgeinfer.convert.pipeline.described import add_files, check_described, head_in_layout
 from edgeinfer.convert.pipeline.engines import Place, Wanted, place_of
 from edgeinfer.convert.pipeline.entry import ExportResult
-from edgeinfer.convert.pipeline.front import Clock, Front, Prepared, Written
+from edgeinfer.convert.pipeline.front import Clock, Front, Known, Prepared, Written
 from edgeinfer.convert.pipeline.provenance import SBOM_NAME, oracles, sbom, tools_of
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.pipeline.worker import Worker, can_work_apart
-from edgeinfer.convert.quantize.recipe import AUTO
+from edgeinfer.convert.quantize.recipe import AUTO, recipe
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
 from edgeinfer.convert.verify.answers import Answer, Vector
 from edgeinfer.convert.verify.carried import carried, fitting, room_for, size_of
 from edgeinfer.convert.verify.gate import NOT_RUN
 from edgeinfer.convert.verify.integer_findings import AUTO_HELPS, doubts, outweighed
 from edgeinfer.convert.verify.integer_speed import times_slower
-from edgeinfer.errors import CrashedError, VerifyError
+from edgeinfer.errors import (
+    ConvertError,
+    CrashedError,
+    NotAvailableError,
+    UsageError,
+    VerifyError,
+)
 from edgeinfer.machine.host import host
 from edgeinfer.media.description import Description
 from edgeinfer.profiles.schema import Profile, Unit
@@ -62,22 +68,153 @@ def run_stages(request: Request) -> ExportResult:
         check_described(described, prepared.report.inputs, prepared.report.outputs)
         prepared.report.command = command_of(request)
         clock = Clock(request.progress, prepared.report.seconds, prepared.stages)
-        wanted = [
-            Wanted([e.backend for e in w.lowered.engines], place_of(w.job.profile))
-            for w in prepared.written
-        ]
-        taken: list[Written] = []
-        variants: list[Variant] = []
-        with closing(engines.in_turn(wanted)) as turns:
-            for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
-                judged = _verified(written, backends, prepared.report, clock, want.place)
-                slower = _times_slower(written, backends, judged, prepared.report, clock)
-                if _is_taken(written, judged, request, prepared.report, front, writer, slower):
-                    taken.append(written)
-                    variants += _adopted(written, judged, writer)
-        _remove_left(prepared.written, taken, writer.folder(_VARIANTS))
+        variants = _judged(request, prepared, front, writer, clock)
+        for further in rows.conversions(request):
+            variants += _beside(further, prepared.report, writer)
         with clock.stage("write the result"):
             return _finish(request, prepared, variants, writer, described)
+
+
+def _judged(
+    request: Request,
+    prepared: Prepared,
+    front: Front | Worker,
+    writer: BundleWriter,
+    clock: Clock,
+) -> list[Variant]:
+    """Run what was written, and take into the bundle what is right."""
+    report = prepared.report
+    wanted = [
+        Wanted([e.backend for e in w.lowered.engines], place_of(w.job.profile))
+        for w in prepared.written
+    ]
+    taken: list[Written] = []
+    variants: list[Variant] = []
+    with closing(engines.in_turn(wanted)) as turns:
+        for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
+            judged = _verified(written, backends, report, clock, want.place)
+            slower = _times_slower(written, backends, judged, report, clock)
+            if _is_taken(written, judged, request, report, front, writer, slower):
+                taken.append(written)
+                own = _adopted(written, judged, writer)
+                variants += [*own, *_told(written, own, backends, request, report, clock)]
+    _remove_left(prepared.written, taken, writer.folder(_VARIANTS))
+    return variants
+
+
+def _beside(request: Request, report: Report, writer: BundleWriter) -> list[Variant]:
+    """Convert to a further precision, with the vectors and the expected outputs of the first.
+
+    What cannot be written or is wrong is left out, and the report says so.
+    """
+    if report.expected is None:
+        raise VerifyError("internal error: there are no expected outputs")
+    front = _front(request)
+    known = Known(report.vectors, report.expected, report.ranges)
+    try:
+        prepared = front.prepare(writer.folder(_VARIANTS), known)
+        clock = Clock(request.progress, prepared.report.seconds, prepared.stages)
+        variants = _judged(request, prepared, front, writer, clock)
+    except (ConvertError, UsageError, NotAvailableError) as e:
+        report.changes.append(Change("targets", (f"{request.precision} was left out: {e}",)))
+        return []
+    own = prepared.report
+    lines = [f"{request.precision}: {line}" for c in own.changes for line in _about(c)]
+    report.changes += [Change("targets", tuple(lines))] if lines else []
+    report.variants += own.variants
+    for target, ids in own.targets.items():
+        report.targets.setdefault(target, []).extend(ids)
+    for stage, seconds in own.seconds.items():
+        report.seconds[stage] = report.seconds.get(stage, 0.0) + seconds
+    report.quantization = report.quantization or own.quantization
+    # A device judges by the same vectors.
+    report.vectors = own.vectors
+    consent = recipe(request.precision).consent
+    return [replace(v, consent=consent) for v in variants]
+
+
+def _about(change: Change) -> tuple[str, ...]:
+    """Return what a conversion to a further precision says that the first one did not."""
+    return change.lines if change.stage in ("targets", "half precision", "quantize") else ()
+
+
+def _told(
+    written: Written,
+    variants: Sequence[Variant],
+    backends: Sequence[Backend],
+    request: Request,
+    report: Report,
+    clock: Clock,
+) -> list[Variant]:
+    """Judge the files in the floats that their engine may be told to compute in.
+
+    What is wrong is left out, and the report says so.
+    """
+    found: list[Variant] = []
+    for kind, checks in written.told.items():
+        own = [v for v in variants if kind in rows.told(_of(v, written), v.format, request.also)]
+        unit = _of(own[0], written).unit
+        with clock.stage(f"verify {written.job.title} in {kind}"):
+            result = _run_told(written, kind, backends, report, unit)
+        result = replace(result, engines=(*result.engines, *checks))
+        if not result.passed:
+            line = f"{written.job.title} in {kind} was refused: {result.failure()}"
+            report.changes.append(Change("targets", (line,)))
+            continue
+        for variant in own:
+            id = f"{variant.target}-{variant.format}-{kind}"
+            is_of_target = host().is_kind(_of(variant, written))
+            row = replace(result, id=id, is_of_target=is_of_target)
+            report.variants.append(row)
+            report.targets.setdefault(variant.target, []).append(id)
+            found.append(_as_told(variant, kind, row, unit))
+    return found
+
+
+def _of(variant: Variant, written: Written) -> Profile:
+    return next(p for p in written.job.profiles if p.name == variant.target)
+
+
+def _run_told(
+    written: Written, kind: str, backends: Sequence[Backend], report: Report, unit: Unit
+) -> VariantResult:
+    if report.expected is None:
+        raise VerifyError("internal error: there are no expected outputs")
+    lowered = written.lowered
+    artifact = Artifact(
+        *(written.job.format, lowered.files[0], report.inputs, report.outputs, kind, kind)
+    )
+    return verify_variant(
+        f"{written.job.format}-{kind}",
+        artifact,
+        backends,
+        report.vectors,
+        report.expected,
+        precision=kind,
+        size_bytes=sum(f.stat().st_size for f in lowered.files),
+        ops=lowered.ops,
+        notes=(f"{kind}: the engine is told to compute the fp32 file so; it takes no room",),
+        constraints=lowered.constraints,
+        device=unit,
+    )
+
+
+def _as_told(variant: Variant, kind: str, result: VariantResult, unit: Unit) -> Variant:
+    first = result.engines[:1] if result.is_of_target else ()
+    return replace(
+        variant,
+        id=result.id,
+        precision=kind,
+        computed_in=kind,
+        consent=kind,
+        engines=tuple(_tested(replace(e, tested=""), result) for e in variant.engines),
+        constraints=variant.constraints
+        if unit == "cpu"
+        else {**variant.constraints, "device": unit},
+        accuracy=result.accuracy(),
+        latency_ms=min((ms for e in first for ms in e.latency_ms.values()), default=None),
+        unverified=result.unverified,
+    )
 
 
 def _front(request: Request) -> Front | Worker:

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from edgeinfer.backends.process import child
 from edgeinfer.backends.process.deadline import announce
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
-from edgeinfer.convert.pipeline.front import Front, Prepared, uncounted
+from edgeinfer.convert.pipeline.front import Front, Known, Prepared, uncounted
 from edgeinfer.convert.pipeline.plan import Job
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.verify import Finding
@@ -53,14 +53,14 @@ class Worker:
             request.progress,
         )
 
-    def prepare(self, variants: Path) -> Prepared:
+    def prepare(self, variants: Path, known: Known | None = None) -> Prepared:
         """See ``Front.prepare``.
 
         Raises:
             CrashedError: the process ended half-way.
             VerifyError: an engine did not come back in time.
         """
-        prepared: Prepared = self._do("prepare", variants)
+        prepared: Prepared = self._do("prepare", variants, known)
         return prepared
 
     def explain(

@@ -70,6 +70,15 @@ class Recipe:
     is_float: bool = False
 
     @property
+    def consent(self) -> str:
+        """The kind of ``bundle.consent`` that it is; empty where there is none."""
+        if self.packing is not None or self.name == "fp32":
+            return ""
+        if self.is_float or not self.is_quantized:
+            return self.name
+        return "int4" if self.weights == 4 else "int8"
+
+    @property
     def is_static(self) -> bool:
         """Whether it needs calibration data."""
         return self.activations > 0
@@ -91,6 +100,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fp32"),
         Recipe("fp16", weights=16, half=True),
         Recipe("bf16", weights=16, is_float=True),
+        Recipe("tf32"),
         Recipe("fp8", weights=8, activations=8, half=True, is_float=True),
         Recipe("static_wi8_ai8", weights=8, activations=8),
         Recipe("static_wi8_ai8+fp16", weights=8, activations=8, half=True),

@@ -27,6 +27,24 @@ _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MAIN = ("", "ai.onnx")
 
 
+_PRODUCTS = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "DeformConv", "Gemm", "MatMul"), 2),
+    **dict.fromkeys(("Attention", "GRU", "LSTM", "RNN"), 3),
+    "Einsum": 9,
+}
+"""How many operands of an operator are multiplied with each other."""
+
+
+def in_tf32(value: Any) -> Any:
+    """Round float32 to the nearest number with 11 bits; anything else stays as it is."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+        return value
+    bits = np.ascontiguousarray(value).view(np.uint32)
+    half = np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    kept = ((bits + half) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(value), kept, value).reshape(value.shape)
+
+
 class CannotEvaluate(Exception):  # noqa: N818 - an oracle that abstains, not an error of the model
     """The evaluator cannot follow the model, and why; or it would take too long."""
 
@@ -46,6 +64,7 @@ class Evaluator:
         halved: str = "",
         own: bool = True,
         rounded: bool = False,
+        tf32: bool = False,
     ) -> None:
         """Prepare.
 
@@ -56,6 +75,7 @@ class Evaluator:
                 ``bfloat16``.
             own: use our operators; otherwise only those that ONNX itself defines.
             rounded: what is computed in float64 is rounded to float32 after each operator.
+            tf32: operands of products, where they are float32, keep 11 bits, as in TF32.
         """
         model = model.clone()
         if model.functions:
@@ -68,6 +88,7 @@ class Evaluator:
         self._opsets = {("" if d in _MAIN else d): v for d, v in model.opset_imports.items()}
         self._wide, self._own = wide, own
         self._halved = np.dtype(halved) if halved else None
+        self._tf32 = tf32
         self._kernels: dict[ir.Node, Callable[..., tuple[Any, ...]]] = {}
         self._until = float("inf")
 
@@ -149,6 +170,8 @@ class Evaluator:
         if node.domain in _MAIN and node.op_type == "Constant" and "value" in node.attributes:
             return (node.attributes["value"].as_tensor().numpy(),)
         inputs = [None if v is None else self._get(values, v) for v in node.inputs]
+        if self._tf32 and node.domain in _MAIN and (count := _PRODUCTS.get(node.op_type)):
+            inputs[:count] = [in_tf32(x) for x in inputs[:count]]
         kernel = self._kernels.get(node)
         if kernel is None:
             kernel = self._kernels[node] = self._load(node)

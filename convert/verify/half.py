@@ -26,7 +26,7 @@ from edgeinfer.types import Array, Feeds
 SECONDS = 60.0
 """CPU time after which no further vector is begun."""
 
-_NAMES = {"": "fp16", "float16": "fp16", "bfloat16": "bf16"}
+_NAMES = {"": "fp16", "float16": "fp16", "bfloat16": "bf16", "tf32": "tf32"}
 
 
 def ask_in_half(
@@ -49,13 +49,15 @@ def ask_in_half(
         expected: the oracles' answers to all of them.
         budget: what may be lost.
         everywhere: compute float32 in this type too, ``float16`` or ``bfloat16``, as a device does
-            that has nothing else.
+            that has nothing else; of ``tf32`` the operands of products are, as GPUs do.
         seconds: Duration in seconds of CPU time.
         kind: the precision's name, where the graph has it in its own types.
         usual: the oracles' answers to more vectors, where these are some of them.
     """
     result = EngineResult(HALF, np.__version__)
-    evaluator, kind = Evaluator(model, wide=False, halved=everywhere), kind or _NAMES[everywhere]
+    is_tf32 = everywhere == "tf32"
+    evaluator = Evaluator(model, wide=False, halved="" if is_tf32 else everywhere, tf32=is_tf32)
+    kind = kind or _NAMES[everywhere]
     wanted = [i for i, v in enumerate(vectors) if not v.edge or v.reach]
     done: list[int] = []
     answers: list[dict[str, Array]] = []
@@ -76,7 +78,9 @@ def ask_in_half(
     usual = usual or [expected.answers[i] for i in wanted if not vectors[i].reach]
     tried = [vectors[i] for i in done]
     outputs = judge_answers(answers, tried, some, budget, usual=usual, half=True)
-    rule = f"results of all operators rounded to {kind}, sums inside of one in fp32"
+    rule = "operands of products rounded to tf32, all else in fp32"
+    if not is_tf32:
+        rule = f"results of all operators rounded to {kind}, sums inside of one in fp32"
     note = f"{len(done)} of {len(wanted)} inputs in {kind} arithmetic: {rule}"
     return replace(result, outputs=tuple(outputs), notes=(note,))
 

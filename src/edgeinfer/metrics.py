@@ -185,6 +185,8 @@ BUDGETS: dict[str, Budget] = {
     # largest value, at the steep edge of a text detector's map. The floor is one rounding of an
     # activation near one.
     "fp16": Budget(5e-4, 1.2e-1, 30.0, 6.0, 0.9995, 1.0, 0.01, spread_db=3.0),
+    # Operands of products are rounded as in fp16, sums and ranges are those of fp32.
+    "tf32": Budget(5e-4, 1.2e-1, 30.0, 6.0, 0.9995, 1.0, 0.01, spread_db=3.0),
     # One rounding is 2^-8: 18 dB worse than fp16.
     "bf16": Budget(4e-3, 4e-1, 13.0, 0.0, 0.975, 1.0, 0.02),
     # Eight bits of range per tensor. Nets that kept the quality of their task on held-out samples

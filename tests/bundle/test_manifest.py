@@ -28,12 +28,12 @@ def test_files_lists_all_but_the_manifest(manifest: Manifest) -> None:
 
 
 CASES: list[tuple[Edit, str]] = [
-    (lambda d: d.pop("schema"), "schema: expected [major, minor] like [1, 4]"),
+    (lambda d: d.pop("schema"), "schema: expected [major, minor] like [1, 5]"),
     (lambda d: d.update(schema=[True, 0]), "schema: expected [major, minor]"),
     (lambda d: d.update(schema=[1]), "schema: expected [major, minor]"),
     (lambda d: d.update(schema=[-1, 0]), "schema: expected [major, minor]"),
-    (lambda d: d.update(schema=[2, 0]), "schema 2.0 is unknown, this reads 1.4; update edgeinfer"),
-    (lambda d: d.update(schema=[0, 9]), "schema 0.9 is unknown, this reads 1.4; convert the model"),
+    (lambda d: d.update(schema=[2, 0]), "schema 2.0 is unknown, this reads 1.5; update edgeinfer"),
+    (lambda d: d.update(schema=[0, 9]), "schema 0.9 is unknown, this reads 1.5; convert the model"),
     (lambda d: d.update(extra=1), "extra: unknown key"),
     (lambda d: d.update(outputs=[]), "outputs: expected at least one"),
     (lambda d: d.update(variants=[]), "variants: expected at least one"),

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class FakeExecutable:
     def __init__(self, backend: "FakeBackend", artifact: Artifact, options: LoadOptions) -> None:
         self.inputs, self.outputs = artifact.inputs, artifact.outputs
         self.backend, self.options, self.closed = backend, options, False
+        self.told = backend.told.get(artifact.computed_in)
         self._lock = threading.Lock()
         self.inside = 0
 
@@ -55,7 +56,8 @@ class FakeExecutable:
             self.inside += 1
             self.backend.most_inside = max(self.backend.most_inside, self.inside)
         try:
-            self.backend.sleep(self.backend.delay_s)
+            delay_s, bias = self.told or (self.backend.delay_s, self.backend.bias)
+            self.backend.sleep(delay_s)
             if self.backend.gate is not None and not self.backend.gate.wait(60):
                 raise RunError("fake: nobody opened the gate")
             if self.backend.run_error:
@@ -64,7 +66,7 @@ class FakeExecutable:
                 raise RunError(f"fake: {self.backend.poison}")
             if self.closed:
                 raise ClosedError("fake: closed while running")
-            values = [feeds["x"] * 2 + np.float32(self.backend.bias), feeds["k"].copy()]
+            values = [feeds["x"] * 2 + np.float32(bias), feeds["k"].copy()]
             return dict(zip([o.name for o in self.outputs], values, strict=True))
         finally:
             with self._lock:
@@ -99,6 +101,8 @@ class FakeBackend:
     unprepared: str = ""
     format: str = "fake"
     placed: Placement | None = None
+    told: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Delay and bias where it is told what to compute in."""
     open: list[Executable] = field(default_factory=list)
     loads: int = 0
     most_inside: int = 0
@@ -173,9 +177,13 @@ def write_bundle(
     constraints: tuple[dict[str, str], ...] = (),
     special: float = 0.0,
     tested: str = "",
+    also: tuple[str, ...] = (),
     **more: Any,
 ) -> Path:
-    """Write a bundle with one variant a set of backends, all of the same contents."""
+    """Write a bundle with one variant a set of backends, all of the same contents.
+
+    Of the first variant there is one more for each type of ``also``, of the same file.
+    """
     rng = np.random.default_rng(0)
     with BundleWriter(path) as writer:
         variants = []
@@ -186,6 +194,10 @@ def write_bundle(
             required = tuple(EngineRequirement(b, tested=tested) for b in listed)
             held = constraints[i] if constraints else {}
             variants.append(Variant(ident, "cpu", "fake", precision, (file,), required, held))
+        variants += [
+            replace(variants[0], id=f"v0-{kind}", precision=kind, computed_in=kind, consent=kind)
+            for kind in also
+        ]
         records = []
         for n in range(1, vectors + 1):
             feeds: dict[str, Array] = {"x": rng.random((n, 3), np.float32), "k": np.arange(n)}

@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgeinfer.errors import RunError
+from edgeinfer.machine.arithmetic import lacking
+from edgeinfer.machine.cuda import cuda_devices
+from edgeinfer.machine.fingerprint import known_facts
 from edgeinfer.metrics import budget_for
 
 if TYPE_CHECKING:
@@ -34,6 +37,33 @@ _UNPACKED = {
     "tflite": "delegates that compute in fp16 (a GPU's)",
 }
 """Formats whose engine unpacks half-precision weights, and what may compute otherwise."""
+
+
+def is_here(kind: str, unit: str) -> bool:
+    """Whether a unit of this machine computes in floats that an engine may be told to use."""
+    if unit != "cpu":
+        return bool(cuda_devices())
+    return not lacking(kind, known_facts().cpu.features)
+
+
+def check_told(model: ir.Model, kind: str, report: Report) -> tuple[EngineResult, ...]:
+    """Judge the arithmetic that an engine may be told to use, in place of one that has it.
+
+    Args:
+        model: normalised, float.
+        kind: ``bf16``, ``fp16`` or ``tf32``.
+        report: has the vectors and the oracles' answers.
+    """
+    from edgeinfer.convert.verify.half import ask_in_half
+
+    if report.expected is None:
+        return ()
+    names = {"bf16": "bfloat16", "fp16": "float16"}
+    result = ask_in_half(
+        *(model, report.vectors, report.expected, budget_for(kind)),
+        everywhere=names.get(kind, kind),
+    )
+    return (result,)
 
 
 class Halves:

@@ -14,7 +14,7 @@ from edgeinfer.metrics import Budget, OutputMetrics
 from edgeinfer.types import InputRange, Preprocessing, Stored, TensorSpec
 from edgeinfer.versions import accepts
 
-SCHEMA = (1, 4)
+SCHEMA = (1, 5)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
 
 JUDGED_ON_EXTREMES = frozenset({"fp32"})
@@ -67,7 +67,8 @@ class Variant:
         target: the target it was lowered for.
         format: ``onnx``, ``onnx_tvm``, ``openvino_ir``, ``tflite``, ``mlprogram``, ``aimodel``,
             ``tvm`` or ``llm``.
-        precision: read back from the artifact, never copied from the request.
+        precision: read back from the artifact, or from the engine's plan where it is told what to
+            compute in; never copied from the request.
         files: the first one is what the engine opens.
         engines: backends that can run it, best first.
         constraints: what the device must have, e.g. ``{"arch": "aarch64"}``, and under ``inputs``
@@ -77,6 +78,9 @@ class Variant:
         stored: inputs and outputs that are floats for the bundle and integers in the files, by
             name.
         unverified: why nobody ran it before the bundle was written; empty for what was checked.
+        computed_in: floats that the engine is told to compute the files in, ``bf16``, ``fp16`` or
+            ``tf32``; empty where it computes as they say.
+        consent: kind of ``bundle.consent`` that has to be allowed; empty where nothing has to be.
     """
 
     id: str
@@ -90,6 +94,8 @@ class Variant:
     latency_ms: float | None = None
     stored: dict[str, Stored] = field(default_factory=dict)
     unverified: str = ""
+    computed_in: str = ""
+    consent: str = ""
 
     @property
     def size_bytes(self) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.bundle.consent import allowed
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.cli.declared import declared
 from edgeinfer.cli.device import device_option
@@ -64,7 +65,7 @@ OPS_RUNS = 20
 @click.option(
     "--engine-defaults", is_flag=True, help="Run the plain engines as they come, not like for like."
 )
-@declared(SessionOptions, ("allow_fallback",))
+@declared(SessionOptions, ("allow", "allow_fallback"))
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
 @TRUST_SOURCE
@@ -81,6 +82,7 @@ def bench(
     roofline: bool,
     ops: bool,
     engine_defaults: bool,
+    allow: tuple[str, ...],
     allow_fallback: bool,
     output: str | None,
     overwrite: bool,
@@ -93,16 +95,14 @@ def bench(
     They run in turns, next to the plain engines called without edgeinfer.
 
     Without INPUT the first test vector is run. A MODEL is converted for this machine first, and the
-    plain engines run the source. Of a language model steps that generate and steps that read are
-    timed, and the time to the first token.
+    plain engines run the source. Variants that a session takes only where they are allowed are
+    timed too: of those that --allow does not name it is told what they would gain. Of a language
+    model steps that generate and steps that read are timed, and the time to the first token.
     """
-    if output is not None:
-        check_output(Path(output), ".json", b"{", overwrite=overwrite)
-    if not seconds < math.inf:
-        raise UsageError(f"--seconds {seconds}: expected a number")
+    permitted = allowed(allow or None)
+    counts = _checked(output, seconds, threads, overwrite=overwrite)
     from edgeinfer.bundle.storage import is_bundle
 
-    counts = _threads(threads)
     with out.progress() as progress, contextlib.ExitStack() as stack:
         from edgeinfer.bundle.archive import Bundle
         from edgeinfer.cli import lmbench
@@ -147,6 +147,7 @@ def bench(
         "model": path,
         "machine": machine,
         "input": timed.shapes,
+        "gains": timed.gains(),
         "rows": [{**_fields(row), **_fields(timing)} for row, timing in timed.rows.items()],
         "not_run": timed.not_run,
         "taken": watch.taken,
@@ -155,7 +156,18 @@ def bench(
     }
     _save(output, data)
     more = [*(limits[0] if limits else []), *(costs[0] if costs else [])]
-    out.result(data, lambda: [*_view(timed), *_heat(watch.taken), *more])
+    out.result(data, lambda: [*_view(timed, permitted), *_heat(watch.taken), *more])
+
+
+def _checked(
+    output: str | None, seconds: float, threads: str, *, overwrite: bool
+) -> list[int | None]:
+    """Refuse what makes no sense before anything is loaded; return the thread counts."""
+    if output is not None:
+        check_output(Path(output), ".json", b"{", overwrite=overwrite)
+    if not seconds < math.inf:
+        raise UsageError(f"--seconds {seconds}: expected a number")
+    return _threads(threads)
 
 
 def _heat(taken: Taken) -> Iterator[str]:
@@ -239,11 +251,15 @@ def _feeds(bundle: Bundle, inputs: tuple[str, ...]) -> dict[str, Array]:
     return first_vector(bundle)
 
 
+def _advice(kind: str, factor: float) -> str:
+    return f"allow {kind}" if factor > 1 else "nothing would be gained by allowing it"
+
+
 def _fields(value: Row | Timing) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _view(timed: Timed) -> Iterator[str | Table]:
+def _view(timed: Timed, permitted: frozenset[str]) -> Iterator[str | Table]:
     columns = ("model", "engine", ">threads", ">median", ">p95", ">spread", ">runs", "")
     yield table(
         columns,
@@ -256,12 +272,15 @@ def _view(timed: Timed) -> Iterator[str | Table]:
                 milliseconds(t.p95_ms),
                 f"{t.spread:.0%}",
                 t.runs,
-                row.remark,
+                row.remark or (f"needs --allow {row.consent}" if row.consent else ""),
             )
             for row, t in timed.rows.items()
         ],
     )
     yield from (f"not run: {line}" for line in timed.not_run)
+    for kind, factor in timed.gains().items():
+        if kind not in permitted:
+            yield f"note: {kind} is {factor:.3g}x as fast here; {_advice(kind, factor)}"
     remarks = {row.remark for row in timed.rows}
     yield from (f"note: {line}" for text, line in EQUAL.items() if text in remarks)
     if any(row.engine.startswith(PLAIN) for row in timed.rows) and not remarks - {""}:

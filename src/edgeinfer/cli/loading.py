@@ -31,7 +31,7 @@ def loading_options(command: F) -> F:
 def as_loaded(*, trust: dict[str, Any], **given: Any) -> dict[str, Any]:
     """Return them as ``edgeinfer.load`` takes them."""
     isolate = given["isolate"] or given["run_timeout_s"] is not None
-    return {**given, **trust, "isolate": isolate}
+    return {**given, **trust, "isolate": isolate, "allow": given["allow"] or None}
 
 
 def told_stats(session: Session, options: Mapping[str, Any]) -> SessionStats | None:

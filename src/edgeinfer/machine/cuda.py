@@ -44,8 +44,8 @@ def compute_capability(index: int = 0) -> str:
     return ".".join(str(part.value) for part in parts)
 
 
-BF16_SINCE = (8, 0)
-"""Compute capability of Ampere, the first with bfloat16 (CUDA C++ Programming Guide)."""
+AMPERE = (8, 0)
+"""Compute capability of the first GPUs with bfloat16 and TF32 (CUDA C++ Programming Guide)."""
 
 
 def check_bf16(backend: str, precision: str, index: int = 0) -> None:
@@ -59,13 +59,29 @@ def check_bf16(backend: str, precision: str, index: int = 0) -> None:
     Raises:
         NotAvailableError: the device is older than Ampere.
     """
+    if "bf16" in precision.split("+"):
+        _check_ampere(backend, "bf16", "fp16", index)
+
+
+def check_tf32(backend: str, index: int = 0) -> None:
+    """Refuse products of TF32 on a device that has no such arithmetic.
+
+    Args:
+        backend: its name, for the message.
+        index: Index of the device.
+
+    Raises:
+        NotAvailableError: the device is older than Ampere.
+    """
+    _check_ampere(backend, "tf32", "fp32", index)
+
+
+def _check_ampere(backend: str, kind: str, instead: str, index: int) -> None:
     found = compute_capability(index)
-    if "bf16" not in precision.split("+") or not found:
-        return
-    if tuple(int(part) for part in found.split(".")) < BF16_SINCE:
+    if found and tuple(int(part) for part in found.split(".")) < AMPERE:
         raise NotAvailableError(
-            f"backend {backend!r}: the file is computed in bf16, which NVIDIA's GPUs have from "
-            f"compute capability 8.0 on; this one has {found}: take a variant in fp16"
+            f"backend {backend!r}: the file is computed in {kind}, which NVIDIA's GPUs have from "
+            f"compute capability 8.0 on; this one has {found}: take a variant in {instead}"
         )
 
 

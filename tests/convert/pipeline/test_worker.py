@@ -256,11 +256,11 @@ def test_warnings_and_log_lines_come_back(
         """
         import edgeinfer.convert.pipeline.front as front, logging, warnings
         prepare = front.Front.prepare
-        def loud(self, variants):
+        def loud(self, *given):
             logging.getLogger('edgeinfer.somewhere').warning('take %s', 'care')
             warnings.warn('old', DeprecationWarning)
             print('printed')
-            return prepare(self, variants)
+            return prepare(self, *given)
         front.Front.prepare = loud
         """,
     )

@@ -36,11 +36,11 @@ def test_the_refusal_says_what_is_as_small() -> None:
 def test_integers_and_floats_are_told_apart() -> None:
     integers = {r.name for r in RECIPES.values() if r.is_integer}
     assert all("wi" in name for name in integers)
-    assert {"fp32", "fp16", "bf16", "fp8"} == RECIPES.keys() - integers
+    assert {"fp32", "fp16", "bf16", "tf32", "fp8"} == RECIPES.keys() - integers
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="'int3' is unknown; known: fp32, fp16, bf16, fp8"):
+    with pytest.raises(UsageError, match="'int3' is unknown; known: fp32, fp16, bf16, tf32, fp8"):
         recipe("int3")
 
 

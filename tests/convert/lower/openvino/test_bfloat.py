@@ -59,7 +59,7 @@ def test_weights_take_two_bytes_and_the_file_says_so(tmp_path: Path) -> None:
     assert made.precision == "bf16+fp32"
     assert made.files[1].stat().st_size == WEIGHTS.size * 2
     model = openvino.Core().read_model(made.files[0])
-    assert floats.computed_in(model) == "bf16"
+    assert floats.wanted(model) == "bf16"
     assert "bf16: 1 weights are stored in two bytes an element" in made.notes
 
 
