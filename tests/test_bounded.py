@@ -1,14 +1,18 @@
 """What the user names is read whole only while it is as small as such files are."""
 
 import io
+import json
 import os
+import sys
+import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edgeinfer import bounded
-from edgeinfer.bounded import Archive, absence, open_file, parse_json, read_bounded
+from edgeinfer.bounded import Archive, absence, json_bytes, open_file, parse_json, read_bounded
 from edgeinfer.bundle.sealing import key_from
 from edgeinfer.bundle.signing import _pem
 from edgeinfer.errors import UsageError
@@ -72,18 +76,48 @@ def test_a_zip_may_list_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("kind", [str, bytes])
-def test_json_of_brackets_is_refused(kind: type) -> None:
-    def text(count: int) -> str:
-        return "[" + '{"":{}},' * count + "0]"
-
-    def given(text: str) -> str | bytes:
+@pytest.mark.parametrize("piece", ['{"":{}}', "[]", "[[[[]]]]", '{"Ā":"Ā"}', '{"":0}'])
+def test_json_of_brackets_is_refused(piece: str, kind: type) -> None:
+    def given(count: int) -> str | bytes:
+        text = '["\U0001f600",' + f"{piece}," * count + "0]"
         return text if kind is str else text.encode()
 
-    assert len(parse_json(given(text(1_000)))) == 1_001
-    with pytest.raises(ValueError, match="2000001 objects and lists in 8000003 bytes of JSON"):
-        parse_json(given(text(1_000_000)))
+    assert len(parse_json(given(1_000))) == 1_002
+    with pytest.raises(ValueError, match="characters of JSON that take .* MiB to read"):
+        parse_json(given(2_000_000))
+
+
+def test_json_that_is_deep_is_refused() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
-        parse_json(given("[" * 200_000))
+        parse_json("[" * 200_000)
+
+
+_WORST = (
+    lambda: "[" + "[]," * 600_000 + "0]",
+    lambda: "[" + ("[" * 900 + "]" * 900 + ",") * 700 + "0]",
+    lambda: "[" + '{"":0},' * 400_000 + "0]",
+    lambda: '{"\U0001f600":["\U0001f600",' + '{"Ā":"Ā"},' * 150_000 + "0]}",
+    lambda: "{" + ",".join(f'"{i:x}":0' for i in range(500_000)) + "}",
+    lambda: "[" + '"ab",' * 800_000 + "0]",
+    lambda: '["\U0001f600",' + '"Āa",' * 500_000 + "0]",
+    lambda: "[" + "300," * 800_000 + "0]",
+)
+
+
+@pytest.mark.parametrize("text", _WORST)
+def test_json_takes_no_more_than_is_reckoned(text: Callable[[], str]) -> None:
+    """Else a text that fits the bound takes more than the bound."""
+    tracemalloc.start()
+    try:
+        written = text()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        read = json.loads(written)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert read
+    assert peak - before + sys.getsizeof(written) < json_bytes(written) < 3 * (peak - before)
 
 
 def test_a_vocabulary_with_merges_is_read() -> None:

@@ -45,6 +45,8 @@ _OTHERS = {
 _MOST_AXES = 4
 _MOST_INNER = 1 << 10
 """Arrays in arrays of a file; of 13 bytes each one takes some hundreds in memory."""
+_MOST_FIELDS = 10_000
+"""Of metadata; models have some fifty."""
 _MOST_ALIGNMENT = 1 << 20
 
 
@@ -138,6 +140,8 @@ def _parsed(path: Path, cursor: _Cursor) -> GgufFile:
         hint = "it is big-endian" if swapped else f"version {version}; known: 2 and 3"
         raise SourceError(f"{path}: a GGUF file that cannot be read: {hint}")
     count, pairs = cursor.number("<Q"), cursor.number("<Q")
+    if pairs > _MOST_FIELDS:
+        raise ValueError(f"{pairs} fields, at most {_MOST_FIELDS} are read")
     fields: dict[str, Any] = {}
     for _ in range(pairs):
         key = cursor.text()

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, BinaryIO
 
-from edgeinfer.bounded import parse_json
+from edgeinfer.bounded import SPARE, TIMES, json_bytes, parse_json
 from edgeinfer.bundle.held import try_lock
 from edgeinfer.errors import EdgeInferError, OutputError
 
@@ -191,11 +191,16 @@ class Database:
             EdgeInferError: the file cannot be read.
         """
         found = Read()
+        spare = SPARE
         self._check_kind()
         try:
             with self.path.open("rb") as file:
                 for line in _lines(file):
-                    record = _record(line)
+                    text = line.decode(errors="replace")
+                    # All lines share what one text may take beyond its size.
+                    beyond = max(0, json_bytes(text) - TIMES * len(text))
+                    record = _record(text, spare) if spare else None
+                    spare = max(0, spare - beyond)
                     if record is not None:
                         found.records.append(record)
                     elif line.strip():
@@ -240,9 +245,9 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
         is_rest = not line.endswith(b"\n")
 
 
-def _record(line: bytes) -> Record | None:
+def _record(line: str, spare: int) -> Record | None:
     try:
-        data = parse_json(line)
+        data = parse_json(line, spare)
     except ValueError:
         return None
     if not isinstance(data, dict) or data.get("v") != VERSION:

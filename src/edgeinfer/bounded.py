@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import struct
+import sys
 import zipfile
 import zlib
 from io import BufferedReader, FileIO
@@ -107,27 +108,44 @@ def read_bounded(path: Path, most: int) -> bytes:
     return raw
 
 
-_FREE_CONTAINERS, _BYTES_EACH = 500_000, 12
-"""Objects and lists that any JSON may have, and bytes that each one beyond these needs.
+TIMES, SPARE = 20, 150 << 20
+"""Bytes of memory for each byte of a JSON text, and those that any text may take besides.
 
-An object of eight bytes takes 280 in memory.
+``[]`` are two bytes of text and 100 in memory, ``{"":0}`` six and 200.
 """
 
 
-def parse_json(raw: bytes | str) -> Any:
+def json_bytes(text: str) -> int:
+    """Return the most memory that a JSON text takes with everything that is read from it.
+
+    Numbers of CPython 3.11 on 64 bits, found by reading texts of one kind; nothing is parsed, so
+    what stands within strings counts too.
+    """
+    # A text holds all its characters as wide as the widest one.
+    wide = min(4, -(-(sys.getsizeof(text) - 40) // max(len(text), 64)))
+    strings, commas = text.count('"') // 2, text.count(",")
+    numbers = max(0, commas - strings)
+    lists, dicts = text.count("["), text.count("{")
+    held = 110 * lists + 90 * dicts + 110 * text.count(":")
+    held += (64 if wide == 1 else 84) * strings + 18 * commas + 32 * numbers
+    return (1 + 2 * wide) * len(text) + held
+
+
+def parse_json(raw: bytes | str, spare: int = SPARE) -> Any:
     """Return what a JSON text of anybody says.
+
+    Args:
+        raw: UTF-8, or the text.
+        spare: bytes that it may take beyond ``TIMES`` its size.
 
     Raises:
         ValueError: it is none, is nested too deeply, or is little else than brackets.
     """
-    if isinstance(raw, str):
-        found = raw.count("[") + raw.count("{")
-    else:
-        found = raw.count(b"[") + raw.count(b"{")
-    if found > _FREE_CONTAINERS + len(raw) // _BYTES_EACH:
-        raise ValueError(f"{found} objects and lists in {len(raw)} bytes of JSON")
+    text = raw if isinstance(raw, str) else str(raw, "utf-8-sig")
+    if (needed := json_bytes(text)) > TIMES * len(text) + spare:
+        raise ValueError(f"{len(text)} characters of JSON that take {needed >> 20} MiB to read")
     try:
-        return json.loads(raw)
+        return json.loads(text)
     except RecursionError as e:
         raise ValueError("JSON that is nested too deeply") from e
 

@@ -222,6 +222,14 @@ def test_arrays_in_arrays_are_few_over_all_keys(tmp_path: Path) -> None:
         gguf.read(tmp_path / "two.gguf")
 
 
+def test_a_file_has_so_many_fields(tmp_path: Path) -> None:
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 10_001)
+    fields = (_text(f"{i}") + struct.pack("<IIQB", 9, 0, 1, 7) for i in range(10_001))
+    (tmp_path / "m.gguf").write_bytes(head + b"".join(fields))
+    with pytest.raises(SourceError, match="10001 fields, at most 10000 are read"):
+        gguf.read(tmp_path / "m.gguf")
+
+
 def test_a_file_has_so_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf, "MOST_TENSORS", 1)
     place = tmp_path / "m.gguf"

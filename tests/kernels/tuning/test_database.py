@@ -104,6 +104,19 @@ def test_a_line_longer_than_any_record_is_not_read_whole(database: Database) -> 
     assert (len(read.records), read.damaged) == (2, 2)
 
 
+def test_what_all_lines_take_in_memory_has_a_bound(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line alone is small; orders of brackets take fifty times their size."""
+    for i in range(40):
+        database.add(replace(ONE, key=f"{i}", trace=[[[[[[[]]]]]]] * 500))
+    assert len(database.read().records) == 40
+    monkeypatch.setattr(tuning_database, "SPARE", 2_000_000)
+    read = database.read()
+    assert 5 < len(read.records) < 35
+    assert read.damaged == 40 - len(read.records)
+
+
 def test_two_writers_do_not_mix_their_lines(database: Database) -> None:
     both = [_writer(database, name, 60, writers=2) for name in ("a", "b")]
     assert [p.wait(60) for p in both] == [0, 0]
