@@ -223,7 +223,7 @@ def run_node(
     One that is older than the operators' version is not asked.
     """
     ort = import_onnxruntime()
-    if not _takes(imports.get("", 0)):
+    if not takes(imports.get("", 0)):
         return evaluate_node(node, imports, inputs)
 
     feeds = _named(node, inputs)
@@ -242,7 +242,7 @@ def run_node(
 
 
 @cache
-def _takes(version: int) -> bool:
+def takes(version: int) -> bool:
     """Whether ONNX Runtime takes this version of the standard operators; 1.23 ends at 23."""
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
     node = ir.Node("", "Identity", [x], num_outputs=1)

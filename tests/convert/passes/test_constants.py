@@ -122,10 +122,11 @@ def test_an_engine_that_is_too_old_for_the_operators_is_not_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ONNX Runtime 1.23 refuses version 24, and nothing was folded."""
-    monkeypatch.setattr(constants, "_takes", lambda version: version < 24)
+    monkeypatch.setattr(constants, "takes", lambda version: version < 24)
     monkeypatch.setattr("onnxruntime.InferenceSession", None)
     model = parse(
-        "g (float[3] x) => (float[3] y) <float[3] k = {1,4,9}> { r = Sqrt(k) y = Add(x, r) }"
+        "g (float[3] x) => (float[3] y) <float[3] k = {1,4,9}> { r = Sqrt(k) y = Add(x, r) }",
+        opset=24,
     )
     FoldConstants(run_node)(model)
     assert [n.op_type for n in model.graph] == ["Add"]
