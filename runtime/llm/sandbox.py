@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, 
 from contextvars import ContextVar
 from typing import Any, cast
 
-from jinja2 import TemplateError, nodes, pass_context
+from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-BASE, PER_CHARACTER = 1 << 24, 64
-"""What a rendering may take, and how much more for each character that it is given."""
+BASE, PER_CHARACTER, MOST = 1 << 24, 64, 1 << 27
+"""What a rendering may take, how much more for each character that it is given, and in all."""
 
 STEP = 32
 """What a turn of a loop or a call takes, in characters."""
@@ -32,15 +32,47 @@ MOST_BITS = 4096
 MOST_NUMBER = 1 << 16
 """What a width, an indentation or a count may be."""
 
-_WIDE = re.compile(r"\d{5,}|\*|\{[^{}]*\{")
-"""Of a form of numbers: widths beyond reason, or taken from elsewhere."""
+MOST_DEPTH = 100
+"""Lists in lists."""
+
+_WIDE = re.compile(
+    r"[%)][-#0+ ]*(?:\*|\d{3}|\d{0,2}\.(?:\*|\d{3}))"
+    r"|\{[^{}]*(?:\{|\.\d{3}|:[^{}]{0,6}\d{3})"
+)
+"""Of a form: a width beyond reason, or one that is taken from elsewhere."""
+_FIELD = 500
+"""Characters that a number may take in a form, with all of its width."""
+_REPR = 10
+"""Characters that Python may write for one of a text in a list."""
 
 _CHEAP = ("abs", "attr", "count", "length", "default", "d", "first", "last", "items", "safe")
 _TEXTS = (
     *("capitalize", "center", "e", "escape", "float", "forceescape", "format", "indent", "int"),
-    *("join", "lower", "replace", "round", "string", "striptags", "title", "tojson", "trim"),
-    *("truncate", "upper", "wordcount", "wordwrap", "filesizeformat"),
+    *("join", "lower", "replace", "round", "string", "title", "tojson", "trim", "truncate"),
+    *("upper", "wordcount"),
 )
+_METHODS: Mapping[type, frozenset[str]] = {
+    str: frozenset(
+        {
+            *("capitalize", "casefold", "center", "count", "endswith", "find", "format", "index"),
+            *("isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isnumeric"),
+            *("isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition"),
+            *("removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition"),
+            *("rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase"),
+            *("title", "upper", "zfill"),
+        }
+    ),
+    Mapping: frozenset({"copy", "get", "items", "keys", "values"}),
+    list: frozenset({"copy", "count", "index"}),
+    tuple: frozenset({"count", "index"}),
+    **dict.fromkeys((int, float, bytes, range, type, MappingView), frozenset()),
+}
+"""What values can do: all of it is charged for, so that nothing else is there."""
+_SEARCHES = frozenset(
+    {"count", "find", "in", "index", "partition", "replace", "split"}
+    | {"rfind", "rindex", "rpartition", "rsplit"}
+)
+_SPLITS = frozenset({"rsplit", "split", "splitlines"})
 _LISTS = (
     *("batch", "dictsort", "groupby", "list", "map", "max", "min", "reject", "rejectattr"),
     *("reverse", "select", "selectattr", "slice", "sort", "sum", "unique"),
@@ -67,30 +99,43 @@ def budget(given: object = ()) -> Iterator[None]:
     try:
         weigh(given)
         used = (1 << 40) - _left.get()[0]
-        _left.set([BASE + PER_CHARACTER * used])
+        _left.set([min(BASE + PER_CHARACTER * used, MOST)])
         yield
     finally:
         _left.reset(token)
 
 
-def weigh(value: object) -> None:
-    """Charge for all that a value holds; what is shared is counted each time, as texts do it."""
-    waiting = [value]
+def weigh(value: object) -> tuple[int, int]:
+    """Charge for all that a value holds; what is shared is counted each time, as texts do it.
+
+    Returns:
+        What was charged, and how deep its lists are.
+    """
+    waiting = [(value, 0)]
+    whole = deepest = 0
     while waiting:
-        each = waiting.pop()
+        each, depth = waiting.pop()
+        inner: Iterable[object] = ()
         if isinstance(each, str):
-            charge(len(each) + 1)
+            amount = len(each) + 1
+        elif isinstance(each, int):
+            amount = 8 + each.bit_length() // 3
+        elif isinstance(each, range):
+            amount = STEP * (len(each) + 1)
         elif isinstance(each, Mapping):
-            charge(STEP * (len(each) + 1))
-            waiting += [*each.keys(), *each.values()]
+            amount, inner = STEP * (len(each) + 1), (*each.keys(), *each.values())
         elif isinstance(each, list | tuple | set | frozenset):
-            charge(STEP * (len(each) + 1))
-            waiting += each
+            amount, inner = STEP * (len(each) + 1), each
         elif isinstance(each, MappingView):
-            charge(STEP * (len(each) + 1))
-            waiting += list(cast("Iterable[object]", each))
+            amount, inner = STEP * (len(each) + 1), list(cast("Iterable[object]", each))
         else:
-            charge(8)
+            amount = STEP
+        charge(amount)
+        if depth > MOST_DEPTH:
+            raise TemplateError(f"more than {MOST_DEPTH} lists in lists")
+        whole, deepest = whole + amount, max(deepest, depth)
+        waiting += [(one, depth + 1) for one in inner]
+    return whole, deepest
 
 
 class _Namespace(Namespace):
@@ -111,7 +156,9 @@ class Environment(ImmutableSandboxedEnvironment):
         self.filters = {name: known[name] for name in _CHEAP}
         self.filters |= {name: _counted(name, known[name], _of_texts) for name in _TEXTS}
         self.filters |= {name: _counted(name, known[name], _of_lists) for name in _LISTS}
-        self.filters |= {"_step": _step, "_turns": _turns, "_concat": _concat, "_weighed": _weighed}
+        own = (_step, _turns, _concat, _weighed, _in)
+        self.filters |= {act.__name__: act for act in own}
+        self.tests = {name: _counted(name, act, _of_tests) for name, act in self.tests.items()}
         del self.globals["lipsum"]
         self.globals["namespace"] = _Namespace
 
@@ -124,18 +171,18 @@ class Environment(ImmutableSandboxedEnvironment):
         return tree
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Leave out numbers' methods and bytes: they make any size of a few digits."""
-        if isinstance(obj, int | float | bytes) or (isinstance(obj, str) and attr == "encode"):
+        """Whether a value has it for templates: what is not charged for is not there."""
+        known = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), None)
+        if known is not None and attr not in known:
             return False
         return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Charge for what comes out, before it does."""
         if operator == "%" and isinstance(left, str):
-            _check_form(left)
-            weigh(right)
+            _charge_form(left, right)
         elif operator == "+":
-            charge(sum(len(v) for v in (left, right) if isinstance(v, Sized)))
+            charge(sum(map(_bulk, (left, right))))
         elif operator == "*":
             _check_product(left, right)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
@@ -147,11 +194,9 @@ class Environment(ImmutableSandboxedEnvironment):
         act = super().wrap_str_format(value)
         if act is None:
             return None
-        form = value.__self__
 
         def counted(*args: Any, **kwargs: Any) -> str:
-            given = (*args[0].values(),) if value.__name__ == "format_map" else args
-            _of_texts("format", (form, *given), kwargs)
+            _charge_form(value.__self__, (args, kwargs))
             return str(act(*args, **kwargs))
 
         return counted
@@ -166,12 +211,14 @@ class Environment(ImmutableSandboxedEnvironment):
         elif isinstance(__obj, type):
             # Like a list: what holds another twice is twice as large.
             weigh((args, kwargs))
-        elif isinstance(owner, LoopContext | list | tuple):
-            # They compare, to the last part.
-            weigh(args if isinstance(owner, LoopContext) else (owner, args))
-        else:
+        elif isinstance(owner, Mapping):
             # To look something up, all of a key is read.
-            weigh([arg for arg in args if isinstance(arg, tuple)])
+            weigh((args, kwargs))
+            if getattr(__obj, "__name__", "") == "copy":
+                charge(STEP * len(owner))
+        else:
+            # Some compare, to the last part; others hold, and show.
+            weigh((owner if isinstance(owner, list | tuple) else None, args, kwargs))
         return super().call(__context, __obj, *args, **kwargs)
 
 
@@ -181,7 +228,14 @@ def _check_product(left: Any, right: Any) -> None:
         return
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Sized) and isinstance(other, int):
-            charge(len(one) * max(other, 0))
+            charge(_bulk(one) * max(other, 0))
+
+
+def _bulk(value: object) -> int:
+    """What a copy of a text or of a list without what is in it takes."""
+    if isinstance(value, str):
+        return len(value)
+    return 8 * len(value) if isinstance(value, Sized) else 0
 
 
 def _check_bits(bits: int) -> None:
@@ -189,10 +243,24 @@ def _check_bits(bits: int) -> None:
         raise TemplateError(f"a number of more than {MOST_BITS} bits")
 
 
-def _check_form(form: str) -> None:
+def _charge_form(form: str, given: object) -> None:
+    """Charge for a form that is filled in: each field may show all that is given."""
     charge(len(form))
     if _WIDE.search(form):
         raise TemplateError(f"a form with widths beyond reason: {form[:40]!r}")
+    held, _ = weigh(given)
+    charge((form.count("%") + form.count("{")) * (_FIELD + _REPR * held))
+
+
+def _charge_search(name: str, text: object, parts: Iterable[object]) -> None:
+    """Charge for looking for a text in another: backwards, or in a short one, it is a product."""
+    longest = max((len(part) for part in parts if isinstance(part, str)), default=0)
+    if isinstance(text, str) and (name.startswith("r") or len(text) < _SHORT):
+        charge(len(text) * longest // STEP)
+
+
+_SHORT = 30_000
+"""Characters of a text from which on Python's search takes time in proportion, of any part."""
 
 
 def _listed(value: Any) -> Any:
@@ -210,18 +278,35 @@ def _of_texts(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> No
         raise TemplateError(f"{name}: a number beyond {MOST_NUMBER}")
     texts = [len(v) for v in given if isinstance(v, str)]
     size = len(args[0]) if isinstance(args[0], Sized) else 1
+    if name in _SEARCHES:
+        _charge_search(name, args[0], given)
+    if name in _SPLITS:
+        charge(8 * size)
     if name == "format":
-        _check_form(str(args[0]))
-        # Each field may name any of them.
-        charge(size * max(texts, default=1))
-    elif name in ("indent", "expandtabs", "tojson", "wordwrap"):
+        _charge_form(str(args[0]), given)
+    elif name == "int" and size > MOST_BITS // 4:
+        raise TemplateError(f"int: a number of {size} digits")
+    elif name == "indent":
         charge(size * max([*numbers, *texts, 8]))
-    elif name in ("replace", "translate", "join"):
+    elif name == "tojson":
+        held, depth = weigh(args[0])
+        charge(_REPR * held + held // STEP * depth * max([*numbers, *texts, 1]))
+    elif name in ("replace", "join"):
         lists = [len(v) for v in given if isinstance(v, Sized)]
-        tables = [len(str(v)) for each in given if isinstance(each, Mapping) for v in each.values()]
-        charge((size + 1) * max([*lists, *tables, 1]))
+        charge((size + 1) * max([*lists, 1]))
+    elif name in ("e", "escape", "forceescape", "string"):
+        charge(_REPR * size)
     else:
         charge(max([*numbers, 0]))
+
+
+def _of_tests(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Charge for a test that looks at more than what kind of value it has."""
+    charge(STEP)
+    if len(args) > 1 or kwargs:
+        weigh((args, kwargs))
+    if name == "in" and len(args) > 1:
+        _charge_search(name, args[1], args[:1])
 
 
 def _of_lists(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -296,6 +381,15 @@ def _weighed(context: Any, value: Any) -> Any:
     return value
 
 
+@pass_context
+def _in(context: Any, value: Any, where: Any) -> bool:
+    """Charge for looking for something, and look."""
+    weigh(value)
+    weigh(where)
+    _charge_search("in", where, (value,))
+    return value in where
+
+
 class _Counting(NodeTransformer):
     """Puts the charges into a template."""
 
@@ -318,20 +412,20 @@ class _Counting(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.expr = _filtered(node.expr, "_weighed")
+        first = node.ops[0]
+        if len(node.ops) == 1 and first.op in ("in", "notin"):
+            found = _filtered(node.expr, "_in", first.expr)
+            return found if first.op == "in" else nodes.Not(found, lineno=node.lineno)
+        if any(each.op in ("in", "notin") for each in node.ops):
+            raise TemplateSyntaxError("write `in` in brackets of its own", node.lineno)
+        for each in (node, *node.ops):
+            each.expr = _filtered(each.expr, "_weighed")
         return node
 
     def visit_Name(self, node: nodes.Name) -> nodes.Node:  # noqa: N802
         # Tuples and dictionaries of what a macro was given beyond its parameters.
         is_made = node.ctx == "load" and node.name in ("varargs", "kwargs")
         return _filtered(node, "_weighed") if is_made else node
-
-    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        if node.args and node.name != "divisibleby":
-            node.node = _filtered(node.node, "_weighed")
-            node.args = [_filtered(arg, "_weighed") for arg in node.args]
-        return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)

@@ -26,7 +26,7 @@ FILE_NAME = "generation.json"
 TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
 
-MOST_TEMPLATE = 1 << 20
+MOST_TEMPLATE = 1 << 16
 """Characters of a chat template; real ones have up to 20,000."""
 
 

@@ -1,5 +1,7 @@
 """Templates of strangers: no end of turns, of characters or of anything else."""
 
+import time
+
 import pytest
 
 from edgeinfer.errors import DamagedError, InputError
@@ -77,14 +79,41 @@ ENDLESS = {
     "comparisons": LONG + "{{ loop.changed(l) }}" + END,
     "searches": LONG + "{{ l.count('y') }}" + END,
     "tests": LONG + "{{ l is eq(l) }}" + END,
+    "parts of a range": "{% set r = range(99999) %}{% for i in range(9999) %}{{ 1.5 in r }}" + END,
+    "counts of a range": "{{ range(99999).count(1.5) }}",
+    "parts of a text": "{% set s = 'a' * 6000000 %}{% for i in range(99) %}{{ 'b' in s }}" + END,
+    "parts of a short text": "{% set s = 'a' * 29000 %}{% set t = 'a' * 9000 ~ 'b' ~ 'a' * 5000 %}"
+    + "{% for i in range(999) %}{{ t in s }}"
+    + END,
+    "chosen by parts": "{% set s = 'a' * 29000 %}{% set t = 'a' * 9000 ~ 'b' ~ 'a' * 5000 %}"
+    + "{{ [t] * 999 | select('in', s) | list | length }}",
+    "searched from the end": "{{ ('a' * 999999).rfind('b' ~ 'a' * 99999) }}",
+    "one name in many fields": "{{ ('%(a)s' * 10000) % {'a': 'x' * 1000000} }}",
+    "a list in many fields": "{{ ('%(a)s' * 10000) | format(a=range(99999) | list) }}",
+    "a number in many fields": "{{ ('{0}' * 100000).format(2 ** 4000) }}",
+    "wide fields": "{{ ('%(a)999s' * 200000) % {'a': ''} }}",
+    "wide fields of a form": "{{ ('{0:>999}' * 200000).format('') }}",
+    "a wide number": "{{ '% 999d' % 1 }}",
+    "a long fraction": "{{ '%.999f' % 1 }}",
+    "JSON of lists in lists": "{{ [range(99999) | list] | tojson(indent=30000) }}",
+    "keys of a type": "{{ dict.fromkeys(range(99999)) }}",
+    "digits in another base": "{{ ('1' * 9999) | int(base=2) }}",
+    "lists within": "{% set n = namespace(s=[]) %}{% for i in range(999) %}{% set n.s = [n.s] %}"
+    + END
+    + "{{ n.s }}",
+    "long numbers": "{{ ([2 ** 4095] * 99999) | join }}",
+    "many pieces": "{% set s = 'ab ' * 99999 %}{% for i in range(999) %}{% set t = s.split() %}"
+    + END,
     "choices": "{{ ([['x'] * 9999] * 999) | select('eq', ['x'] * 9999) | list | length }}",
 }
 
 
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
 def test_what_has_no_end_is_refused(text: str) -> None:
+    begun = time.process_time()
     with pytest.raises(InputError, match="messages"):
         ChatTemplate(text, {}).render(MESSAGES)
+    assert time.process_time() - begun < 3
 
 
 @pytest.mark.parametrize(
@@ -109,9 +138,16 @@ def test_nothing_of_python_is_in_reach(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{{ (1).to_bytes(99, 'big') }}", "{{ 'x'.encode().ljust(99) }}", "{{ (1.5).hex() }}"],
+    [
+        "{{ (1).to_bytes(99, 'big') }}",
+        "{{ 'x'.encode().ljust(99) }}",
+        "{{ (1.5).hex() }}",
+        "{{ 'x'.translate({120: 'y'}) }}",
+        "{{ range(3).index(1) }}",
+        "{{ dict.fromkeys([1]) }}",
+    ],
 )
-def test_numbers_have_no_methods_and_texts_no_bytes(text: str) -> None:
+def test_values_have_the_methods_that_are_charged_for(text: str) -> None:
     with pytest.raises(InputError, match="messages"):
         ChatTemplate(text, {}).render(MESSAGES)
 
@@ -154,11 +190,12 @@ def test_what_templates_do_is_as_it_was() -> None:
 {{- messages | rejectattr('role', 'in', ['user']) | map(attribute='content') | first }}
 {{- 'a b' | replace(' ', '_') | title }}{% if tools is not defined or not tools %} none{% endif %}
 {%- for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}
+{{- 'in 2024, %5.1f %s' | format(2, 'x') }}{{ 1 < 2 <= 2 }}{{ 'q' not in 'abc' }}
 {%- for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}"""
     rendered = ChatTemplate(text, {"bos_token": "<s>"}).render(MESSAGES)
     assert rendered == (
         "<s>(2)<user>the cat,CAT<assistant>sat!;2 a-3 abab 3 32 [1, 2, 3]"
-        '{"a": "user"} user+assistant1[0, 1, 2] x and 1 bsatA_b nonea2b1123'
+        '{"a": "user"} user+assistant1[0, 1, 2] x and 1 bsatA_b nonea2b1in 2024,   2.0 xTrueTrue123'
     )
 
 
