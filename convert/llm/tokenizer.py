@@ -88,6 +88,8 @@ def _check_fields(own: Mapping[str, Any]) -> None:
             raise ValueError(f"tokenizer.ggml.{name}: expected texts")
     if len(longest := max(tokens, key=len, default="")) > _MOST_CHARACTERS:
         raise ValueError(f"the token {longest[:20]!r}… has {len(longest)} characters")
+    if (whole := sum(map(len, tokens))) > _MOST_TOGETHER:
+        raise ValueError(f"the tokens have {whole} characters, at most {_MOST_TOGETHER} are read")
     for name in ("scores", "token_type"):
         found = own.get(name)
         if found is not None and not (
@@ -99,8 +101,11 @@ def _check_fields(own: Mapping[str, Any]) -> None:
             raise ValueError(f"tokenizer.ggml.{name}: expected a token, received {value!r:.40}")
 
 
-_MOST_CHARACTERS = 4096
-"""Of a token: each place where it could be cut in two is looked at."""
+_MOST_CHARACTERS, _MOST_TOGETHER = 1024, 8 << 20
+"""Of a token, and of all: each place where one could be cut in two is looked at."""
+
+_PAIRS, _FREE_PAIRS = 8, 4 << 20
+"""Characters of pairs for each of the tokens, and those that any may have; models have three."""
 
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>")
 """Tokens that end a turn, where a file names one end only."""
@@ -182,6 +187,7 @@ def _sentencepiece(own: Mapping[str, Any]) -> dict[str, Any]:
         [kinds is None or int(k) in (_NORMAL, _USER) for k in kinds] if kinds is not None else None
     )
     pairs: list[tuple[float, int, int, str, str]] = []
+    spare = _FREE_PAIRS + _PAIRS * sum(map(len, tokens))
     for i, token in enumerate(tokens):
         if len(token) < 2 or (is_word is not None and not is_word[i]):
             continue
@@ -189,6 +195,9 @@ def _sentencepiece(own: Mapping[str, Any]) -> dict[str, Any]:
             left, right = token[:cut], token[cut:]
             if left in vocab and right in vocab:
                 pairs.append((-scores[i], vocab[left], vocab[right], left, right))
+                spare -= len(token)
+        if spare < 0:
+            raise ValueError("more pairs of tokens than any text needs")
     pairs.sort(key=lambda p: (p[0], -len(p[3]), -len(p[4]), p[1], p[2]))
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     begins = bool(own.get("add_space_prefix", True))

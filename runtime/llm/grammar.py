@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from edgeinfer.errors import InputError, NotAvailableError, RunError
 from edgeinfer.installed import install
+from edgeinfer.runtime.llm.grammar_trial import Request, check
 from edgeinfer.runtime.llm.params import Grammar
 
 WHITESPACE = r"[ \t\r\n]{0,40}"
@@ -33,6 +34,9 @@ those of all together (llguidance 1.9)."""
 
 _LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "verbose_errors": False}
 """Others are the library's own. A state takes one or two kilobytes."""
+
+_TOO_MUCH = re.compile(r"too many|limit|max is", re.IGNORECASE)
+"""In what the library says of a grammar that is right and takes too much."""
 
 _MULTIPLE = re.compile(r'"multipleOf"\s*:\s*([-+.0-9eE]+)')
 
@@ -55,6 +59,7 @@ class Grammars:
         except ImportError as e:
             raise NotAvailableError(f"grammars need llguidance: {install('llm')}") from e
         self._library: Any = llguidance
+        self.tokenizer, self._eos = tokenizer, tuple(eos)
         # Without an end nothing could stop a text that is complete; the library takes one of its
         # own where it is given none.
         ends = list(eos) or None
@@ -73,18 +78,28 @@ class Grammars:
         with self._lock:
             found = self._compiled.get(grammar)
         if found is None:
-            found = self._compile(grammar)
+            self._check_size(grammar)
+            check(Request(self.tokenizer, self._vocab, self._eos, grammar))
+            found = self.compiled(grammar)
             with self._lock:
                 self._compiled[grammar] = found
                 if len(self._compiled) > _REMEMBERED:
                     self._compiled.popitem(last=False)
         return Matcher(found.deep_copy(), self._vocab)
 
-    def _compile(self, grammar: Grammar) -> Any:
-        matcher = self._library.LLMatcher
+    @staticmethod
+    def _check_size(grammar: Grammar) -> None:
         if len(grammar.text) > LONGEST:
             expected = f"a {grammar.kind} of at most {LONGEST} characters"
             raise InputError("grammar", expected, str(len(grammar.text)))
+
+    def compiled(self, grammar: Grammar) -> Any:
+        """Compile one in this process, whatever that takes.
+
+        Raises:
+            InputError: the grammar is malformed, nothing is of its form, or it takes too much work.
+        """
+        matcher = self._library.LLMatcher
         try:
             form = self._form(grammar, matcher)
         except (ValueError, TypeError) as e:
@@ -185,9 +200,13 @@ class Matcher:
 
         Raises:
             RunError: it is not allowed.
+            InputError: the grammar became too complex.
         """
         if not self._inner.consume_token(token):
-            raise RunError(f"grammar: {' '.join(self._inner.get_error().split())}")
+            why = " ".join(self._inner.get_error().split())
+            if _TOO_MUCH.search(why):
+                raise InputError("grammar", "one that can be followed within the limits", why)
+            raise RunError(f"grammar: {why}")
 
     @property
     def is_complete(self) -> bool:

@@ -24,10 +24,12 @@ class Grammar:
             Rust's syntax, for the whole text; ``lark`` llguidance's dialect of Lark; ``gbnf``
             llama.cpp's grammars; ``choice`` a JSON list of texts.
         text: the schema, the expression, the grammar or the list; empty for ``json``.
+        schema: JSON text of the schema in a ``lark`` of ours, where nothing else is a caller's.
     """
 
     kind: GrammarKind
     text: str = ""
+    schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
-from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -158,7 +157,8 @@ class Environment(ImmutableSandboxedEnvironment):
         self.filters |= {name: _counted(name, known[name], _of_lists) for name in _LISTS}
         own = (_step, _turns, _concat, _weighed, _in)
         self.filters |= {act.__name__: act for act in own}
-        self.tests = {name: _counted(name, act, _of_tests) for name, act in self.tests.items()}
+        for name, act in self.tests.items():
+            self.tests[name] = _counted(name, cast("Callable[..., Any]", act), _of_tests)
         del self.globals["lipsum"]
         self.globals["namespace"] = _Namespace
 
@@ -418,7 +418,8 @@ class _Counting(NodeTransformer):
             return found if first.op == "in" else nodes.Not(found, lineno=node.lineno)
         if any(each.op in ("in", "notin") for each in node.ops):
             raise TemplateSyntaxError("write `in` in brackets of its own", node.lineno)
-        for each in (node, *node.ops):
+        node.expr = _filtered(node.expr, "_weighed")
+        for each in node.ops:
             each.expr = _filtered(each.expr, "_weighed")
         return node
 

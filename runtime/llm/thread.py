@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError
 from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.grammar_trial import is_plain
 from edgeinfer.runtime.llm.params import Event
 from edgeinfer.runtime.llm.sequence import Request
 from edgeinfer.runtime.llm.stats import EngineStats
@@ -27,10 +28,13 @@ from edgeinfer.runtime.pool import Pool
 
 T = TypeVar("T")
 COMPILING = Pool("edgeinfer-grammar", threads=2, waiting=64)
-"""Compiles the grammars of callers that may not wait, which takes long for some."""
+"""Compiles the plain grammars of callers that may not wait."""
 
-COMPILING_S = 30.0
-"""Seconds that one may wait for it. What compiles cannot be ended; bounds keep it short."""
+TRYING = Pool("edgeinfer-grammar-trial", threads=2, waiting=64)
+"""Compiles others, which takes long for some."""
+
+COMPILING_S = 40.0
+"""Seconds that one may wait for it: for a trial, and for as long once more."""
 
 _LEFT = "the engine's thread did not come along into this process: open the model here"
 _log = logging.getLogger("edgeinfer")
@@ -168,7 +172,8 @@ class EngineThread:
         """
         mailbox = _Async(asyncio.get_running_loop())
         if request.params.grammar is not None:
-            await _in_time(COMPILING.run(partial(self._engine.prepare, request)))
+            pool = COMPILING if is_plain(request.params.grammar) else TRYING
+            await _in_time(pool.run(partial(self._engine.prepare, request)))
         try:
             await asyncio.wrap_future(self.submit(request, mailbox))
         except asyncio.CancelledError:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgeinfer.bounded import parse_json
 from edgeinfer.errors import InputError, UsageError
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.params import Grammar
@@ -100,8 +101,9 @@ class ToolFormat:
             raise InputError("tool_choice", f"auto, required, none or one of {names}", choice)
         one: dict[str, Any] = {"anyOf": [self._schema(tool) for tool in chosen]}
         schema = {"type": "array", "items": one, "minItems": 1} if self.listed else one
-        text = [_literal(self.begin), f"%json {json.dumps(schema)}", _literal(self.end)]
-        return Grammar("lark", "start: " + " ".join(part for part in text if part))
+        written = json.dumps(schema)
+        text = [_literal(self.begin), f"%json {written}", _literal(self.end)]
+        return Grammar("lark", "start: " + " ".join(part for part in text if part), written)
 
     def _schema(self, tool: Tool) -> dict[str, Any]:
         return {
@@ -115,24 +117,33 @@ class ToolFormat:
         """Return the calls in a text; what is not whole is none."""
         if not self.name:
             return ()
-        if self.begin:
-            end = re.escape(self.end) if self.end else r"\Z"
-            found = re.findall(f"{re.escape(self.begin)}(.*?){end}", text, re.DOTALL)
-        else:
-            found = [text]
-        return tuple(call for part in found for call in self._read(part))
+        return tuple(call for part in self._parts(text) for call in self._read(part))
+
+    def _parts(self, text: str) -> Iterator[str]:
+        if not self.begin:
+            yield text
+            return
+        at = 0
+        while (begun := text.find(self.begin, at)) >= 0:
+            begun += len(self.begin)
+            ended = text.find(self.end, begun) if self.end else len(text)
+            if ended < 0:
+                return
+            yield text[begun:ended]
+            at = ended + len(self.end)
 
     def _read(self, text: str) -> list[ToolCall]:
-        try:
-            data = json.loads(text)
-        except ValueError:
-            return []
         calls = []
-        for each in data if isinstance(data, list) else [data]:
-            if isinstance(each, dict) and isinstance(each.get("name"), str):
-                arguments = each.get(self.key)
-                if isinstance(arguments, dict):
-                    calls.append(ToolCall(each["name"], json.dumps(arguments, ensure_ascii=False)))
+        try:
+            data = parse_json(text)
+            for each in data if isinstance(data, list) else [data]:
+                if isinstance(each, dict) and isinstance(each.get("name"), str):
+                    arguments = each.get(self.key)
+                    if isinstance(arguments, dict):
+                        written = json.dumps(arguments, ensure_ascii=False)
+                        calls.append(ToolCall(each["name"], written))
+        except (ValueError, RecursionError):
+            return []
         return calls
 
 

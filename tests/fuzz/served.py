@@ -105,6 +105,7 @@ def _llm() -> Any:
 
 def _asked(llm: Any, name: str) -> Callable[[bytes], None]:
     from edgeinfer.runtime.llm.grammar import Grammars
+    from edgeinfer.runtime.llm.grammar_trial import is_plain
     from edgeinfer.runtime.serve import asked
     from edgeinfer.runtime.serve.http import RequestError, from_json
 
@@ -117,8 +118,10 @@ def _asked(llm: Any, name: str) -> Callable[[bytes], None]:
             raise RequestError(400, "expected an object")
         for found in getattr(asked, name)(llm, data, "id"):
             found.request.params.fits(tokenizer.vocab)
-            if found.request.params.grammar is not None:
-                grammars.matcher(found.request.params.grammar).allowed()
+            grammar = found.request.params.grammar
+            # Others are tried in a process of their own, which they may end.
+            if grammar is not None and is_plain(grammar):
+                grammars.matcher(grammar).allowed()
 
     return read
 

@@ -132,3 +132,24 @@ def test_a_folder_says_how_its_texts_begin_and_end(tmp_path: Path) -> None:
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"there is no tokenizer\.json"):
         tokenizer.files(made("hf", tmp_path))
+
+
+def test_pairs_do_not_outgrow_their_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair for every cut of every token: 0.7 MB became 2.5 GB."""
+    monkeypatch.setattr(tokenizer, "_FREE_PAIRS", 10_000)
+    for count, refused in ((20, False), (100, True)):
+        own = {"tokens": ["a" * (i + 1) for i in range(count)], "scores": [-1.0] * count}
+        if refused:
+            with pytest.raises(ValueError, match="more pairs of tokens than any text needs"):
+                tokenizer._sentencepiece(own)
+        else:
+            assert tokenizer._sentencepiece(own)["model"]["merges"]
+
+
+def test_tokens_have_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer._check_fields({"tokens": ["a" * 1024, "b"]})
+    with pytest.raises(ValueError, match="has 1025 characters"):
+        tokenizer._check_fields({"tokens": ["a" * 1025, "b"]})
+    monkeypatch.setattr(tokenizer, "_MOST_TOGETHER", 3)
+    with pytest.raises(ValueError, match="the tokens have 4 characters, at most 3 are read"):
+        tokenizer._check_fields({"tokens": ["ab", "cd"]})

@@ -187,7 +187,7 @@ def test_text_whose_grammar_becomes_too_complex_is_the_callers_fault() -> None:
 def test_grammars_that_take_long_keep_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """One lock for all had every request with a grammar wait for the slowest."""
     begun, go_on = threading.Event(), threading.Event()
-    mine, compile_ = Grammars(byte_level(), VOCAB, (0,)), Grammars._compile
+    mine, compile_ = Grammars(byte_level(), VOCAB, (0,)), Grammars.compiled
 
     def slow(self: Grammars, grammar: Grammar) -> Any:
         if grammar.text == "slow":
@@ -195,7 +195,7 @@ def test_grammars_that_take_long_keep_no_others(monkeypatch: pytest.MonkeyPatch)
             assert go_on.wait(30)
         return compile_(self, grammar)
 
-    monkeypatch.setattr(Grammars, "_compile", slow)
+    monkeypatch.setattr(Grammars, "compiled", slow)
     engine = Engine(Wide, _tokenizer().pieces, (0,), grammars=lambda: mine, clock=Clock())
     asked = [
         Request(text, [5], SamplingParams(grammar=Grammar("regex", text))) for text in ("slow", "b")
