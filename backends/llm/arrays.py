@@ -20,6 +20,9 @@ _CODES = {"i": 0, "u": 1, "f": 2}
 _POINTER = 7
 """Kind of an argument that points to a tensor."""
 
+BEST = 5
+"""Arguments of the phase that looks for the largest logits."""
+
 
 class Tensor(ctypes.Structure):
     """DLPack's ``DLTensor``."""
@@ -127,6 +130,16 @@ class Arrays:
             places = self._places(call, thread, layer, private, before)
             for at, (place, argument) in enumerate(zip(places, declared, strict=True)):
                 made["value"][thread, at] = self._tensor(place, argument)
+        self._kept.append(made)
+        return int(made.ctypes.data)
+
+    def of_best(self, vocab: int) -> int:
+        """Return the address of what the phase that looks for the largest logits is given."""
+        logits = self._shared["logits"]
+        made = np.zeros((len(self._spans), BEST), ARGUMENT)
+        given = (logits.ctypes.data, logits.shape[1], vocab, self._shared["best"].ctypes.data)
+        for thread, (span, _) in enumerate(self._spans):
+            made["value"][thread] = (*given, span)
         self._kept.append(made)
         return int(made.ctypes.data)
 

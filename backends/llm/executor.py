@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeinfer.backends.llm.arrays import SLACK, Arrays, aligned, map_weights, together
+from edgeinfer.backends.llm.arrays import BEST, SLACK, Arrays, aligned, map_weights, together
+from edgeinfer.backends.llm.batch import Taker
 from edgeinfer.backends.llm.team import PHASE, Team
 from edgeinfer.backends.tvm import library as tvm_library
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.step import PAGE, Bytes, Floats, StepBatch
+from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
 from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.types import Array
@@ -125,13 +126,20 @@ class NativeExecutor:
             *([self._private() for _ in spans], self._made, spans),
         )
         self._laid: dict[_Key, _Laid] = {}
-        # Of each sequence, pages that are not there, before each place of its table.
-        self._missing = np.zeros((self.max_sequences, self._columns + 1), np.int32)
+        self._take = Taker(
+            *(self._team.library, self._shared, self.max_tokens),
+            vocab=self.vocab,
+            positions=self.context,
+            sequences=self.max_sequences,
+            columns=self._columns,
+            pages=self.pages,
+            window=self.window,
+        )
         phases = tape.phases
         self._widths = next([int(w) for w in p.calls] for p in phases if isinstance(p, Products))
         attention = next(p for p in phases if isinstance(p, Attention))
         self._has_twos = f"{self.cache} 2" in attention.tiles
-        self._order = np.arange(self.max_tokens, dtype=np.int32)
+        self.best: Ints | None = None
         self._closed = False
 
     def _cache(self, layers: int) -> list[list[Array]]:
@@ -161,7 +169,7 @@ class NativeExecutor:
             "logits": logits,
         }
         made = {name: aligned((rows, size), "float32") for name, size in floats.items()}
-        for name in ("tokens", "positions", "owner", "rows", "tiles1", "tiles2"):
+        for name in ("tokens", "positions", "owner", "rows", "tiles1", "tiles2", "best"):
             made[name] = aligned((rows,), "int32")
         made["table"] = aligned((self.max_sequences, self._columns), "int32")
         for i, rope in enumerate(config.ropes):
@@ -189,7 +197,9 @@ class NativeExecutor:
     def step(self, batch: StepBatch) -> Floats:
         """Compute the logits of the wanted rows and append keys and values to the cache."""
         self._team.run(self._ready(batch).phases)
-        return self._shared["logits"][: len(batch.rows), : self.vocab]
+        count = len(batch.rows)
+        self.best = self._shared["best"][:count]
+        return self._shared["logits"][:count, : self.vocab]
 
     def states(self, batch: StepBatch) -> Floats:
         """Like ``step``, but return what goes into the head."""
@@ -221,6 +231,7 @@ class NativeExecutor:
             self._team.run(phases, times)
             np.minimum(least, times, out=least)
         names = {self._team.function(name): name for name in self._tape.kernels}
+        names[self._team.best] = "best"
         found: dict[str, float] = {}
         for phase, time in zip(phases, least, strict=True):
             name = names[int(phase["main"])]
@@ -232,21 +243,10 @@ class NativeExecutor:
             raise ClosedError("the executor is closed")
         if os.getpid() != self._pid:
             raise ClosedError("the executor's threads did not come along into this process")
-        self._validate(batch)
-        count, outputs = len(batch.tokens), len(batch.rows)
-        shared = self._shared
-        shared["tokens"][:count] = batch.tokens
-        shared["positions"][:count] = batch.positions
-        shared["owner"][:count] = batch.owner
-        shared["rows"][:outputs] = batch.rows
-        if batch.embedded is not None and batch.embeddings is not None:
-            shared["tokens"][batch.embedded] = -1
-            shared["x"][batch.embedded] = batch.embeddings
-        alone = count == 1 or not bool((batch.owner[1:] == batch.owner[:-1]).any())
-        ones, twos = (count, 0) if alone else self._tiles(batch.owner)
-        if alone:
-            shared["tiles1"][:count] = self._order[:count]
-        return self._filled(count, outputs, alone, (ones, twos))
+        alone = self._take(batch)
+        count = len(batch.tokens)
+        tiles = (count, 0) if alone else self._tiles(batch.owner)
+        return self._filled(count, len(batch.rows), alone, tiles)
 
     def _filled(self, count: int, outputs: int, alone: bool, tiles: tuple[int, int]) -> _Laid:
         widths = self._width(count), self._width(outputs)
@@ -274,7 +274,6 @@ class NativeExecutor:
         count = len(owner)
         shared = self._shared
         if not self._has_twos:
-            shared["tiles1"][:count] = self._order[:count]
             return count, 0
         starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
         inside = np.arange(count) - np.repeat(starts, np.diff(np.r_[starts, count]))
@@ -315,6 +314,8 @@ class NativeExecutor:
                 self._lay_products(phase, key, laid, add, lambda: len(made))
             else:
                 self._lay_attention(phase, key, laid, add, lambda: len(made))
+        laid.outputs.append(len(made))
+        add((self._team.best, self._given.of_best(self.vocab), 0, 0, 0, BEST, 0, 0, 1, 1, 0))
         laid.phases = np.array(made, PHASE)
         laid.each = np.array([multiples.get(at, 1) for at in laid.rows], np.int32)
         laid.out_items = laid.phases["items"][laid.out_products].copy()
@@ -383,66 +384,6 @@ class NativeExecutor:
         main = self._team.function(call.kernel)
         return (main, arguments, first, given, 0, count, fewer, items, chunk, 1, 0)
 
-    def _validate(self, batch: StepBatch) -> None:
-        """Compare a batch with what there is room for: kernels write where they are told to."""
-        count, (sequences, columns) = len(batch.tokens), batch.table.shape
-        found = []
-        if not 0 < count <= self.max_tokens:
-            found.append(f"{count} tokens of 1 to {self.max_tokens}")
-        if sequences > self.max_sequences or columns > self._columns:
-            most = f"{self.max_sequences} x {self._columns}"
-            found.append(f"a table of {sequences} x {columns} in {most}")
-        if len(batch.rows) > self.max_rows:
-            found.append(f"{len(batch.rows)} rows of at most {self.max_rows}")
-        if batch.adapter is not None and bool((np.asarray(batch.adapter) >= 0).any()):
-            found.append("an adapter; this model has none")
-        if not found:
-            found += self._outside(batch)
-        if found:
-            raise InputError("batch", "what the executor has room for", "; ".join(found))
-
-    def _outside(self, batch: StepBatch) -> list[str]:
-        count = len(batch.tokens)
-        limits = (
-            ("tokens", batch.tokens, self.vocab),
-            ("positions", batch.positions, min(self.context, batch.table.shape[1] * PAGE)),
-            ("owner", batch.owner, len(batch.table)),
-            ("rows", batch.rows, count),
-        )
-        found = []
-        for name, values, end in limits:
-            if name != "rows" and len(values) != count:
-                found.append(f"{len(values)} {name} for {count} tokens")
-            elif len(values) and _unsigned(values).max() >= end:
-                found.append(f"{name} beyond 0 to {end - 1}")
-        if found:
-            return found
-        found += self._pages_outside(batch)
-        if batch.embedded is not None and batch.embeddings is not None:
-            shape, places = batch.embeddings.shape, batch.embedded
-            if shape != (len(places), self.hidden):
-                found.append(f"embeddings of {shape}")
-            elif len(places) and _unsigned(places).max() >= count:
-                found.append("an embedding of no token")
-        return found
-
-    def _pages_outside(self, batch: StepBatch) -> list[str]:
-        """Look for pages that are not there; a table that was seen before is not looked at."""
-        sequences, columns = batch.table.shape
-        known = self._shared["table"][:sequences, :columns]
-        if not np.array_equal(known, batch.table):
-            if batch.table.max() >= self.pages:
-                return [f"pages beyond 0 to {self.pages - 1}"]
-            known[...] = batch.table
-            missing = self._missing[:sequences, : columns + 1]
-            np.cumsum(batch.table < 0, axis=1, out=missing[:, 1:])
-        last = batch.positions // PAGE
-        until = self._missing[batch.owner, last + 1]
-        if self.window:
-            first = np.maximum(batch.positions - (self.window - 1), 0) // PAGE
-            until = until - self._missing[batch.owner, first]
-        return ["a table with holes"] if until.any() else []
-
     def copy_page(self, source: int, target: int) -> None:
         """Copy a page of all layers, before a forked sequence writes to its own."""
         for layer in self._made:
@@ -478,13 +419,6 @@ class NativeExecutor:
             self._team.close()
         self._made, self._shared, self._laid = [], {}, {}
         del self._given
-
-
-def _unsigned(values: Array) -> Array:
-    """Integers of which those below zero are large."""
-    if values.dtype == np.int32 and values.flags.c_contiguous:
-        return values.view(np.uint32)
-    return values.astype(np.uint64)
 
 
 def _rounded(columns: int, rows: int) -> dict[str, Array]:

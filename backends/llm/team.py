@@ -43,6 +43,10 @@ class Team:
         threads: how many.
         phases: Phases of a tape, at most.
 
+    Attributes:
+        library: Library of the kernels.
+        best: Address of the phase that looks for the largest logits.
+
     Raises:
         LoadError: the library cannot be loaded.
         NotAvailableError: memory or threads lack.
@@ -58,8 +62,9 @@ class Team:
         for name in ("team_spans", "team_free"):
             getattr(library, name).argtypes = [ctypes.c_void_p]
         library.team_free.restype = None
+        self.best = int(ctypes.cast(library.logits_best, ctypes.c_void_p).value or 0)
         library.team_run.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int, ctypes.c_void_p]
-        self._library, self.threads = library, threads
+        self.library, self.threads = library, threads
         self._team = library.team_new(threads, phases, _SPINS)
         if not self._team:
             raise NotAvailableError(f"a team of {threads} threads cannot be started here")
@@ -71,14 +76,14 @@ class Team:
             LoadError: the library has none of that name.
         """
         try:
-            symbol = self._library[f"__tvm_ffi_{kernel}"]
+            symbol = self.library[f"__tvm_ffi_{kernel}"]
         except AttributeError as e:
             raise LoadError(f"the library of kernels lacks {kernel!r}") from e
         return int(ctypes.cast(symbol, ctypes.c_void_p).value or 0)
 
     def spans(self) -> list[tuple[int, int]]:
         """Addresses of each thread's spans."""
-        base, size = self._library.team_spans(self._team), SPAN * 4
+        base, size = self.library.team_spans(self._team), SPAN * 4
         return [(base + 2 * t * size, base + (2 * t + 1) * size) for t in range(self.threads)]
 
     def set_rows(self, spans: Iterable[tuple[int, int]], length: int) -> None:
@@ -94,11 +99,11 @@ class Team:
             RunError: a kernel failed.
         """
         given = None if times is None else times.ctypes.data
-        if self._library.team_run(self._team, phases.ctypes.data, len(phases), given):
+        if self.library.team_run(self._team, phases.ctypes.data, len(phases), given):
             raise RunError("a kernel of the language model failed")
 
     def close(self) -> None:
         """End the threads."""
         team, self._team = self._team, None
         if team:
-            self._library.team_free(team)
+            self.library.team_free(team)

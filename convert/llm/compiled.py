@@ -25,7 +25,7 @@ from edgeinfer.machine.cgroup import available_cpus
 _FOLDER = "llm-kernels"
 _MODULE = "edgeinfer.convert.llm.compiled"
 _TIMEOUT_S = 1800
-_TEAM = Path(__file__).with_name("team.c")
+_DRIVER = [str(Path(__file__).with_name(name)) for name in ("team.c", "batch.c")]
 _PROCESSES = 4
 """Compilers at once, at most: each takes some 300 MB."""
 
@@ -53,7 +53,7 @@ def library(kernels: Sequence[Kernel], machine: Machine, path: Path) -> tuple[Si
         package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
         raise NotAvailableError(f"it needs {machine.linker}: apt-get install {package}")
     places, count = compile_kernels(kernels, machine)
-    parts = ["-pthread", str(_TEAM), *map(str, places)]
+    parts = ["-pthread", *_DRIVER, *map(str, places)]
     hosted.link(driver, parts, path, "llm", machine, parallel=True)
     named = zip(kernels, places, strict=True)
     return {kernel.name: _signature(place) for kernel, place in named}, count

@@ -58,7 +58,10 @@ class Cache:
             raise
         self._executor = executor
         self._ints = np.empty((3, executor.max_tokens), np.int32)
+        # A number is written to them several times as fast as to an array.
+        self._places = [memoryview(row.data) for row in self._ints]
         self._rows = np.arange(executor.max_tokens, dtype=np.int32)
+        self._usual: dict[int, StepBatch] = {}
         self.blocks = Blocks(executor.pages)
         self.prefixes = Prefixes(self.blocks, executor, self._store)
         self.scheduler = Scheduler(
@@ -159,12 +162,18 @@ class Cache:
 
     def _decoding(self, parts: list[Part]) -> StepBatch:
         """Return the arrays of a step with one token of each sequence, without making new ones."""
+        tokens, positions, owner = self._places
+        for at, part in enumerate(parts):
+            sequence, start = part.sequence, part.start
+            tokens[at] = sequence.tokens[start]
+            positions[at] = start
+            owner[at] = sequence.slot
         count = len(parts)
-        whole = self._ints[:, :count]
-        whole[0] = [part.sequence.tokens[part.start] for part in parts]
-        whole[1] = [part.start for part in parts]
-        whole[2] = [part.sequence.slot for part in parts]
-        return StepBatch(whole[0], whole[1], whole[2], self.scheduler.table, self._rows[:count])
+        if count not in self._usual:
+            whole = self._ints[:, :count]
+            table, rows = self.scheduler.table, self._rows[:count]
+            self._usual[count] = StepBatch(whole[0], whole[1], whole[2], table, rows)
+        return self._usual[count]
 
     def keep_some(self) -> None:
         """Hand pages that proved useful to the disk, a few at a time."""

@@ -273,9 +273,10 @@ class Engine:
         counters.step.add(int(spent * 1e9))
         tokens = len(batch.tokens)
         # What is known well is looked at now and then only.
-        if counters.steps < _LEARNING or counters.steps % 4 == 0 or not cache.cost.knows(tokens):
+        if counters.steps < _LEARNING or counters.steps % 16 == 0 or not cache.cost.knows(tokens):
             cache.cost.measured(tokens, sum(part.reach for part in parts), spent)
-        row = 0
+        known, row = cache.executor.best, 0
+        best = None if known is None else known.tolist()
         for part in parts:
             sequence = part.sequence
             sequence.computed = part.start + part.count
@@ -287,7 +288,8 @@ class Engine:
             end = row + 1 + len(part.guesses)
             if sequence.index == 0 and not sequence.forked:
                 self._fork(sequence, logits[row], now)
-            self._accept(sequence, logits[row:end], part.guesses, now)
+            likeliest = None if best is None else best[row:end]
+            self._accept(sequence, logits[row:end], part.guesses, now, likeliest)
             row = end
         return spent
 
@@ -319,11 +321,26 @@ class Engine:
             self._cache.scheduler.fork(parent, child)
             self._accept(child, row[None], [], now)
 
-    def _accept(self, sequence: Generation, rows: Floats, guesses: list[int], now: float) -> None:
-        """Append the tokens that the rows give, up to the first guess that is wrong."""
+    def _accept(
+        self,
+        sequence: Generation,
+        rows: Floats,
+        guesses: list[int],
+        now: float,
+        best: list[int] | None = None,
+    ) -> None:
+        """Append the tokens that the rows give, up to the first guess that is wrong.
+
+        Args:
+            sequence: that grows.
+            rows: logits, one row more than there are guesses.
+            guesses: tokens that were computed already.
+            now: the time.
+            best: tokens with the largest logits, where they are known.
+        """
         new = _New()
         try:
-            self._take(sequence, rows, guesses, new)
+            self._take(sequence, rows, guesses, new, best)
         # Whatever goes wrong in the choice for one must end nobody else.
         except Exception as e:
             if not isinstance(e, EdgeInferError):
@@ -339,13 +356,23 @@ class Engine:
         self._cache.scheduler.settle(sequence)
         self._give(sequence, new.text, new.tokens, new.logprobs, now)
 
-    def _take(self, sequence: Generation, rows: Floats, guesses: list[int], new: _New) -> None:
+    def _take(
+        self,
+        sequence: Generation,
+        rows: Floats,
+        guesses: list[int],
+        new: _New,
+        best: list[int] | None,
+    ) -> None:
         """Choose tokens and append them; what is chosen stands in ``new`` even if it then fails."""
         wanted = sequence.request.params.logprobs
-        for place, row in enumerate(rows):
-            token = self._choose(sequence, row)
+        is_known = sequence.sampler.plain and sequence.matcher is None
+        for place in range(len(guesses) + 1):
+            token = best[place] if best is not None and is_known else -1
+            if token < 0:
+                token = self._choose(sequence, rows[place])
             if wanted is not None:
-                new.logprobs.append(logprobs(row, token, wanted))
+                new.logprobs.append(logprobs(rows[place], token, wanted))
             new.tokens.append(token)
             more, new.finish, new.stop = self._append(sequence, token)
             new.text += more

@@ -15,7 +15,7 @@ import numpy as np
 
 from edgeinfer.errors import ClosedError, LoadError
 from edgeinfer.llm.config import LlmConfig
-from edgeinfer.runtime.llm.executor import PAGE, Bytes, Floats, StepBatch
+from edgeinfer.runtime.llm.executor import PAGE, Bytes, Floats, Ints, StepBatch
 
 Adapter = Mapping[str, tuple[Floats, Floats]]
 """By weight: A (rank, inputs) and B (outputs, rank); ``B A x`` is added to the product."""
@@ -61,6 +61,7 @@ class ReferenceExecutor:
         self._cache = np.zeros(shape, np.float32)
         self.page_bytes = self._cache[0].nbytes
         self.fingerprint = self._fingerprint()
+        self.best: Ints | None = None
         self._closed = False
 
     def _fingerprint(self) -> str:

@@ -21,10 +21,11 @@ PAGE = 16
 """Tokens of a page."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepBatch:
     """The tokens of one step, of any number of sequences, decoding and reading prompts alike.
 
+    It is not frozen: that takes longer to make, and every step has one.
     Tokens of one sequence stand next to each other in the order of their positions.
 
     Attributes:
@@ -78,6 +79,8 @@ class Executor(Protocol):
         fingerprint: Fingerprint of all that the cache's bits depend on besides the tokens: weights,
             adapters, kernels, the cache's type and layout. Pages of one fingerprint may be kept on
             disk and given to another executor with the same one.
+        best: Tokens with the largest logit of the last step's rows, of equals the lowest, -1 where
+            one is not finite; None where nobody has looked.
     """
 
     vocab: int
@@ -93,6 +96,7 @@ class Executor(Protocol):
     window: int
     adapters: tuple[str, ...]
     fingerprint: str
+    best: Ints | None
 
     def step(self, batch: StepBatch) -> Floats:
         """Compute the logits of the wanted rows and append keys and values to the cache.

@@ -38,7 +38,7 @@ FILE_NAME = "tape.json"
 WEIGHTS_NAME = "weights.bin"
 LIBRARY_NAME = "kernels.so"
 
-VERSION = 1
+VERSION = 2
 
 ALIGNMENT = 64
 """Bytes that arrays begin at a multiple of."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,7 +197,7 @@ def test_what_is_outside_is_refused_and_listed(folder: Path) -> None:
     with pytest.raises(InputError, match="table with holes"):
         executor.step(batch(holes, [(0, [1], 20, 1)]))
     beyond = table.copy()
-    beyond[3, 2] = executor.pages
+    beyond[0, 0] = executor.pages
     with pytest.raises(InputError, match="pages beyond 0 to 47"):
         executor.step(batch(beyond, [(0, [1], 0, 1)]))
     with pytest.raises(InputError, match="97 tokens of 1 to 96"):
@@ -241,3 +242,30 @@ def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(LoadError, match="lies outside the file"):
         opened(tmp_path, CONFIG)
+
+
+def test_the_likeliest_token_is_known_with_the_logits(folder: Path) -> None:
+    executor, table = opened(folder, CONFIG, threads=2)
+    logits = executor.step(batch(table, [(0, IDS, 0, len(IDS)), (1, IDS[:3], 0, 2)]))
+    assert executor.best is not None
+    assert executor.best.tolist() == logits.argmax(axis=1).tolist()
+    logits = executor.step(batch(table, [(1, IDS[3:4], 3, 1)]))
+    assert executor.best.tolist() == logits.argmax(axis=1).tolist()
+    # Of a row that is not finite there is no largest.
+    poisoned = np.zeros((1, CONFIG.hidden), np.float32)
+    poisoned[0, 0] = np.nan
+    tokens, positions, owner, rows = (np.array([v], np.int32) for v in (5, 0, 2, 0))
+    given = StepBatch(tokens, positions, owner, table, rows)
+    given.embedded, given.embeddings = np.zeros(1, np.int32), poisoned
+    executor.step(given)
+    assert executor.best.tolist() == [-1]
+    executor.close()
+
+
+def test_a_batch_of_other_integers_is_refused(folder: Path) -> None:
+    executor, table = opened(folder, CONFIG)
+    good = batch(table, [(0, [1, 2], 0, 1)])
+    wide: Any = good.tokens.astype(np.int64)
+    with pytest.raises(InputError, match="int64 where int32"):
+        executor.step(StepBatch(wide, good.positions, good.owner, good.table, good.rows))
+    executor.close()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edgeinfer.errors import RunError
 from edgeinfer.runtime.llm.engine import Engine
-from edgeinfer.runtime.llm.executor import Bytes, Floats, StepBatch
+from edgeinfer.runtime.llm.executor import Bytes, Floats, Ints, StepBatch
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import Event, SamplingParams
 from edgeinfer.runtime.llm.pieces import Pieces
@@ -51,6 +51,7 @@ class ToyExecutor:
         self.max_sequences, self.window, self.adapters = max_sequences, window, adapters
         self.memory = min(memory, window or memory)
         self.fingerprint = f"toy {memory} {window} {page}"
+        self.best: Ints | None = None
         # Of each position: its number and what was fed there.
         self.cache: npt.NDArray[np.int64] = np.full((pages, page, 2), -1, np.int64)
         self.page_bytes = self.cache[0].nbytes

@@ -1,0 +1,128 @@
+"""What a library of kernels does before and behind a tape; see ``convert/llm/batch.c``."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgeinfer.errors import InputError
+from edgeinfer.llm.step import PAGE, StepBatch
+from edgeinfer.types import Array
+
+_ALONE = 64
+_ARRAYS = ("tokens", "positions", "owner", "rows", "tiles1", "table")
+_NUMBERS = ("vocab", "positions", "sequences", "columns", "pages", "window")
+
+
+class Room(ctypes.Structure):
+    """What there is room for, and the arrays that a batch is copied to."""
+
+    _fields_ = (
+        *((f"most_{name}", ctypes.c_int32) for name in _NUMBERS),
+        *((name, ctypes.c_void_p) for name in _ARRAYS),
+    )
+
+
+class Taker:
+    """Takes batches: checks them and copies them to the arrays of an executor.
+
+    Kernels write where they are told to, so whatever is outside is refused.
+
+    Args:
+        library: Library of the kernels.
+        arrays: that batches are copied to.
+        max_tokens: most tokens of a step.
+        numbers: ends of what a batch has, by ``_NUMBERS``; ``window`` is 0 for none.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        arrays: Mapping[str, Array],
+        max_tokens: int,
+        **numbers: int,
+    ) -> None:
+        self._arrays, self._most, self._numbers = arrays, max_tokens, numbers
+        places = [arrays[name].ctypes.data for name in _ARRAYS]
+        self._room = Room(*(numbers[name] for name in _NUMBERS), *places)
+        self._given = ctypes.byref(self._room)
+        self._take = library.batch_take
+        self._take.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int] * 4
+
+    def __call__(self, batch: StepBatch) -> bool:
+        """Take a batch; say whether no sequence has two tokens in it.
+
+        Raises:
+            InputError: something is outside; the message lists what.
+        """
+        count, outputs = len(batch.tokens), len(batch.rows)
+        sequences, columns = batch.table.shape
+        if found := self._sizes(batch, count, outputs):
+            raise _refused(found)
+        code = self._take(
+            self._given,
+            _address(batch.tokens),
+            _address(batch.positions),
+            _address(batch.owner),
+            _address(batch.rows),
+            _address(batch.table),
+            *(count, outputs, sequences, columns),
+        )
+        if code & ~_ALONE:
+            raise _refused(self._outside(code, count, sequences, columns))
+        if batch.embedded is not None and batch.embeddings is not None:
+            places = batch.embedded
+            if len(places) and not 0 <= places.min() <= places.max() < count:
+                raise _refused(["an embedding of no token"])
+            self._arrays["tokens"][places] = -1
+            self._arrays["x"][places] = batch.embeddings
+        return bool(code)
+
+    def _sizes(self, batch: StepBatch, count: int, outputs: int) -> list[str]:
+        """List what has another size or type than it should."""
+        found = []
+        numbers = self._numbers
+        sequences, columns = batch.table.shape
+        if not 0 < count <= self._most:
+            found.append(f"{count} tokens of 1 to {self._most}")
+        if sequences > numbers["sequences"] or columns > numbers["columns"]:
+            most = f"{numbers['sequences']} x {numbers['columns']}"
+            found.append(f"a table of {sequences} x {columns} in {most}")
+        if outputs > self._most:
+            found.append(f"{outputs} rows of at most {self._most}")
+        for name, values in (("positions", batch.positions), ("owner", batch.owner)):
+            if len(values) != count:
+                found.append(f"{len(values)} {name} for {count} tokens")
+        if batch.adapter is not None and bool((batch.adapter >= 0).any()):
+            found.append("an adapter; this model has none")
+        if batch.embedded is not None and batch.embeddings is not None:
+            shape = len(batch.embedded), self._arrays["x"].shape[1]
+            if batch.embeddings.shape != shape:
+                found.append(f"embeddings of {batch.embeddings.shape}")
+        return found
+
+    def _outside(self, code: int, count: int, sequences: int, columns: int) -> list[str]:
+        numbers = self._numbers
+        positions = min(numbers["positions"], columns * PAGE)
+        known = (
+            f"tokens beyond 0 to {numbers['vocab'] - 1}",
+            f"positions beyond 0 to {positions - 1}",
+            f"owner beyond 0 to {sequences - 1}",
+            f"rows beyond 0 to {count - 1}",
+            f"pages beyond 0 to {numbers['pages'] - 1}",
+            "a table with holes",
+        )
+        return [text for at, text in enumerate(known) if code >> at & 1]
+
+
+def _address(values: Array) -> int:
+    """Address of integers of 32 bits that lie one behind the other."""
+    if values.dtype != np.int32 or not values.flags.c_contiguous:
+        raise _refused([f"{values.dtype} where int32 in the usual order is needed"])
+    return int(values.__array_interface__["data"][0])
+
+
+def _refused(found: list[str]) -> InputError:
+    return InputError("batch", "what the executor has room for", "; ".join(found))
