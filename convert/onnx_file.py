@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import onnx_ir as ir
 
-from edgeinfer.convert.wire import varint
+from edgeinfer.wire import varint
 
 STREAMED_BYTES = 4096
 """Smaller tensors are written with the graph."""

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file, parse_json
-from edgeinfer.convert.wire import Wire, walk
 from edgeinfer.errors import SourceError
+from edgeinfer.wire import Wire, walk
 
 Kind = Literal["onnx", "pt2", "tflite"]
 

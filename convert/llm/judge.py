@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import parse_json, visible
+from edgeinfer.bounded import parse_json, refused
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.errors import NotAvailableError, SourceError
 from edgeinfer.llm.step import PAGE, Executor, StepBatch
@@ -112,23 +112,15 @@ def encoded(tokenizer: bytes, parts: Sequence[str]) -> list[list[int]]:
     except ImportError as e:
         install = 'pip install "edgeinfer[llm]"'
         raise NotAvailableError(f"judging a language model needs tokenizers: {install}") from e
-    try:
+    with refused(_unusable):
         bounds = check_growth(parse_json(tokenizer))
         inner = Tokenizer.from_str(tokenizer.decode())
-    # The library raises plain Exception for whatever is wrong with a file.
-    except Exception as e:
-        raise SourceError(f"the model's tokenizer cannot be used: {e}") from e
     for part in parts:
         bounds.check(part)
     found: list[list[int]] = []
     for part in parts:
-        try:
+        with refused(_unusable):
             ids = inner.encode(part, add_special_tokens=False).ids
-        # Where the library's own code panics it raises something that is no Exception.
-        except BaseException as e:
-            if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
-                raise
-            raise SourceError(f"the model's tokenizer cannot be used: {visible(str(e))}") from e
         if len(ids) > _MOST_TOKENS * len(part) + 1:
             raise SourceError(
                 f"the model's tokenizer makes {len(ids)} tokens of {len(part)} characters; at most "
@@ -136,6 +128,10 @@ def encoded(tokenizer: bytes, parts: Sequence[str]) -> list[list[int]]:
             )
         found.append(ids)
     return found
+
+
+def _unusable(reason: str) -> SourceError:
+    return SourceError(f"the model's tokenizer cannot be used: {reason}")
 
 
 def texts(tokenizer: bytes) -> list[Array]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from edgeinfer.convert.wire import read_varint, varint
 from edgeinfer.errors import SourceError
+from edgeinfer.wire import read_varint, varint
 
 SMALL_BYTES = 4096
 """Smaller tensors stay in the message: they are shapes and biases that passes read anyway."""

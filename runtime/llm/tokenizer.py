@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from edgeinfer.bounded import parse_json, visible
+from edgeinfer.bounded import parse_json, refused
 from edgeinfer.errors import DamagedError, InputError, LoadError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.media.growth import check_growth
@@ -40,7 +39,7 @@ class TextTokenizer:
         except ImportError as e:
             raise NotAvailableError(f"language models need tokenizers: {install('llm')}") from e
         self.json = text
-        with _told():
+        with refused(_damaged, (UnicodeEncodeError, TypeError, LoadError)):
             read = parse_json(text)
             self._bounds = check_growth(read)
             self._inner = tokenizers.Tokenizer.from_str(text)
@@ -100,7 +99,7 @@ class TextTokenizer:
             raise InputError("text", "a str", type(text).__name__)
         self._bounds.check(text)
         try:
-            with _told():
+            with refused(_damaged, (UnicodeEncodeError, TypeError, LoadError)):
                 found = self._encoded(text)
         except (UnicodeEncodeError, TypeError) as e:
             raise InputError("text", "valid Unicode", ascii(text)[:60]) from e
@@ -122,29 +121,14 @@ class TextTokenizer:
         return found
 
 
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Say what the library does not take.
-
-    Raises:
-        DamagedError: as said.
-    """
-    try:
-        yield
-    except (UnicodeEncodeError, TypeError, LoadError):
-        raise
-    # The library raises plain Exception for whatever is wrong with a file, and where its own code
-    # panics something that is none: an interrupt is all else that may pass.
-    except BaseException as e:
-        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
-            raise
-        raise DamagedError(f"tokenizer.json: {visible(' '.join(str(e).split()))[:300]}") from e
+def _damaged(reason: str) -> DamagedError:
+    return DamagedError(f"tokenizer.json: {reason}")
 
 
 def begins_with(text: str) -> int | None:
     """Return the token that the post-processor of a ``tokenizer.json`` puts first, if any."""
     import tokenizers
 
-    with _told():
+    with refused(_damaged, (UnicodeEncodeError, TypeError, LoadError)):
         found = tokenizers.Tokenizer.from_str(text).encode("", add_special_tokens=True).ids
     return int(found[0]) if found else None

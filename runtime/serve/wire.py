@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgeinfer.wire import read_varint
+
 MOST_FIELDS = 1 << 18
 """Fields of a message and of what is in it; a packed list or raw tensor is one."""
 
@@ -32,12 +34,15 @@ def problem(descriptor: Any, raw: bytes) -> str:
             fields += 1
             if fields > MOST_FIELDS:
                 return f"a message of more than {MOST_FIELDS} fields; send tensors raw"
-            tag, at = _varint(raw, at, end)
+            tag, at = read_varint(raw, at, end)
+            if tag is None:
+                break
             size, wire = 0, tag & 7
             if wire == 0:
-                _, at = _varint(raw, at, end)
+                _, at = read_varint(raw, at, end)
             elif wire == 2:
-                size, at = _varint(raw, at, end)
+                length, at = read_varint(raw, at, end)
+                size = end if length is None else length
             elif wire in (1, 5):
                 at += 8 if wire == 1 else 4
             else:
@@ -50,16 +55,3 @@ def problem(descriptor: Any, raw: bytes) -> str:
                 stack.append((field.message_type, at, min(at + size, end)))
             at += size
     return ""
-
-
-def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a number and where the next one is; a cut one ends the message."""
-    found = shift = 0
-    while at < end and shift < 70:
-        byte = raw[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return found, at
-        shift += 7
-    return 0, end

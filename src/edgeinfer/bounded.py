@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -11,6 +12,7 @@ import struct
 import sys
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, overload
@@ -156,6 +158,28 @@ def sha256_of(stream: BinaryIO) -> bytes:
     while chunk := stream.read(1 << 18):
         digest.update(chunk)
     return digest.digest()
+
+
+@contextlib.contextmanager
+def refused(
+    made: Callable[[str], Exception], passed: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Turn what a library that is written in Rust raises over a file or a text into an error.
+
+    It raises plain Exception for whatever is wrong, and something that is none where its own code
+    panics, as where an expression takes too many steps; an interrupt passes.
+
+    Args:
+        made: gives the error for a reason.
+        passed: errors that pass as they are.
+    """
+    try:
+        yield
+    except BaseException as e:
+        is_fault = isinstance(e, Exception) or type(e).__name__ == "PanicException"
+        if isinstance(e, passed) or not is_fault:
+            raise
+        raise made(visible(" ".join(str(e).split()))[:300]) from e
 
 
 def visible(text: str) -> str:

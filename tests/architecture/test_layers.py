@@ -38,6 +38,7 @@ LAYERS = {
     "_version": 0,
     "bounded": 0,
     "versions": 0,
+    "wire": 0,
     "toml": 0,
     "installed": 0,
 }
@@ -81,7 +82,6 @@ INSIDE_CONVERT = {
     "convert.options": 2,
     "convert.option_words": 1,
     "convert.onnx_file": 2,
-    "convert.wire": 1,
     "convert.late": 1,
     "convert.sniff": 2,
     "convert.memory": 1,
@@ -151,6 +151,7 @@ DEVICE = (
         "forks",
         "bounded",
         "versions",
+        "wire",
         "toml",
         "installed",
     ),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import parse_json, visible
+from edgeinfer.bounded import parse_json, refused
 from edgeinfer.errors import BundleError, InputError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.media.growth import UNBOUNDED, check_growth
@@ -42,7 +40,7 @@ class Tokenizer:
         name = record.vocabulary
         self._name = name
         self._bounds = UNBOUNDED
-        with self._told():
+        with refused(self._damaged, (InputError, UnicodeEncodeError)):
             if name.endswith(".json"):
                 text = vocabulary.decode()
                 self._bounds = check_growth(parse_json(text))
@@ -69,7 +67,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise InputError("text", "a str", type(text).__name__)
-        with self._told():
+        with refused(self._damaged, (InputError, UnicodeEncodeError)):
             found = self._encode(text)
         fields = {"ids": found.ids, "mask": found.attention_mask, "types": found.type_ids}
         return {name: np.asarray([values], np.int64) for name, values in fields.items()}
@@ -98,18 +96,8 @@ class Tokenizer:
             size = min(4 * size, self._bounds.longest)
         return self._inner.encode(text)
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except (InputError, UnicodeEncodeError, KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
-        # The library raises plain Exception for whatever is wrong with a file, and what is none
-        # where its own code panics, as where an expression takes too many steps.
-        except BaseException as e:
-            reason = visible(" ".join(str(e).split()))[:300]
-            where = f"pipeline/{self._name}"
-            raise BundleError(f"{where}: no tokenizer or vocabulary ({reason})") from e
+    def _damaged(self, reason: str) -> BundleError:
+        return BundleError(f"pipeline/{self._name}: no tokenizer or vocabulary ({reason})")
 
 
 def _word_piece(text: str, lower: bool) -> Any:

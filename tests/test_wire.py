@@ -3,7 +3,7 @@
 import onnx
 import onnx.parser
 
-from edgeinfer.convert.wire import walk
+from edgeinfer.wire import walk
 
 
 def test_fields_of_an_onnx_model() -> None:

@@ -1,4 +1,4 @@
-"""The outermost fields of a protobuf message, read without its schema and without its contents."""
+"""Bytes of protobuf messages, read without their schemas."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def walk(data: Bytes) -> Wire | None:
     return Wire(fields, position - size)
 
 
-def read_varint(data: Bytes, position: int) -> tuple[int | None, int]:
-    """Return the value and the position after it; None when it does not end."""
-    value = 0
+def read_varint(data: Bytes, position: int, end: int | None = None) -> tuple[int | None, int]:
+    """Return the value and the position after it; None when it does not end before ``end``."""
+    value, end = 0, len(data) if end is None else end
     for shift in range(0, 70, 7):
-        if position >= len(data):
+        if position >= end:
             return None, position
         byte = data[position]
         position += 1
