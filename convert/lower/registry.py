@@ -1,12 +1,14 @@
 """Lowering operator by operator: a decorator, a table and the driver that binds nodes to functions.
 
-The signature of a lowering is the ONNX schema: the target's graph, then the ONNX inputs in order,
-then the attributes as keyword-only parameters with ONNX's names and defaults. ``Const`` marks an
-operand that must be known now; an optional operand defaults to None; ``*inputs`` takes the rest::
+A lowering takes the target's graph, then the ONNX inputs in order, then the attributes that it
+reads, as keyword-only parameters with ONNX's names; everything else about a node is known from
+ONNX's schema. ``Const`` marks an operand that must be known now; an optional operand defaults to
+None; ``*inputs`` takes the rest. A node whose other attributes differ from their defaults is
+refused::
 
     ops = Registry("toy", dtypes=frozenset({ir.DataType.FLOAT}), max_rank=4)
 
-    @ops.lower("Clip", since=13)
+    @ops.lower("Clip")
     def clip(g: Toy, x: T, min: Const | None = None, max: Const | None = None) -> T: ...
 """
 
@@ -21,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.signature import REQUIRED, Input, Signature, of_operator, plain
 from edgeinfer.convert.lower.single import op_name
 from edgeinfer.convert.lower.tabular import undefined
 from edgeinfer.errors import Problem, Reason, UnsupportedError
@@ -53,6 +56,22 @@ _FORBIDDEN: Mapping[str, str] = MappingProxyType({
     "ImageDecoder": "files of pictures, and the format has tensors only: decode them before",
 })  # fmt: skip
 """What no format of these has a place for, whatever is lowered."""
+
+_WITHOUT_EFFECT = frozenset({
+    # They follow from an operand's shape.
+    *("kernel_shape", "hidden_size"),
+    # Usual activations have none; those that have are read by their names.
+    *("activation_alpha", "activation_beta"),
+    # Only the second result of MaxPool depends on it.
+    "storage_order",
+    # Only training reads them.
+    *("momentum", "seed"),
+    # They say in which precision to compute, or what becomes of numbers that no format here has.
+    *("softmax_precision", "stash_type", "precision", "saturate", "round_mode"),
+    # A result whose order is not asked for may have one.
+    "sorted",
+})  # fmt: skip
+"""Attributes that a lowering need not name."""
 
 T = TypeVar("T")
 _Made = TypeVar("_Made", covariant=True)
@@ -91,22 +110,27 @@ class Graph(Protocol[_Made]):
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """One entry of a registry."""
+    """One entry of a registry.
+
+    Attributes:
+        op: Name of the operator.
+        domain: Its domain.
+        function: Takes the target's graph, the operands, and the attributes that it names.
+        dtypes: Element types that its tensors may have.
+        max_rank: Highest rank of a tensor; None for any.
+        signature: Inputs and attributes by ONNX's schema.
+        reads: Attributes that the function names.
+        consts: Inputs that must be known now.
+    """
 
     op: str
     domain: str
-    since: int
     function: Callable[..., Any]
     dtypes: frozenset[ir.DataType]
     max_rank: int | None
-    inputs: tuple[inspect.Parameter, ...]
-    attributes: dict[str, inspect.Parameter]
+    signature: Signature
+    reads: frozenset[str]
     consts: frozenset[str]
-
-    @property
-    def variadic(self) -> bool:
-        """Whether the last parameter takes any number of inputs."""
-        return bool(self.inputs) and self.inputs[-1].kind is inspect.Parameter.VAR_POSITIONAL
 
 
 class Registry:
@@ -129,54 +153,74 @@ class Registry:
     ) -> None:
         self.target, self.dtypes, self.max_rank = target, dtypes, max_rank
         self.lacking = lacking
-        self._entries: dict[tuple[str, str], dict[int, Lowering]] = {}
+        self._entries: dict[tuple[str, str], Lowering] = {}
 
     def lower(
         self,
         op: str,
         *,
-        since: int,
         domain: str = "",
         dtypes: frozenset[ir.DataType] | None = None,
         max_rank: int | None = None,
     ) -> Callable[[_F], _F]:
-        """Register a function for an operator from version ``since`` on.
+        """Register a function for an operator.
 
         Raises:
-            ValueError: that version of the operator is taken.
+            ValueError: the operator is taken, or its schema is another.
         """
 
         def register(function: _F) -> _F:
-            versions = self._entries.setdefault((domain, op), {})
-            if since in versions:
-                taken = versions[since].function.__qualname__
-                raise ValueError(f"{self.target}: {op} since {since} is taken by {taken}")
             parameters = list(inspect.signature(function).parameters.values())[1:]
             named = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-            inputs = tuple(p for p in parameters if p not in named)
-            versions[since] = Lowering(
-                op,
-                domain,
-                since,
-                function,
-                self.dtypes if dtypes is None else dtypes,
-                self.max_rank if max_rank is None else max_rank,
-                inputs,
-                {p.name: p for p in named},
-                frozenset(p.name for p in inputs if _is_const(p, function)),
-            )
+            inputs = [p for p in parameters if p not in named]
+            signature = of_operator(op, domain, inputs, named)
+            pairs = zip(inputs, signature.inputs, strict=False)
+            consts = {formal.name for p, formal in pairs if _is_const(p, function)}
+            self.add(
+                op, function, signature, [p.name for p in named], consts,
+                domain=domain, dtypes=dtypes, max_rank=max_rank,
+            )  # fmt: skip
             return function
 
         return register
 
-    def find(self, op: str, opset: int, domain: str = "") -> Lowering | None:
-        """Return the newest entry that a version of the operator set reaches."""
-        versions = self._entries.get((domain, op), {})
-        newest = max((since for since in versions if since <= opset), default=None)
-        return None if newest is None else versions[newest]
+    def add(
+        self,
+        op: str,
+        function: Callable[..., Any],
+        signature: Signature,
+        reads: Iterable[str],
+        consts: Iterable[str],
+        *,
+        domain: str = "",
+        dtypes: frozenset[ir.DataType] | None = None,
+        max_rank: int | None = None,
+    ) -> None:
+        """Register a function whose attributes and constant operands are listed.
+
+        Raises:
+            ValueError: the operator is taken.
+        """
+        if (domain, op) in self._entries:
+            taken = self._entries[domain, op].function.__qualname__
+            raise ValueError(f"{self.target}: {op} is taken by {taken}")
+        self._entries[domain, op] = Lowering(
+            op,
+            domain,
+            function,
+            self.dtypes if dtypes is None else dtypes,
+            self.max_rank if max_rank is None else max_rank,
+            signature,
+            frozenset(reads),
+            frozenset(consts),
+        )
+
+    def find(self, op: str, domain: str = "") -> Lowering | None:
+        """Return the entry of an operator."""
+        return self._entries.get((domain, op))
 
     def __iter__(self) -> Iterator[Lowering]:
-        return (entry for versions in self._entries.values() for entry in versions.values())
+        return iter(self._entries.values())
 
 
 def _is_const(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:
@@ -208,18 +252,18 @@ class Driver(Generic[T]):
         for value in model.graph.inputs:
             if value.const_value is None:
                 self.values[value] = self.graph.input(value)
-        self.lower_nodes(model.graph, model.opset_imports)
+        self.lower_nodes(model.graph)
         if self.problems:
             raise UnsupportedError(self.registry.target, self.problems)
         return self.values
 
-    def lower_nodes(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> None:
+    def lower_nodes(self, nodes: Iterable[ir.Node]) -> None:
         """Lower nodes in their order; what fails is added to ``problems``."""
         for index, node in enumerate(nodes):
-            self._node(node, node.name or f"#{index}", opsets.get(node.domain, 0))
+            self._node(node, node.name or f"#{index}")
 
-    def _node(self, node: ir.Node, name: str, opset: int) -> None:
-        entry = self.registry.find(node.op_type, opset, node.domain)
+    def _node(self, node: ir.Node, name: str) -> None:
+        entry = self.registry.find(node.op_type, node.domain)
         if entry is None:
             why = self.registry.lacking.get(node.op_type) or undefined(node)
             why = why or _FORBIDDEN.get(node.op_type) or "no lowering for it"
@@ -234,7 +278,8 @@ class Driver(Generic[T]):
             return
         self.node = node
         try:
-            result = entry.function(self.graph, *self._operands(entry, node), **_attributes(node))
+            given = _attributes(entry, node)
+            result = entry.function(self.graph, *self._operands(entry, node), **given)
         except Refusal as refusal:
             self._problem(node, name, refusal)
             return
@@ -253,10 +298,10 @@ class Driver(Generic[T]):
 
     def _operands(self, entry: Lowering, node: ir.Node) -> list[Any]:
         operands: list[Any] = []
-        for parameter, value in _pairs(entry, node):
+        for formal, value in _pairs(entry, node):
             if value is None:
                 operands.append(None)
-            elif parameter.name in entry.consts and value.const_value is not None:
+            elif formal.name in entry.consts and value.const_value is not None:
                 operands.append(Const(value.name or "", value.const_value.numpy()))
             else:
                 if value not in self.values:
@@ -268,26 +313,27 @@ class Driver(Generic[T]):
         self.problems.append(Problem(name, op_name(node), fault.reason, fault.detail, fault.hint))
 
 
-def _pairs(entry: Lowering, node: ir.Node) -> Iterator[tuple[inspect.Parameter, ir.Value | None]]:
+def _pairs(entry: Lowering, node: ir.Node) -> Iterator[tuple[Input, ir.Value | None]]:
+    inputs = entry.signature.inputs
     for index, value in enumerate(node.inputs):
-        if index < len(entry.inputs) or entry.variadic:
-            yield entry.inputs[min(index, len(entry.inputs) - 1)], value
+        if index < len(inputs) or entry.signature.variadic:
+            yield inputs[min(index, len(inputs) - 1)], value
 
 
 def _operand_faults(entry: Lowering, node: ir.Node) -> Iterator[Refusal]:
-    if len(node.inputs) > len(entry.inputs) and not entry.variadic:
-        yield Refusal(f"takes {len(entry.inputs)} inputs, has {len(node.inputs)}")
-    for index, parameter in enumerate(entry.inputs):
-        required = parameter.default is inspect.Parameter.empty
+    inputs = entry.signature.inputs
+    if len(node.inputs) > len(inputs) and not entry.signature.variadic:
+        yield Refusal(f"takes {len(inputs)} inputs, has {len(node.inputs)}")
+    for index, formal in enumerate(inputs):
         missing = index >= len(node.inputs) or node.inputs[index] is None
-        if required and missing and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
-            yield Refusal(f"needs its input {parameter.name!r}")
-    for parameter, value in _pairs(entry, node):
+        if formal.required and missing:
+            yield Refusal(f"needs its input {formal.name!r}")
+    for formal, value in _pairs(entry, node):
         if value is None:
             continue
-        if parameter.name in entry.consts:
+        if formal.name in entry.consts:
             if value.const_value is None:
-                yield Refusal(f"input {parameter.name!r} must be constant", "requires_constant")
+                yield Refusal(f"input {formal.name!r} must be constant", "requires_constant")
             continue
         yield from _tensor_faults(entry, value)
     for value in node.outputs:
@@ -308,21 +354,19 @@ def _tensor_faults(entry: Lowering, value: ir.Value) -> Iterator[Refusal]:
 
 
 def _attribute_faults(entry: Lowering, node: ir.Node) -> Iterator[Refusal]:
-    for name in node.attributes:
-        if name not in entry.attributes:
+    defaults = entry.signature.attributes
+    for name, attribute in node.attributes.items():
+        if name not in defaults:
             yield Refusal(f"attribute {name!r} is not expressible")
-    for name, parameter in entry.attributes.items():
-        if parameter.default is inspect.Parameter.empty and name not in node.attributes:
+        elif name not in entry.reads | _WITHOUT_EFFECT:
+            found = plain(attribute)
+            if defaults[name] is None or found != defaults[name]:
+                yield Refusal(f"{name}={found}")
+    for name, default in defaults.items():
+        if default is REQUIRED and name not in node.attributes:
             yield Refusal(f"needs its attribute {name!r}")
 
 
-def _attributes(node: ir.Node) -> dict[str, Any]:
-    return {name: plain(a) for name, a in node.attributes.items()}
-
-
-def plain(attribute: ir.Attr) -> Any:
-    """Return an attribute's value as a lowering gets it: tensors as arrays, lists as tuples."""
-    if attribute.type == ir.AttributeType.TENSOR:
-        return attribute.value.numpy()
-    value = attribute.value
-    return tuple(value) if isinstance(value, (list, tuple)) else value
+def _attributes(entry: Lowering, node: ir.Node) -> dict[str, Any]:
+    given = {name: plain(a) for name, a in node.attributes.items() if name in entry.reads}
+    return {name: entry.signature.attributes[name] for name in entry.reads} | given

@@ -1,71 +1,120 @@
-"""Compare the signatures of a registry's lowerings with ONNX's own schemas."""
+"""Signatures of lowerings, from ONNX's schemas."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.registry import Lowering, Registry, plain
+REQUIRED: Any = inspect.Parameter.empty
+"""Stands for the default of an attribute that has none."""
+
+_OWN = "edgeinfer."
+"""Prefix of domains whose operators are ONNX's, but for the order of their axes."""
 
 
-def check_against_schema(registry: Registry, opset: int) -> list[str]:
-    """Compare every signature with ONNX's schema; returns the differences.
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An operand.
 
-    An entry that a newer one replaces is compared with the schema of its own version.
+    Attributes:
+        name: Its name.
+        required: Whether every node has it.
+        variadic: Whether it stands for any number of operands.
     """
-    faults: list[str] = []
-    for entry in registry:
-        newest = registry.find(entry.op, opset, entry.domain)
-        version = opset if newest is entry else entry.since
-        try:
-            schema = onnx.defs.get_schema(entry.op, version, entry.domain)
-        except onnx.defs.SchemaError:
-            faults.append(f"{entry.op}: no such operator at version {version}")
-            continue
-        faults += [f"{entry.op}: {fault}" for fault in _schema_faults(entry, schema)]
-    return faults
+
+    name: str
+    required: bool
+    variadic: bool
 
 
-def _schema_faults(entry: Lowering, schema: onnx.defs.OpSchema) -> Iterator[str]:
-    if entry.since > schema.since_version and entry.since != schema.since_version:
-        yield f"since {entry.since}, but the schema is of version {schema.since_version}"
-    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
-    ours = [p.name for p in entry.inputs]
-    # Names are compared without case: ONNX writes the same operand as ``X`` and as ``x``.
-    theirs = [i.name for i in schema.inputs]
-    if [n.lower() for n in ours] != [n.lower() for n in theirs]:
-        yield f"inputs {ours}, expected {theirs}"
-    for parameter, formal in zip(entry.inputs, schema.inputs, strict=False):
-        if (parameter.kind is inspect.Parameter.VAR_POSITIONAL) != (formal.option == variadic):
-            yield f"input {formal.name!r}: variadic in one of the two only"
-        elif formal.option != variadic and (parameter.default is None) != (
-            formal.option == optional
-        ):
-            yield f"input {formal.name!r}: optional in one of the two only"
-    if entry.attributes.keys() != schema.attributes.keys():
-        yield f"attributes {sorted(entry.attributes)}, expected {sorted(schema.attributes)}"
-    for name in entry.attributes.keys() & schema.attributes.keys():
-        expected = _default(schema.attributes[name])
-        received = entry.attributes[name].default
-        if not _same(received, expected):
-            yield f"attribute {name!r}: default {received!r}, expected {expected!r}"
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a node of an operator may have.
+
+    Attributes:
+        inputs: Operands, in order.
+        attributes: Defaults by name: None where the attribute is optional, or ``REQUIRED``.
+    """
+
+    inputs: tuple[Input, ...]
+    attributes: Mapping[str, Any]
+
+    @property
+    def variadic(self) -> bool:
+        """Whether the last operand stands for any number."""
+        return bool(self.inputs) and self.inputs[-1].variadic
+
+
+def of_operator(
+    op: str,
+    domain: str,
+    inputs: Sequence[inspect.Parameter],
+    named: Sequence[inspect.Parameter],
+) -> Signature:
+    """Return the schema's signature for a function with these parameters.
+
+    Operators that ONNX does not have are described by the parameters themselves.
+
+    Raises:
+        ValueError: the schema has other operands, or none of an attribute's name.
+    """
+    try:
+        signature = of_schema(op, "" if domain.startswith(_OWN) else domain)
+    except onnx.defs.SchemaError:
+        return _of_parameters(inputs, named)
+    formals = signature.inputs[: len(inputs)]
+    variadic = [p.kind is inspect.Parameter.VAR_POSITIONAL for p in inputs]
+    if variadic != [formal.variadic for formal in formals]:
+        raise ValueError(f"{op}: takes {[p.name for p in inputs]}, expected {signature.inputs}")
+    if unknown := {p.name for p in named} - signature.attributes.keys():
+        raise ValueError(f"{op}: reads {sorted(unknown)}, which the schema lacks")
+    return Signature(formals, signature.attributes)
+
+
+def of_schema(op: str, domain: str = "", version: int | None = None) -> Signature:
+    """Return the signature of an operator, of its newest version unless another is named.
+
+    Raises:
+        onnx.defs.SchemaError: ONNX has no such operator.
+    """
+    newest = onnx.defs.onnx_opset_version() if version is None else version
+    schema = onnx.defs.get_schema(op, newest, domain)
+    option = onnx.defs.OpSchema.FormalParameterOption
+    inputs = tuple(
+        Input(i.name, i.option == option.Single, i.option == option.Variadic) for i in schema.inputs
+    )
+    return Signature(inputs, {name: _default(a) for name, a in schema.attributes.items()})
+
+
+def _of_parameters(
+    inputs: Sequence[inspect.Parameter], named: Sequence[inspect.Parameter]
+) -> Signature:
+    variadic = inspect.Parameter.VAR_POSITIONAL
+    return Signature(
+        tuple(
+            Input(p.name, p.default is REQUIRED and p.kind is not variadic, p.kind is variadic)
+            for p in inputs
+        ),
+        {p.name: p.default for p in named},
+    )
 
 
 def _default(attribute: Any) -> Any:
     if attribute.required:
-        return inspect.Parameter.empty
+        return REQUIRED
     if not attribute.default_value.name:
         return None
     return plain(ir.serde.deserialize_attribute(attribute.default_value))
 
 
-def _same(received: Any, expected: Any) -> bool:
-    if isinstance(expected, float) and isinstance(received, (int, float)):
-        return bool(np.float32(received) == np.float32(expected))
-    return bool(received is expected or received == expected)
+def plain(attribute: ir.Attr) -> Any:
+    """Return an attribute's value as a lowering gets it: tensors as arrays, lists as tuples."""
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.value.numpy()
+    value = attribute.value
+    return tuple(value) if isinstance(value, (list, tuple)) else value

@@ -6,15 +6,19 @@ needs axes. Numbers may stand for operands; they take the other one's element ty
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
 
-from edgeinfer.convert.lower.registry import Const
+from edgeinfer.convert.lower.registry import Const, Refusal
 
 Value = Any
 """A tensor of the target, or one element of it where the target compiles loops."""
+
+Operator = Callable[..., Value]
 
 Axes = Any
 """Numbers of axes, none negative; or a tensor where a target can reduce over those of a run."""
@@ -27,6 +31,7 @@ class Elements(Protocol):
     def sub(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def mul(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def div(self, a: Value, b: Value) -> Value: ...  # noqa: D102
+    def power(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def maximum(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def minimum(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def equal(self, a: Value, b: Value) -> Value: ...  # noqa: D102
@@ -172,6 +177,157 @@ class Emitted:
     def by_channel(self, x: Value, vector: Value) -> Value:
         """Append an axis for each position."""
         return self.g.insert_axes(vector, list(range(1, x.rank - 1)))
+
+
+def forwarded(name: str) -> Callable[..., Value]:
+    """Return a method of ``Moved`` that the target's builder has."""
+
+    def write(moved: Moved, *given: Any) -> Value:
+        return getattr(moved.g, name)(*given)
+
+    return write
+
+
+class Moved(Emitted):
+    """What lowerings of several steps write with: shapes, moves and products too.
+
+    Sizes that are not known are scalars of the target; tensors know their ``shape``, ``dtype`` and,
+    if they are constant, ``data``.
+    """
+
+    # Targets name the operators.
+    add: Operator
+    sub: Operator
+    mul: Operator
+    div: Operator
+    tanh: Operator
+    rsqrt: Operator
+    select: Operator
+
+    extent, reshape = forwarded("extent"), forwarded("reshape")
+    transpose, concat, cast = forwarded("transpose"), forwarded("concat"), forwarded("cast")
+
+    def folded(self, function: Callable[..., Value], *operands: Value) -> Value:
+        """Apply a function of ``Elements``: here, where all that it takes is known."""
+        known = [v if isinstance(v, int) else v.data for v in operands]
+        if any(v is None for v in known):
+            return self.map(function, *operands)
+        return self.const(function(Arrays, *known))
+
+    def const(self, value: Any, dtype: Any = None) -> Value:
+        """Return a constant."""
+        array = np.asarray(value, dtype)
+        return self.g.const(array, array.dtype)
+
+    def count(self, sizes: Sequence[Any]) -> Any:
+        """Multiply sizes."""
+        known = math.prod(s for s in sizes if isinstance(s, int))
+        rest = [s for s in sizes if not isinstance(s, int)]
+        if not rest:
+            return known
+        return reduce(self.mul, [*rest, *([known] if known != 1 else [])])
+
+    def expand_dims(self, x: Value, axis: int) -> Value:
+        """Add an axis of size 1."""
+        return self.g.insert_axes(x, [axis])
+
+    def part(self, x: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+        """Take elements of an axis."""
+        if (start, stop, step) == (0, x.shape[axis], 1):
+            return x
+        begin, end, steps = [0] * x.rank, list(self.ends(x)), [1] * x.rank
+        begin[axis], end[axis], steps[axis] = start, stop, step
+        return self.g.slice(x, begin, end, steps)
+
+    def ends(self, x: Value) -> Sequence[Any]:
+        """Return what a slice of whole axes ends with."""
+        return [None] * int(x.rank)
+
+    def steps(self, x: Value, axis: int) -> Value:
+        """Return 0, 1, 2, ... along an axis: int32."""
+        raise NotImplementedError
+
+    def take(self, x: Value, indices: Value, axis: int) -> Value:
+        """Take slices along an axis."""
+        raise NotImplementedError
+
+    def product(self, a: Value, b: Value, *, transposed: bool = False) -> Value:
+        """Multiply matrices, the second one transposed if asked for."""
+        raise NotImplementedError
+
+    def softmax(self, x: Value) -> Value:
+        """Exponentials over their sum, along the last axis."""
+        raise NotImplementedError
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
+        """Cut into parts along an axis."""
+        if x.data is None:
+            return list(self.g.split(x, list(sizes), axis))
+        edges = np.cumsum(sizes)[:-1]
+        return [self.const(part, x.dtype) for part in np.split(x.data, edges, axis)]
+
+    def joined(self, parts: Sequence[Value], axis: int) -> Value:
+        """Put parts together along an axis: here, where all are known."""
+        if any(p.data is None for p in parts):
+            return self.concat(parts, axis)
+        return self.const(np.concatenate([p.data for p in parts], axis), parts[0].dtype)
+
+    def row(self, x: Value, index: int) -> Value:
+        """Take one element of the first axis."""
+        if x.data is not None:
+            return self.const(x.data[index], x.dtype)
+        part = x if x.shape[0] == 1 else self.part(x, 0, index, index + 1)
+        return self.drop(part, [0])
+
+    def zeros(self, sizes: Sequence[Any], dtype: Any) -> Value:
+        """Return zeros of sizes that may be known only at run time."""
+        raise NotImplementedError
+
+    def linear(self, x: Value, weights: Value, bias: Value | None = None) -> Value:
+        """Multiply the last axis with that of the weights, and add a bias."""
+        made = self.product(x, weights, transposed=True)
+        return made if bias is None else self.add(made, bias)
+
+    def run(self, direction: Any) -> tuple[Value, Sequence[Value]]:
+        """Repeat the step of a recurrent layer's direction.
+
+        Args:
+            direction: a ``Direction`` of ``lower.ops.recurrent``.
+
+        Returns:
+            (steps, batch, hidden): the hidden states in the order of the input's steps; and the
+            state after the last one that was run.
+        """
+        raise NotImplementedError
+
+    def fused(self, directions: Sequence[Any]) -> tuple[Value, ...] | None:
+        """Write a whole recurrent layer as an operator of the format; None if it has none."""
+        return None
+
+    def any_last(self, x: Value, dtype: Any) -> Value:
+        """Whether a truth value holds anywhere along the last axis: one or zero."""
+        return self.reduce("max", self.cast(x, dtype), [x.rank - 1])
+
+    def pad_last(self, x: Value, size: Any, value: Any) -> Value:
+        """Append a value until the last axis has a size."""
+        missing = size - x.shape[-1] if isinstance(size, int) else size
+        shape = [*x.shape[:-1], missing]
+        if not all(isinstance(s, int) for s in (*shape, x.shape[-1])):
+            raise Refusal("a mask of unknown sizes is shorter than the keys", "dynamic_shape")
+        return self.concat([x, self.const(np.full(shape, value), x.dtype)], x.rank - 1)
+
+    def reduce(self, kind: str, x: Value, axes: Axes, keep: bool = True) -> Value:
+        """Reduce over axes."""
+        raise NotImplementedError
+
+
+class Arrays:
+    """Elements of constants."""
+
+    add, sub, mul = np.add, np.subtract, np.multiply
+    maximum, minimum, logical_and = np.maximum, np.minimum, np.logical_and
+    less, less_equal, greater_equal = np.less, np.less_equal, np.greater_equal
+    greater = np.greater
 
 
 def known_axes(rank: int, given: Const | None, noop: int) -> list[int]:

@@ -1,7 +1,4 @@
-"""The table of shared lowerings, and how a target takes them over.
-
-Signatures come from ONNX's schemas: a shared lowering names only the attributes that it reads.
-"""
+"""The table of shared lowerings, and how a target takes them over."""
 
 from __future__ import annotations
 
@@ -9,21 +6,22 @@ import inspect
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Literal
 
-import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.registry import Const, Refusal, Registry, plain
-
-OPSET = 24
-"""The version whose schemas count: every model is raised to it."""
+from edgeinfer.convert.lower.registry import Registry
+from edgeinfer.convert.lower.signature import of_schema
 
 Body = Callable[..., Any]
-Kind = Literal["elements", "tensors", "reduction"]
+Kind = Literal["elements", "tensors", "reduction", "moved"]
 COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 SUMS = ("Add", "Sub", "Mul")
+SIGNS = ("Abs", "Neg", "Sign")
 LOGIC = ("And", "Or", "Xor", "Not")
+POOLS = ("GlobalAveragePool", "GlobalMaxPool")
+RECURRENT = ("LSTM", "GRU", "RNN")
 NORMS = ("LayerNormalization", "RMSNormalization", "InstanceNormalization")
 """Those whose bodies choose where single precision is needed."""
 
@@ -38,8 +36,8 @@ class Shared:
     Attributes:
         op: its name.
         body: takes a portable builder, the operands and the attributes that it names.
-        kind: what it is made of: arithmetic of elements, which broadcast; whole tensors; or a
-            reduction of one tensor over axes.
+        kind: what it is made of: arithmetic of elements, which broadcast; whole tensors; a
+            reduction of one tensor over axes; or several steps with moves between them.
     """
 
     op: str
@@ -66,6 +64,15 @@ def whole(op: str) -> Callable[[Body], Body]:
         ValueError: the operator has one.
     """
     return _register(op, "tensors")
+
+
+def moved(op: str) -> Callable[[Body], Body]:
+    """Register a lowering that takes ``Moved``.
+
+    Raises:
+        ValueError: the operator has one.
+    """
+    return _register(op, "moved")
 
 
 def reduction(op: str) -> Callable[[Body], Body]:
@@ -111,7 +118,8 @@ def adopt(
 
     Args:
         ops: the target's table, with its own lowerings in it.
-        writers: what writes bodies of each kind; or of an operator, by its name.
+        writers: what writes bodies of each kind that the target takes; or of an operator, by its
+            name.
         dtypes: element types by operator, where they are not the usual ones.
         default: the usual element types.
         known_axes: axes of reductions must be known before a run.
@@ -121,64 +129,28 @@ def adopt(
 
     for name in families.__all__:
         getattr(families, name)
+    consts = {"axes"} if known_axes else set()
     for shared in _TABLE.values():
         domain = (domains or {}).get(shared.op, "")
-        if ops.find(shared.op, OPSET, domain) is not None:
+        if ops.find(shared.op, domain) is not None:
             continue
-        schema = onnx.defs.get_schema(shared.op, OPSET, "")
-        write = writers.get(shared.op) or writers[shared.kind]
-        function = _lowering(shared, schema, write, {"axes"} if known_axes else set())
+        write = writers.get(shared.op) or writers.get(shared.kind)
+        if write is None:
+            continue
         kinds = frozenset(dtypes.get(shared.op, default))
-        since = 1 if domain else schema.since_version
-        ops.lower(shared.op, since=since, domain=domain, dtypes=kinds)(function)
+        function, reads = _lowering(shared.body, write), _read(shared.body)
+        signature = of_schema(shared.op)
+        ops.add(shared.op, function, signature, reads, consts, domain=domain, dtypes=kinds)
 
 
-def _lowering(
-    shared: Shared, schema: onnx.defs.OpSchema, write: Write, consts: AbstractSet[str]
-) -> Body:
-    defaults = {name: _default(a) for name, a in schema.attributes.items()}
-    read = {
-        p.name
-        for p in inspect.signature(shared.body).parameters.values()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+def _lowering(body: Body, write: Write) -> Body:
+    @wraps(body)
+    def lowered(g: Any, *operands: Any, **given: Any) -> Any:
+        return write(g, lambda e, *values: body(e, *values, **given), operands)
 
-    def lowered(g: Any, *operands: Any, **attributes: Any) -> Any:
-        for name in attributes.keys() - read:
-            if attributes[name] != defaults[name]:
-                raise Refusal(f"{name}={attributes[name]}")
-        given = {n: attributes.get(n, defaults[n]) for n in read}
-        return write(g, lambda e, *values: shared.body(e, *values, **given), operands)
-
-    lowered.__name__ = lowered.__qualname__ = shared.body.__name__
-    lowered.__doc__ = shared.body.__doc__
-    lowered.__signature__ = _signature(schema, defaults, consts)  # type: ignore[attr-defined]
     return lowered
 
 
-def _signature(
-    schema: onnx.defs.OpSchema, defaults: Mapping[str, Any], consts: AbstractSet[str]
-) -> inspect.Signature:
-    option = onnx.defs.OpSchema.FormalParameterOption
-    parameters = [inspect.Parameter("g", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    kind: Any
-    default: Any
-    for formal in schema.inputs:
-        if formal.option == option.Variadic:
-            kind, default = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.empty
-        else:
-            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-            optional = formal.option == option.Optional
-            default = None if optional else inspect.Parameter.empty
-        note = Const if formal.name in consts else inspect.Parameter.empty
-        parameters.append(inspect.Parameter(formal.name, kind, default=default, annotation=note))
-    for name, attribute in schema.attributes.items():
-        default = inspect.Parameter.empty if attribute.required else defaults[name]
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
-    return inspect.Signature(parameters)
-
-
-def _default(attribute: Any) -> Any:
-    if not attribute.default_value.name:
-        return None
-    return plain(ir.serde.deserialize_attribute(attribute.default_value))
+def _read(body: Body) -> list[str]:
+    parameters = inspect.signature(body).parameters.values()
+    return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]

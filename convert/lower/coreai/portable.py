@@ -5,30 +5,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, SUMS, Body, adopt
-from edgeinfer.convert.lower.coreai.builder import Builder
+import numpy as np
+
+from edgeinfer.convert.lower.core.portable import Moved, binary, unary
+from edgeinfer.convert.lower.core.table import (
+    COMPARISONS,
+    LOGIC,
+    NORMS,
+    POOLS,
+    RECURRENT,
+    SIGNS,
+    SUMS,
+    Body,
+    adopt,
+)
+from edgeinfer.convert.lower.coreai.builder import LARGEST, Builder, Extent
+from edgeinfer.convert.lower.coreai.ops import recurrent
+from edgeinfer.convert.lower.coreai.ops.cut import counted
 from edgeinfer.convert.lower.coreai.ops.reduce import reduced
-from edgeinfer.convert.lower.coreai.registry import ALL, BOOL, FLOATS, NUMBERS, OPS, in_single
+from edgeinfer.convert.lower.coreai.registry import (
+    ALL,
+    BOOL,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    OPS,
+    in_single,
+)
 from edgeinfer.convert.lower.coreai.tensor import Tensor
+from edgeinfer.convert.lower.ops.recurrent import Direction
 
 _DTYPES = {
-    **dict.fromkeys(("PRelu", "Relu", "Max", "Min"), NUMBERS),
+    **dict.fromkeys(("PRelu", "Relu", "Max", "Min", *SIGNS), NUMBERS),
     **dict.fromkeys((*SUMS, *COMPARISONS), ALL),
     **dict.fromkeys(LOGIC, BOOL),
-    "Where": OPS.dtypes,
+    **dict.fromkeys(RECURRENT, FLOATS | INTEGERS),
+    # Masks, lengths and positions are no floats.
+    **{"Attention": ALL, "RotaryEmbedding": NUMBERS},
+    **dict.fromkeys(("Where", "Trilu"), OPS.dtypes),
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
+    "Einsum": NUMBERS,
     **dict.fromkeys(("ReduceMax", "ReduceMin"), NUMBERS | BOOL),
 }
 
 
-class Portable(Emitted):
+class Portable(Moved):
     """Elements and tensors of an asset."""
 
     g: Builder
 
     add, sub = binary("add"), binary("sub")
     mul, div = binary("mul"), binary("divide")
+    power = binary("pow")
     maximum, minimum = binary("maximum"), binary("minimum")
     greater, equal, logical_not = binary("greater"), binary("equal"), unary("not_")
     logical_and, logical_or, logical_xor = binary("and"), binary("or"), binary("xor")
@@ -74,6 +102,8 @@ class Portable(Emitted):
 
     def sign(self, x: Tensor) -> Tensor:
         """-1, 0 or 1."""
+        if x.dtype.kind == "u":
+            return self.g.binary("minimum", x, 1)
         below = self.g.select(self.g.less(x, 0), self.g.const(-1, x.dtype), x)
         return self.g.select(self.g.binary("greater", x, 0), self.g.const(1, x.dtype), below)
 
@@ -86,6 +116,35 @@ class Portable(Emitted):
     def select(self, condition: Tensor, a: Any, b: Any) -> Tensor:
         """Take one or the other."""
         return self.g.select(condition, a, b)
+
+    def ends(self, x: Tensor) -> list[int]:
+        """Return what a slice of whole axes ends with."""
+        return [LARGEST if s is None else s for s in x.shape]
+
+    def steps(self, x: Tensor, axis: int) -> Tensor:
+        """Return 0, 1, 2, ... along an axis."""
+        return self.g.cast(counted(self.g, self.g.extent(x, axis)), np.int32)
+
+    def take(self, x: Tensor, indices: Tensor, axis: int) -> Tensor:
+        """Take slices along an axis."""
+        return self.g.take(x, indices, axis)
+
+    def product(self, a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:
+        """Multiply matrices."""
+        order = [*range(b.rank - 2), b.rank - 1, b.rank - 2]
+        return self.g.binary("batch_matmul", a, self.g.transpose(b, order) if transposed else b)
+
+    def zeros(self, sizes: Sequence[Extent], dtype: Any) -> Tensor:
+        """Return zeros."""
+        return self.g.expand(self.g.const(np.zeros([1] * len(sizes), dtype)), sizes)
+
+    def run(self, direction: Direction) -> tuple[Tensor, list[Tensor]]:
+        """Repeat a step."""
+        return recurrent.run(self, self.g, direction)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        """Exponentials over their sum."""
+        return self.g.call("softmax", x, np.int32(x.rank - 1))
 
     def reduce(self, kind: str, x: Tensor, axes: Sequence[int], keep: bool = True) -> Tensor:
         """Reduce over axes."""
@@ -102,7 +161,9 @@ def adopt_shared() -> None:
         return in_single(lambda g, *values: body(Portable(g), *values))(g, *operands)
 
     writers = {
-        **dict.fromkeys(("elements", "ReduceMax", "ReduceMin", "LogSoftmax", *NORMS), write),
+        **dict.fromkeys(
+            ("elements", "moved", "ReduceMax", "ReduceMin", "LogSoftmax", *POOLS, *NORMS), write
+        ),
         **dict.fromkeys(("tensors", "reduction"), write_whole),
     }
     adopt(OPS, writers, dtypes=_DTYPES, default=FLOATS)

@@ -28,13 +28,13 @@ class _Driver(Driver[Tensor]):
     are to make them.
     """
 
-    def _node(self, node: ir.Node, name: str, opset: int) -> None:
+    def _node(self, node: ir.Node, name: str) -> None:
         wanted = [v for v in node.outputs if v.name]
         empty = [a for v in wanted if (a := _without_elements(v)) is not None]
         if wanted and len(empty) == len(wanted) and isinstance(self.graph, Builder):
             self.values.update(zip(wanted, map(self.graph.const, empty), strict=True))
             return
-        super()._node(node, name, opset)
+        super()._node(node, name)
         for value in node.outputs:
             made = self.values.get(value)
             if made is None or value.shape is None or len(value.shape) != made.rank:
@@ -103,7 +103,7 @@ class Scope(Builder):
         before = len(self.driver.problems)
         for value, tensor in zip(body.inputs, inputs, strict=True):
             self.driver.values[value] = tensor
-        self.driver.lower_nodes(body, self.model.opset_imports)
+        self.driver.lower_nodes(body)
         if len(self.driver.problems) > before:
             raise Refusal("a node of its body is refused")
         values = self.driver.values

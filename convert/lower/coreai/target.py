@@ -89,7 +89,7 @@ def prepared(source: ir.Model, asked: LowerOptions, notes: Notes) -> ir.Model:
 def _is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
     from edgeinfer.convert.lower.coreai.registry import OPS
 
-    return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
+    return OPS.find(node.op_type, node.domain) is not None
 
 
 def _engine() -> None:

@@ -7,27 +7,42 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, Body, adopt
-from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.core.portable import Moved, binary, unary
+from edgeinfer.convert.lower.core.table import (
+    COMPARISONS,
+    LOGIC,
+    NORMS,
+    POOLS,
+    RECURRENT,
+    Body,
+    adopt,
+)
+from edgeinfer.convert.lower.coreml.builder import Builder, Extent
+from edgeinfer.convert.lower.coreml.ops import recurrent
+from edgeinfer.convert.lower.coreml.ops.matrix import batched
 from edgeinfer.convert.lower.coreml.ops.reduce import reduced
 from edgeinfer.convert.lower.coreml.ops.unary import absolute
-from edgeinfer.convert.lower.coreml.registry import ALL, BOOL, FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.ops.recurrent import Direction
 
 _DTYPES = {
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
-    **dict.fromkeys(("ReduceMax", "ReduceMin", "Where", *COMPARISONS), ALL),
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "Where", "Trilu", *COMPARISONS), ALL),
     **dict.fromkeys(LOGIC, BOOL),
+    **dict.fromkeys(RECURRENT, FLOATS | INTEGERS),
+    # Masks, lengths and positions are no floats.
+    **{"Attention": ALL, "RotaryEmbedding": NUMBERS},
 }
 
 
-class Portable(Emitted):
+class Portable(Moved):
     """Elements and tensors of a program."""
 
     g: Builder
 
     add, sub, div = binary("add"), binary("sub"), binary("real_div")
+    power = binary("pow")
     maximum, minimum = binary("maximum"), binary("minimum")
     less, greater = binary("less"), binary("greater")
     less_equal, greater_equal = binary("less_equal"), binary("greater_equal")
@@ -79,6 +94,41 @@ class Portable(Emitted):
         both = [v if isinstance(v, Tensor) else self.g.const(v, like.dtype) for v in (a, b)]
         return self.g.select(condition, *both)
 
+    def steps(self, x: Tensor, axis: int) -> Tensor:
+        """Return 0, 1, 2, ... along an axis."""
+        return self.g.positions(x, axis)
+
+    def take(self, x: Tensor, indices: Tensor, axis: int) -> Tensor:
+        """Take slices along an axis."""
+        return self.g.emit("gather", x=x, indices=indices, axis=axis)
+
+    def product(self, a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:
+        """Multiply matrices."""
+        return batched(self.g, a, b, transpose_b=transposed)
+
+    def zeros(self, sizes: Sequence[Extent], dtype: Any) -> Tensor:
+        """Return zeros."""
+        known = [s for s in sizes if isinstance(s, int)]
+        if len(known) == len(sizes):
+            return self.g.const(np.zeros(known), dtype)
+        return self.g.emit("fill", dtype, shape=self.g.vector(sizes), value=dtype.type(0))
+
+    def linear(self, x: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Multiply by transposed weights."""
+        return recurrent.linear(self.g, x, weights, bias)
+
+    def run(self, direction: Direction) -> tuple[Tensor, list[Tensor]]:
+        """Repeat a step."""
+        return recurrent.run(self, self.g, direction)
+
+    def fused(self, directions: Sequence[Direction]) -> tuple[Tensor, ...] | None:
+        """Write lstm."""
+        return recurrent.fused(self, self.g, directions)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        """Exponentials over their sum."""
+        return self.g.emit("softmax", x=x, axis=x.rank - 1)
+
     def reduce(self, kind: str, x: Tensor, axes: Sequence[int], keep: bool = True) -> Tensor:
         """Reduce over axes."""
         return reduced(self.g, kind, x, axes, keep)
@@ -87,7 +137,9 @@ class Portable(Emitted):
 def adopt_shared() -> None:
     """Add the shared lowerings to the table."""
     writers = {
-        **dict.fromkeys(("elements", "reduction", "LogSoftmax", *NORMS), _as_given),
+        **dict.fromkeys(
+            ("elements", "reduction", "moved", "LogSoftmax", *POOLS, *NORMS), _as_given
+        ),
         **dict.fromkeys(("tensors", "ReduceL2"), _in_single),
     }
     adopt(OPS, writers, dtypes=_DTYPES, default=FLOATS)

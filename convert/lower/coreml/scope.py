@@ -279,7 +279,7 @@ class Scope(Builder):
         node = self.driver.node
         self.driver.values.update(given)
         try:
-            self.driver.lower_nodes(body, self.model.opset_imports)
+            self.driver.lower_nodes(body)
             if len(self.driver.problems) > before:
                 raise Refusal("its body has operators that cannot be expressed", "unsupported_op")
             return [self.tensor_of(v) for v in body.outputs]

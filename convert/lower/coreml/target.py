@@ -157,10 +157,7 @@ def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes:
 def _is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
     from edgeinfer.convert.lower.coreml.registry import OPS
 
-    if node.op_type == "Attention" and any(v.name for v in node.outputs[3:]):
-        # The scores are in the definition only.
-        return False
-    return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
+    return OPS.find(node.op_type, node.domain) is not None
 
 
 def _engine() -> None:

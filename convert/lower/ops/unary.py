@@ -13,6 +13,7 @@ _PLAIN = {
     **{"Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Erf": "erf"},
     **{"Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan"},
     **{"Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu"},
+    **{"Abs": "abs", "Neg": "neg", "Sign": "sign"},
     **{"Floor": "floor", "Ceil": "ceil", "Round": "round"},
     **{"Equal": "equal", "Greater": "greater", "Less": "less"},
     **{"GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"},

@@ -167,9 +167,9 @@ def supported(model: ir.Model) -> list[ir.Node]:
 
     def is_known(node: ir.Node) -> bool:
         if node.domain not in ("", "ai.onnx"):
-            own = OPS.find(node.op_type, 1, node.domain) is not None
+            own = OPS.find(node.op_type, node.domain) is not None
             return own or is_gelu(node) or microsoft.definition(node) is not None
-        if OPS.find(node.op_type, newest) is not None:
+        if OPS.find(node.op_type) is not None:
             return True
         try:
             schema = onnx.defs.get_schema(node.op_type, newest)

@@ -53,6 +53,10 @@ class Builder(Graph):
         """How the weights that are being lowered are multiplied; empty where it is not said."""
         return ""
 
+    def wants(self, output: int) -> bool:
+        """Whether anyone reads an output of the node that is being lowered."""
+        return output == 0
+
     def add(
         self,
         code: str,

@@ -21,14 +21,12 @@ class Scope(Builder):
     """A builder that knows the ONNX graph it is made of.
 
     Args:
-        opsets: Opsets of the model.
         name: Name of the subgraph in the file.
         prefix: Prefix of the names of tensors that ONNX does not name.
     """
 
-    def __init__(self, opsets: Mapping[str, int], name: str = "main", prefix: str = "") -> None:
+    def __init__(self, name: str = "main", prefix: str = "") -> None:
         super().__init__(name, prefix)
-        self._opsets = opsets
         self.driver: Driver[Tensor] = Driver(OPS, self)
         self._bodies = 0
 
@@ -37,6 +35,14 @@ class Scope(Builder):
         """What the node that is being lowered says of it."""
         node = self.driver.node
         return "" if node is None else node.metadata_props.get(ARITHMETIC_KEY, "")
+
+    def wants(self, output: int) -> bool:
+        """Whether anyone reads an output of the node that is being lowered."""
+        node = self.driver.node
+        if node is None or output >= len(node.outputs):
+            return False
+        value = node.outputs[output]
+        return bool(value.uses()) or value.is_graph_output()
 
     def input(self, value: ir.Value) -> Tensor:
         """Add an input of the model, with its name and layout."""
@@ -92,7 +98,7 @@ class Scope(Builder):
         """Start a subgraph for a body; it gets its inputs from the caller."""
         self._bodies += 1
         prefix = f"{self._prefix}{name}_{self._bodies}/"
-        return Scope(self._opsets, prefix[:-1], prefix)
+        return Scope(prefix[:-1], prefix)
 
     def lower_body(
         self, body: ir.Graph, inner: Scope, given: Mapping[ir.Value, Tensor]
@@ -112,7 +118,7 @@ class Scope(Builder):
             Refusal: an inner node could not be lowered.
         """
         inner.driver.values.update(given)
-        inner.driver.lower_nodes(body, self._opsets)
+        inner.driver.lower_nodes(body)
         if inner.driver.problems:
             self.driver.problems.extend(inner.driver.problems)
             raise Refusal("its body has operators that cannot be expressed", "unsupported_op")

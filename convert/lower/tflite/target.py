@@ -171,7 +171,7 @@ def _build(source: ir.Model, notes: Notes) -> Graph:
     if isinstance(planned, Outcome):
         for line in planned.notes:
             notes.add(line)
-    scope = Scope(model.opset_imports)
+    scope = Scope()
     scope.lower(model)
     _squeeze(scope, model, squeezed)
     # Else weights that are replaced from here on stay in memory beside what replaces them.
@@ -207,4 +207,4 @@ def _squeeze(g: Graph, model: ir.Model, names: Sequence[str]) -> None:
 def _is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
     if node.domain in DEFAULT_DOMAINS and node.op_type in SPATIAL:
         return True
-    return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
+    return OPS.find(node.op_type, node.domain) is not None

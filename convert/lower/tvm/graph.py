@@ -53,11 +53,11 @@ def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None)
     except Refusal as refusal:
         where = f"input {value.name!r}"
         return Lowered(None, [Problem(where, "", refusal.reason, refusal.detail, refusal.hint)])
-    _follow(g, driver, model.opset_imports)
+    _follow(g, driver)
     with g.block.function("main", g.inputs):
         made: list[Any] = []
         with g.block.dataflow():
-            driver.lower_nodes(model.graph, model.opset_imports)
+            driver.lower_nodes(model.graph)
             if not driver.problems:
                 taken: list[Any] = list(g.inputs)
                 made = [_output(g, driver, value, taken) for value in model.graph.outputs]
@@ -68,7 +68,7 @@ def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None)
     return Lowered(g.block.get(), [], tuple(g.naive), g.kernels, is_static)
 
 
-def _follow(g: Builder, driver: Driver[Tensor], opsets: Mapping[str, int]) -> None:
+def _follow(g: Builder, driver: Driver[Tensor]) -> None:
     """Have the builder see what a driver is at; a body has a driver of its own."""
 
     def value(of: ir.Value) -> Tensor:
@@ -81,13 +81,13 @@ def _follow(g: Builder, driver: Driver[Tensor], opsets: Mapping[str, int]) -> No
     def lower_body(graph: ir.Graph, given: Mapping[ir.Value, Tensor]) -> list[Tensor]:
         inner: Driver[Tensor] = Driver(OPS, g)
         inner.values.update(given)
-        _follow(g, inner, opsets)
+        _follow(g, inner)
         try:
-            inner.lower_nodes(graph, opsets)
+            inner.lower_nodes(graph)
             driver.problems += inner.problems
             return [g.value(v) for v in graph.outputs]
         finally:
-            _follow(g, driver, opsets)
+            _follow(g, driver)
 
     g.current = lambda: driver.node
     g.last_use = lambda tensor: _is_last(driver, tensor)

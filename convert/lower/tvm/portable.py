@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from edgeinfer.convert.lower.core.portable import have_elements, known_axes
-from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, SUMS, Body, adopt
+from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, SIGNS, SUMS, Body, adopt
 from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, function, larger, smaller
@@ -63,6 +63,10 @@ class Scalars:
         a, b = self._pair(a, b)
         return a / b
 
+    def power(self, a: Any, b: Any) -> Value:
+        """A power."""
+        return tirx.pow(*self._pair(a, b))
+
     def maximum(self, a: Any, b: Any) -> Value:
         """The larger; NaN stays."""
         return larger(*self._pair(a, b))
@@ -115,15 +119,20 @@ class Scalars:
 
     def abs(self, x: Value) -> Value:
         """Magnitude."""
-        return tirx.abs(x)
+        kind = element_type(x)
+        if kind.startswith("float"):
+            return tirx.abs(x)
+        return x if kind.startswith("u") else tirx.Select(x < constant(0, x), self.neg(x), x)
 
     def neg(self, x: Value) -> Value:
-        """Change the sign."""
-        return constant(0, x) - x
+        """Change the sign, of zero too."""
+        return x * constant(-1.0, x) if element_type(x).startswith("float") else constant(0, x) - x
 
     def sign(self, x: Value) -> Value:
         """-1, 0 or 1; NaN stays."""
         zero = constant(0, x)
+        if element_type(x).startswith("u"):
+            return tirx.Select(x > zero, constant(1, x), zero)
         below = tirx.Select(x < zero, constant(-1, x), x)
         return tirx.Select(x > zero, constant(1, x), below)
 
@@ -245,10 +254,10 @@ def adopt_shared() -> None:
         "elements": _elements,
         **dict.fromkeys(("tensors", "reduction"), _tensors),
         **dict.fromkeys(COMPARISONS, _compared),
-        **dict.fromkeys(("Max", "Min", *SUMS), _as_given),
+        **dict.fromkeys(("Max", "Min", *SIGNS, *SUMS), _as_given),
     }
     dtypes = {
-        **dict.fromkeys(("PRelu", "Relu", "Max", "Min", *SUMS), NUMBERS),
+        **dict.fromkeys(("PRelu", "Relu", "Max", "Min", *SIGNS, *SUMS), NUMBERS),
         **dict.fromkeys((*COMPARISONS, "Where"), OPS.dtypes),
         **dict.fromkeys(LOGIC, BOOL),
     }

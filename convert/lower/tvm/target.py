@@ -209,7 +209,7 @@ def _prepared(source: ir.Model, where: Machine, notes: Notes) -> ir.Model:
     def is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
         if not where.cuda and attend.takes(node):
             return True
-        return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
+        return OPS.find(node.op_type, node.domain) is not None
 
     # Definitions have turns too.
     model = _settled(with_known(model, is_known, notes), notes)

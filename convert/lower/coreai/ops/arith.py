@@ -22,14 +22,14 @@ def _plain(op: str, name: str) -> None:
     def lowering(g: Builder, input: Tensor) -> Tensor:
         return g.unary(name, input)
 
-    OPS.lower(op, since=1, dtypes=FLOATS)(lowering)
+    OPS.lower(op, dtypes=FLOATS)(lowering)
 
 
 def _two(op: str, name: str) -> None:
     def lowering(g: Builder, a: Tensor, b: Tensor) -> Tensor:
         return g.binary(name, a, b)
 
-    OPS.lower(op, since=7, dtypes=INTEGERS)(lowering)
+    OPS.lower(op, dtypes=INTEGERS)(lowering)
 
 
 for _op, _name in _UNARY.items():
@@ -38,42 +38,23 @@ for _op, _name in _BINARY.items():
     _two(_op, _name)
 
 
-@OPS.lower("Identity", since=1)
+@OPS.lower("Identity")
 def identity(g: Builder, input: Tensor) -> Tensor:
     return input
 
 
-@OPS.lower("Abs", since=13, dtypes=NUMBERS)
-def abs_(g: Builder, x: Tensor) -> Tensor:
-    return x if x.dtype.kind == "u" else g.unary("abs_", x)
-
-
-@OPS.lower("Neg", since=13, dtypes=NUMBERS)
-def neg(g: Builder, x: Tensor) -> Tensor:
-    return g.neg(x)
-
-
-@OPS.lower("Sign", since=13, dtypes=NUMBERS)
-def sign(g: Builder, input: Tensor) -> Tensor:
-    up, down = g.binary("greater", input, 0), g.less(input, 0)
-    if input.dtype.kind == "u":
-        return g.cast(up, input.dtype)
-    found = g.binary("sub", g.cast(up, input.dtype), g.cast(down, input.dtype))
-    return g.select(is_nan(g, input), input, found) if input.is_float else found
-
-
-@OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS)
+@OPS.lower("BitwiseNot", dtypes=INTEGERS)
 def bitwise_not(g: Builder, x: Tensor) -> Tensor:
     return g.binary("bitwise_xor", x, x.dtype.type(np.array(-1).astype(x.dtype)))
 
 
-@OPS.lower("IsNaN", since=13, dtypes=FLOATS | BOOL)
+@OPS.lower("IsNaN", dtypes=FLOATS | BOOL)
 def is_nan(g: Builder, X: Tensor) -> Tensor:
     return g.binary("not_equal", X, X)
 
 
-@OPS.lower("IsInf", since=10, dtypes=FLOATS | BOOL)
-def is_inf(g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+@OPS.lower("IsInf", dtypes=FLOATS | BOOL)
+def is_inf(g: Builder, x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
     signs = [s for s, on in ((-np.inf, detect_negative), (np.inf, detect_positive)) if on]
     if not signs:
         return g.binary("and", g.binary("equal", x, x), False)
@@ -81,13 +62,13 @@ def is_inf(g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: 
     return found[0] if len(found) == 1 else g.binary("or", *found)
 
 
-@OPS.lower("Div", since=13, dtypes=NUMBERS)
+@OPS.lower("Div", dtypes=NUMBERS)
 def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     return g.binary("divide", a, b)
 
 
-@OPS.lower("Mod", since=13, dtypes=NUMBERS)
-def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+@OPS.lower("Mod", dtypes=NUMBERS)
+def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
     rest = g.binary("modulo", a, b)
     if fmod or a.dtype.kind == "u":
         return rest
@@ -97,7 +78,7 @@ def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
     return g.select(moved, g.binary("add", rest, b), rest)
 
 
-@OPS.lower("Pow", since=15, dtypes=NUMBERS)
+@OPS.lower("Pow", dtypes=NUMBERS)
 def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     if Y.data is not None and Y.data.size == 1 and X.is_float:
         exponent = float(Y.data.reshape(()))
@@ -113,31 +94,22 @@ def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     return g.binary("pow", X, g.cast(Y, X.dtype))
 
 
-@OPS.lower("Cast", since=13)
-def cast(
-    g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
-) -> Tensor:
+@OPS.lower("Cast")
+def cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     wanted = ir.DataType(to)
     if wanted not in ALL:
         raise Refusal(f"to {wanted.name.lower()}", "unsupported_dtype")
     return g.cast(input, wanted.numpy())
 
 
-@OPS.lower("CastLike", since=15)
-def cast_like(
-    g: Builder, input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up"
-) -> Tensor:
+@OPS.lower("CastLike")
+def cast_like(g: Builder, input: Tensor, target_type: Tensor) -> Tensor:
     return g.cast(input, target_type.dtype)
 
 
-@OPS.lower("Dropout", since=13, dtypes=FLOATS | BOOL)
+@OPS.lower("Dropout", dtypes=FLOATS | BOOL)
 def dropout(
-    g: Builder,
-    data: Tensor,
-    ratio: Tensor | None = None,
-    training_mode: Const | None = None,
-    *,
-    seed: int | None = None,
+    g: Builder, data: Tensor, ratio: Tensor | None = None, training_mode: Const | None = None
 ) -> tuple[Tensor, Tensor]:
     if training_mode is not None and bool(np.any(training_mode.array)):
         raise Refusal("training_mode draws random numbers")

@@ -9,7 +9,7 @@ from edgeinfer.convert.lower.coreai.registry import INTEGERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 
 
-@OPS.lower("BitShift", since=11, dtypes=INTEGERS)
+@OPS.lower("BitShift", dtypes=INTEGERS)
 def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     """A product or quotient with a power of two; places beyond the type shift everything out."""
     width = X.dtype.itemsize * 8

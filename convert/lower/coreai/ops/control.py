@@ -18,18 +18,15 @@ if TYPE_CHECKING:
     from edgeinfer.convert.lower.coreai.scope import Scope
 
 
-@OPS.lower("Constant", since=24)
+@OPS.lower("Constant")
 def constant(
     g: Builder,
     *,
-    sparse_value: Any = None,
-    value: Array | None = None,
-    value_float: float | None = None,
-    value_floats: Sequence[float] | None = None,
-    value_int: int | None = None,
-    value_ints: Sequence[int] | None = None,
-    value_string: str | None = None,
-    value_strings: Sequence[str] | None = None,
+    value: Array | None,
+    value_float: float | None,
+    value_floats: Sequence[float] | None,
+    value_int: int | None,
+    value_ints: Sequence[int] | None,
 ) -> Tensor:
     """A constant inside a body; all others are initializers by now."""
     if value is not None:
@@ -57,7 +54,7 @@ def _kind(value: ir.Value, other: ir.Value | None = None) -> tuple[Any, Shape]:
     return value.dtype.numpy(), tuple(shape)
 
 
-@OPS.lower("If", since=24, dtypes=ALL)
+@OPS.lower("If", dtypes=ALL)
 def if_(
     g: Scope, cond: Tensor, *, else_branch: ir.Graph, then_branch: ir.Graph
 ) -> tuple[Tensor, ...]:
@@ -108,7 +105,7 @@ def _alike(a: ir.Value, b: ir.Value) -> bool:
     return a.shape is not None and b.shape is not None and list(a.shape) == list(b.shape)
 
 
-@OPS.lower("Loop", since=24, dtypes=ALL)
+@OPS.lower("Loop", dtypes=ALL)
 def loop(
     g: Scope,
     m: Tensor | None = None,

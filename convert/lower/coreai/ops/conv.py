@@ -29,19 +29,18 @@ def biased(g: Builder, x: Tensor, bias: Tensor | None) -> Tensor:
     return g.binary("add", x, g.insert_axes(bias, list(range(1, x.rank - 1))))
 
 
-@OPS.lower("Conv", since=11, dtypes=FLOATS)
+@OPS.lower("Conv", dtypes=FLOATS)
 def conv(
     g: Builder,
     X: Tensor,
     W: Tensor,
     B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    auto_pad: str,
+    dilations: tuple[int, ...] | None,
+    group: int,
+    pads: tuple[int, ...] | None,
+    strides: tuple[int, ...] | None,
 ) -> Tensor:
     spatial = X.rank - 2
     if not 1 <= spatial <= 3:
@@ -56,21 +55,20 @@ def conv(
     return biased(g, g.drop_axes(made, [2]) if spatial == 1 else made, B)
 
 
-@OPS.lower("ConvTranspose", since=11, dtypes=FLOATS)
+@OPS.lower("ConvTranspose", dtypes=FLOATS)
 def conv_transpose(
     g: Builder,
     X: Tensor,
     W: Tensor,
     B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    output_padding: tuple[int, ...] | None = None,
-    output_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    auto_pad: str,
+    dilations: tuple[int, ...] | None,
+    group: int,
+    output_padding: tuple[int, ...] | None,
+    output_shape: tuple[int, ...] | None,
+    pads: tuple[int, ...] | None,
+    strides: tuple[int, ...] | None,
 ) -> Tensor:
     spatial = X.rank - 2
     if not 1 <= spatial <= 3:

@@ -10,7 +10,7 @@ from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 
-@OPS.lower("Slice", since=13)
+@OPS.lower("Slice")
 def slice_(
     g: Builder,
     data: Tensor,
@@ -75,14 +75,9 @@ def _within(g: Builder, place: Extent, size: Tensor, low: int, high: Tensor) -> 
     return g.clip(turned, low, high)
 
 
-@OPS.lower("Split", since=18)
+@OPS.lower("Split")
 def split(
-    g: Builder,
-    input: Tensor,
-    split: Const | None = None,
-    *,
-    axis: int = 0,
-    num_outputs: int | None = None,
+    g: Builder, input: Tensor, split: Const | None = None, *, axis: int, num_outputs: int | None
 ) -> tuple[Tensor, ...]:
     size = input.shape[axis]
     if split is not None:
@@ -98,7 +93,7 @@ def split(
 _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-@OPS.lower("Pad", since=18)
+@OPS.lower("Pad")
 def pad(
     g: Builder,
     data: Tensor,
@@ -106,7 +101,7 @@ def pad(
     constant_value: Tensor | None = None,
     axes: Const | None = None,
     *,
-    mode: str = "constant",
+    mode: str,
 ) -> Tensor:
     places = [int(a) % data.rank for a in axes.array] if axes else list(range(data.rank))
     amounts = [int(p) for p in pads.array]
@@ -136,31 +131,20 @@ def _trimmed(g: Builder, x: Tensor, before: list[int], after: list[int]) -> Tens
     return x
 
 
-@OPS.lower("Trilu", since=14)
-def trilu(g: Builder, input: Tensor, k: Const | None = None, *, upper: int = 1) -> Tensor:
-    shift = int(k.array.reshape(())) if k else 0
-    rows, columns = (_places(g, input, a) for a in (-2, -1))
-    gap = g.binary("sub", g.insert_axes(columns, [0]), g.insert_axes(rows, [1]))
-    outside = g.less(gap, shift) if upper else g.binary("greater", gap, shift)
-    if input.dtype == np.bool_:
-        return g.binary("and", input, g.unary("not_", outside))
-    return g.select(outside, g.const(np.zeros((), input.dtype)), input)
-
-
-def _places(g: Builder, x: Tensor, axis: int) -> Tensor:
-    size = g.extent(x, axis)
+def counted(g: Builder, size: Extent) -> Tensor:
+    """Return 0, 1, 2, ... up to before a size."""
     if isinstance(size, int):
         return g.const(np.arange(size, dtype=np.int64))
     return g.call("range_", np.int64(0), size, np.int64(1))
 
 
-@OPS.lower("CumSum", since=14, dtypes=NUMBERS)
-def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+@OPS.lower("CumSum", dtypes=NUMBERS)
+def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int, reverse: int) -> Tensor:
     return _scanned(g, "sum", x, int(axis.array.reshape(())), (exclusive, reverse))
 
 
-@OPS.lower("CumProd", since=26, dtypes=NUMBERS)
-def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+@OPS.lower("CumProd", dtypes=NUMBERS)
+def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int, reverse: int) -> Tensor:
     return _scanned(g, "product", x, int(axis.array.reshape(())), (exclusive, reverse))
 
 

@@ -12,19 +12,19 @@ from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 
-@OPS.lower("RoiAlign", since=16, dtypes=NUMBERS)
+@OPS.lower("RoiAlign", dtypes=NUMBERS)
 def roi_align(
     g: Builder,
     X: Tensor,
     rois: Tensor,
     batch_indices: Tensor,
     *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
 ) -> Tensor:
     """Two products with the weights of rows and columns, which follow from the regions."""
     if mode != "avg":
@@ -67,16 +67,16 @@ def _weights(
     return g.reduce("mean", cells, [2], False)
 
 
-@OPS.lower("Col2Im", since=18, dtypes=FLOATS)
+@OPS.lower("Col2Im", dtypes=FLOATS)
 def col2im(
     g: Builder,
     input: Tensor,
     image_shape: Const,
     block_shape: Const,
     *,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """What columns hold is added up where it belongs; the edges are cut off afterwards."""
     sizes = [int(s) for s in image_shape.array.reshape(-1)]
@@ -103,16 +103,16 @@ def col2im(
     return made
 
 
-@OPS.lower("MaxUnpool", since=11, dtypes=NUMBERS)
+@OPS.lower("MaxUnpool", dtypes=NUMBERS)
 def max_unpool(
     g: Builder,
     X: Tensor,
-    I: Tensor,  # noqa: E741  (ONNX's name)
+    I: Tensor,
     output_shape: Const | None = None,
     *,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """Put elements at the places that a pool remembered."""
     if X.sizes is None:

@@ -11,8 +11,8 @@ from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 
-@OPS.lower("Gather", since=13)
-def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+@OPS.lower("Gather")
+def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     if indices.data is not None and indices.data.size == 1 and data.shape[axis] is not None:
         place = int(indices.data.reshape(())) % int(data.shape[axis] or 1)
         part = g.part(data, axis, place, place + 1)
@@ -21,8 +21,8 @@ def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tenso
     return g.take(data, indices, axis)
 
 
-@OPS.lower("GatherElements", since=13)
-def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+@OPS.lower("GatherElements")
+def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     axis %= data.rank
     for a, (have, want) in enumerate(zip(data.shape, indices.shape, strict=True)):
         if a != axis and have != want:
@@ -32,8 +32,8 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0)
     )
 
 
-@OPS.lower("GatherND", since=13)
-def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+@OPS.lower("GatherND")
+def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
     if batch_dims:
         # The places of the batch go in front of each index.
         if indices.sizes is None:
@@ -47,9 +47,9 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0)
     return g.call("gather_nd", data, g.places(indices))
 
 
-@OPS.lower("ScatterND", since=18)
+@OPS.lower("ScatterND")
 def scatter_nd(
-    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str
 ) -> Tensor:
     width = indices.shape[-1]
     if width is None:
@@ -62,15 +62,9 @@ def scatter_nd(
     return _combined(g, data, found, updates, reduction)
 
 
-@OPS.lower("ScatterElements", since=18)
+@OPS.lower("ScatterElements")
 def scatter_elements(
-    g: Builder,
-    data: Tensor,
-    indices: Tensor,
-    updates: Tensor,
-    *,
-    axis: int = 0,
-    reduction: str = "none",
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str
 ) -> Tensor:
     axis %= data.rank
     if indices.sizes is None:
@@ -109,8 +103,8 @@ def _from_start(g: Builder, x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return g.select(g.less(indices, 0), g.binary("add", indices, last), indices)
 
 
-@OPS.lower("OneHot", since=11)
-def one_hot(g: Builder, indices: Tensor, depth: Const, values: Tensor, *, axis: int = -1) -> Tensor:
+@OPS.lower("OneHot")
+def one_hot(g: Builder, indices: Tensor, depth: Const, values: Tensor, *, axis: int) -> Tensor:
     count = int(depth.array.reshape(()))
     place = axis % (indices.rank + 1)
     whole = g.cast(indices, np.int64)
@@ -123,10 +117,8 @@ def one_hot(g: Builder, indices: Tensor, depth: Const, values: Tensor, *, axis: 
     return g.select(hit, on, off)
 
 
-@OPS.lower("TopK", since=11, dtypes=NUMBERS)
-def top_k(
-    g: Builder, x: Tensor, k: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1
-) -> tuple[Tensor, Tensor]:
+@OPS.lower("TopK", dtypes=NUMBERS)
+def top_k(g: Builder, x: Tensor, k: Tensor, *, axis: int, largest: int) -> tuple[Tensor, Tensor]:
     axis %= x.rank
     count: Extent = int(k.data.reshape(())) if k.data is not None else g.reshape(k, [])
     order = g.call("argsort", x, np.int32(axis), np.bool_(largest), np.bool_(True))
@@ -135,7 +127,7 @@ def top_k(
     return values, g.cast(chosen, np.int64)
 
 
-@OPS.lower("NonZero", since=13)
+@OPS.lower("NonZero")
 def non_zero(g: Builder, x: Tensor) -> Tensor:
     if not x.rank:
         raise Refusal("a scalar")
@@ -143,8 +135,8 @@ def non_zero(g: Builder, x: Tensor) -> Tensor:
     return g.cast(g.transpose(found, [1, 0]), np.int64)
 
 
-@OPS.lower("Hardmax", since=13, dtypes=FLOATS)
-def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+@OPS.lower("Hardmax", dtypes=FLOATS)
+def hardmax(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     axis %= input.rank
     place = g.cast(g.call("argmax", input, np.int32(axis)), np.int64)
     size = g.extent(input, axis)
@@ -155,8 +147,8 @@ def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
     return g.cast(g.binary("equal", place, steps), input.dtype)
 
 
-@OPS.lower("EyeLike", since=9)
-def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+@OPS.lower("EyeLike")
+def eye_like(g: Builder, input: Tensor, *, dtype: int | None, k: int) -> Tensor:
     if input.sizes is None or input.rank != 2:
         raise Refusal("a dynamic size", "dynamic_shape")
     kind = input.dtype if dtype is None else ir.DataType(dtype).numpy()
@@ -164,9 +156,9 @@ def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0)
     return g.const(np.eye(rows, columns, k).astype(kind))
 
 
-@OPS.lower("ReverseSequence", since=10)
+@OPS.lower("ReverseSequence")
 def reverse_sequence(
-    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int, time_axis: int
 ) -> Tensor:
     size = g.extent(input, time_axis)
     if not isinstance(size, int) or input.rank < 2:

@@ -16,7 +16,7 @@ def _scaled(g: Builder, x: Tensor, factor: Tensor) -> Tensor:
     return g.binary("mul", x, g.insert_axes(factor, list(range(1, x.rank - 1))))
 
 
-@OPS.lower("BatchNormalization", since=15, dtypes=FLOATS)
+@OPS.lower("BatchNormalization", dtypes=FLOATS)
 def batch_normalization(
     g: Builder,
     X: Tensor,
@@ -25,9 +25,8 @@ def batch_normalization(
     input_mean: Tensor,
     input_var: Tensor,
     *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    training_mode: int = 0,
+    epsilon: float,
+    training_mode: int,
 ) -> Tensor:
     if training_mode:
         raise Refusal("training_mode=1")
@@ -47,7 +46,7 @@ def _stashed(g: Builder, x: Tensor, stash_type: int) -> Tensor:
     return g.cast(x, wanted) if wanted.itemsize > x.dtype.itemsize else x
 
 
-@OPS.lower("GroupNormalization", since=21, dtypes=FLOATS)
+@OPS.lower("GroupNormalization", dtypes=FLOATS)
 def group_normalization(
     g: Builder,
     X: Tensor,
@@ -55,8 +54,8 @@ def group_normalization(
     bias: Tensor,
     *,
     num_groups: int,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
+    epsilon: float,
+    stash_type: int,
 ) -> Tensor:
     from edgeinfer.convert.lower.coreai.portable import Portable
 
@@ -71,11 +70,9 @@ def group_normalization(
     return biased(g, _scaled(g, made, scale), bias)
 
 
-@OPS.lower("LRN", since=13, dtypes=FLOATS)
+@OPS.lower("LRN", dtypes=FLOATS)
 @in_single
-def lrn(
-    g: Builder, x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
-) -> Tensor:
+def lrn(g: Builder, x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tensor:
     before = (size - 1) // 2
     around = [0] * x.rank, [0] * x.rank
     around[0][1], around[1][1] = before, size - 1 - before

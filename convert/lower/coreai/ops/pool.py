@@ -106,18 +106,17 @@ def _pool(g: Builder, op: str, x: Tensor, at: _Windows) -> Tensor:
     return g.drop_axes(made, [2]) if spatial == 1 else made
 
 
-@OPS.lower("MaxPool", since=12, dtypes=FLOATS | _BYTES)
+@OPS.lower("MaxPool", dtypes=FLOATS | _BYTES)
 def max_pool(
     g: Builder,
     X: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: tuple[int, ...] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: tuple[int, ...] | None,
     kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] | None = None,
-    storage_order: int = 0,
-    strides: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None,
+    strides: tuple[int, ...] | None,
 ) -> Tensor:
     at = _plan(X, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
     if not X.is_float:
@@ -126,19 +125,19 @@ def max_pool(
     return _pool(g, "max", at.pad(g, X, float(np.finfo(X.dtype).min)), at)
 
 
-@OPS.lower("AveragePool", since=11, dtypes=FLOATS)
+@OPS.lower("AveragePool", dtypes=FLOATS)
 @in_single
 def average_pool(
     g: Builder,
     X: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: tuple[int, ...] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    count_include_pad: int,
+    dilations: tuple[int, ...] | None,
     kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None,
+    strides: tuple[int, ...] | None,
 ) -> Tensor:
     at = _plan(X, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
     total = _pool(g, "sum", at.pad(g, X), at)
@@ -155,28 +154,22 @@ def average_pool(
     return g.binary("divide", total, _pool(g, "sum", ones, at))
 
 
-@OPS.lower("LpPool", since=11, dtypes=FLOATS)
+@OPS.lower("LpPool", dtypes=FLOATS)
 @in_single
 def lp_pool(
     g: Builder,
     X: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: tuple[int, ...] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: tuple[int, ...] | None,
     kernel_shape: tuple[int, ...],
-    p: int = 2,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    p: int,
+    pads: tuple[int, ...] | None,
+    strides: tuple[int, ...] | None,
 ) -> Tensor:
     at = _plan(X, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
     return _root(g, _pool(g, "sum", at.pad(g, _power(g, X, p)), at), p)
-
-
-@OPS.lower("GlobalLpPool", since=2, dtypes=FLOATS)
-@in_single
-def global_lp_pool(g: Builder, X: Tensor, *, p: int = 2) -> Tensor:
-    return _root(g, g.reduce("sum", _power(g, X, p), list(range(2, X.rank))), p)
 
 
 def _power(g: Builder, x: Tensor, p: int) -> Tensor:
@@ -186,13 +179,3 @@ def _power(g: Builder, x: Tensor, p: int) -> Tensor:
 
 def _root(g: Builder, x: Tensor, p: int) -> Tensor:
     return x if p == 1 else g.binary("pow", x, 1 / p)
-
-
-@OPS.lower("GlobalAveragePool", since=1, dtypes=FLOATS)
-def global_average_pool(g: Builder, x: Tensor) -> Tensor:
-    return g.reduce("mean", x, list(range(2, x.rank)))
-
-
-@OPS.lower("GlobalMaxPool", since=1, dtypes=FLOATS)
-def global_max_pool(g: Builder, x: Tensor) -> Tensor:
-    return g.reduce("max", x, list(range(2, x.rank)))

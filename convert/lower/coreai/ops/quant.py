@@ -30,18 +30,16 @@ def _blocks(g: Builder, x: Tensor, t: Tensor, axis: int, size: int) -> Tensor:
     return g.part(g.reshape(wide, [*before, count * size, *behind]), axis, 0, whole)
 
 
-@OPS.lower("QuantizeLinear", since=13, dtypes=ALL)
+@OPS.lower("QuantizeLinear", dtypes=ALL)
 def quantize_linear(
     g: Builder,
     x: Tensor,
     y_scale: Tensor,
     y_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: int = 1,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
 ) -> Tensor:
     wanted = ir.DataType(output_dtype) if output_dtype else ir.DataType.UINT8
     if wanted not in ALL:
@@ -56,16 +54,16 @@ def quantize_linear(
     return g.cast(g.clip(whole, float(limits.min), float(limits.max)), dtype)
 
 
-@OPS.lower("DequantizeLinear", since=13, dtypes=ALL)
+@OPS.lower("DequantizeLinear", dtypes=ALL)
 def dequantize_linear(
     g: Builder,
     x: Tensor,
     x_scale: Tensor,
     x_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
 ) -> Tensor:
     scale = _spread(g, x, x_scale, axis, block_size)
     wide = g.cast(x, np.int32)

@@ -37,16 +37,16 @@ def _arg(g: Builder, x: Tensor, axis: int, keepdims: int, last: int) -> Tensor:
     return place if keepdims else g.drop_axes(place, [axis])
 
 
-@OPS.lower("ArgMax", since=13, dtypes=NUMBERS)
+@OPS.lower("ArgMax", dtypes=NUMBERS)
 def arg_max(
-    g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    g: Builder, data: Tensor, *, axis: int, keepdims: int, select_last_index: int
 ) -> Tensor:
     return _arg(g, data, axis, keepdims, select_last_index)
 
 
-@OPS.lower("ArgMin", since=13, dtypes=NUMBERS)
+@OPS.lower("ArgMin", dtypes=NUMBERS)
 def arg_min(
-    g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    g: Builder, data: Tensor, *, axis: int, keepdims: int, select_last_index: int
 ) -> Tensor:
     if data.is_float:
         return _arg(g, g.neg(data), axis, keepdims, select_last_index)

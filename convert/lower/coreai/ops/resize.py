@@ -12,7 +12,7 @@ from edgeinfer.convert.lower.resample import How, Taps, matrix, taps
 from edgeinfer.types import Array
 
 
-@OPS.lower("Resize", since=19, dtypes=NUMBERS)
+@OPS.lower("Resize", dtypes=NUMBERS)
 def resize(
     g: Builder,
     x: Tensor,
@@ -20,15 +20,14 @@ def resize(
     scales: Const | None = None,
     sizes: Const | None = None,
     *,
-    antialias: int = 0,
-    axes: tuple[int, ...] | None = None,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    keep_aspect_ratio_policy: str = "stretch",
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
+    antialias: int,
+    axes: tuple[int, ...] | None,
+    coordinate_transformation_mode: str,
+    cubic_coeff_a: float,
+    exclude_outside: int,
+    keep_aspect_ratio_policy: str,
+    mode: str,
+    nearest_mode: str,
 ) -> Tensor:
     if coordinate_transformation_mode == "tf_crop_and_resize":
         raise Refusal("tf_crop_and_resize")

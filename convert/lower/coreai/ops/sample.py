@@ -14,15 +14,9 @@ from edgeinfer.convert.lower.registry import Refusal
 _CUBIC = -0.75
 
 
-@OPS.lower("GridSample", since=16, dtypes=FLOATS)
+@OPS.lower("GridSample", dtypes=FLOATS)
 def grid_sample(
-    g: Builder,
-    X: Tensor,
-    grid: Tensor,
-    *,
-    align_corners: int = 0,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
+    g: Builder, X: Tensor, grid: Tensor, *, align_corners: int, mode: str, padding_mode: str
 ) -> Tensor:
     """A weighted sum of the elements around each place, which are gathered."""
     mode = mode.removeprefix("bi")

@@ -12,8 +12,8 @@ from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 
-@OPS.lower("Reshape", since=14)
-def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+@OPS.lower("Reshape")
+def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int) -> Tensor:
     if shape.data is None:
         return _to_vector(g, data, shape, allowzero)
     wanted: list[Extent] = [int(s) for s in shape.data]
@@ -40,8 +40,8 @@ def _to_vector(g: Builder, x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
     return g.call("reshape", x, g.cast(shape, np.int32))
 
 
-@OPS.lower("Flatten", since=13)
-def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
+@OPS.lower("Flatten")
+def flatten(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     axis = axis % input.rank if axis < 0 else axis
     if input.sizes is not None:
         first = math.prod(input.sizes[:axis])
@@ -56,12 +56,12 @@ def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
     raise Refusal("sizes on both sides are only known to a run", "dynamic_shape")
 
 
-@OPS.lower("Transpose", since=13)
-def transpose(g: Builder, data: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
+@OPS.lower("Transpose")
+def transpose(g: Builder, data: Tensor, *, perm: tuple[int, ...] | None) -> Tensor:
     return g.transpose(data, perm if perm is not None else list(range(data.rank))[::-1])
 
 
-@OPS.lower("Squeeze", since=13)
+@OPS.lower("Squeeze")
 def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
     if axes is not None:
         return g.drop_axes(data, [int(a) for a in np.ravel(axes.array)])
@@ -70,26 +70,26 @@ def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
     return g.drop_axes(data, [a for a, s in enumerate(data.sizes) if s == 1])
 
 
-@OPS.lower("Unsqueeze", since=13)
+@OPS.lower("Unsqueeze")
 def unsqueeze(g: Builder, data: Tensor, axes: Const) -> Tensor:
     return g.insert_axes(data, [int(a) for a in np.ravel(axes.array)])
 
 
-@OPS.lower("Concat", since=13)
+@OPS.lower("Concat")
 def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
     full = [t for t in inputs if t.shape[axis] != 0] or [inputs[0]]
     return g.concat(full, axis)
 
 
-@OPS.lower("Shape", since=15)
-def shape_of(g: Builder, data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+@OPS.lower("Shape")
+def shape_of(g: Builder, data: Tensor, *, start: int, end: int | None) -> Tensor:
     chosen = list(range(data.rank))[start:end]
     if not chosen:
         return g.const(np.zeros(0, np.int64))
     return g.vector([g.extent(data, a) for a in chosen], np.int64)
 
 
-@OPS.lower("Size", since=13)
+@OPS.lower("Size")
 def size_of(g: Builder, data: Tensor) -> Tensor:
     if data.sizes is not None:
         return g.const(np.int64(math.prod(data.sizes)))
@@ -97,7 +97,7 @@ def size_of(g: Builder, data: Tensor) -> Tensor:
     return g.reduce("product", sizes, [0], keepdims=False)
 
 
-@OPS.lower("Expand", since=13)
+@OPS.lower("Expand")
 def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
     if shape.data is not None and input.sizes is not None:
         return g.expand(
@@ -122,13 +122,13 @@ def _padded(g: Builder, sizes: Tensor, rank: int) -> Tensor:
     return g.concat([ones, sizes], 0) if have else ones
 
 
-@OPS.lower("Tile", since=13)
+@OPS.lower("Tile")
 def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
     return g.call("tile", input, g.cast(repeats, np.uint32))
 
 
-@OPS.lower("ConstantOfShape", since=20)
-def constant_of_shape(g: Builder, input: Tensor, *, value: object = None) -> Tensor:
+@OPS.lower("ConstantOfShape")
+def constant_of_shape(g: Builder, input: Tensor, *, value: object) -> Tensor:
     filler = np.zeros(1, np.float32) if value is None else np.asarray(value)
     one = g.const(filler.reshape(()))
     if input.data is not None:
@@ -136,7 +136,7 @@ def constant_of_shape(g: Builder, input: Tensor, *, value: object = None) -> Ten
     return g.call("broadcast_to", one, g.cast(input, np.uint32))
 
 
-@OPS.lower("Range", since=11, dtypes=NUMBERS)
+@OPS.lower("Range", dtypes=NUMBERS)
 def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     first, last, step = (g.reshape(t, []) for t in (start, limit, delta))
     if not first.is_float:
@@ -148,8 +148,8 @@ def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     return g.binary("add", first, g.binary("mul", g.cast(places, first.dtype), step))
 
 
-@OPS.lower("DepthToSpace", since=13)
-def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+@OPS.lower("DepthToSpace")
+def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
     n, _, h, w = g.extents(input)
     channels = input.shape[1]
     if channels is None:
@@ -162,13 +162,8 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DC
     return g.reshape(g.transpose(view, perm), [n, rest, _times(g, h, b), _times(g, w, b)])
 
 
-@OPS.lower("SpaceToDepth", since=13)
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
-    return space_to_depth_28(g, input, blocksize=blocksize)
-
-
-@OPS.lower("SpaceToDepth", since=28)
-def space_to_depth_28(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+@OPS.lower("SpaceToDepth")
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
     n, c, h, w = input.sizes or known(input, "sizes are only known to a run").shape
     b = blocksize
     perm = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Activations."""
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
 
 
-@OPS.lower("Relu", since=14, dtypes=NUMBERS)
+@OPS.lower("Relu", dtypes=NUMBERS)
 def relu(g: Builder, x: Tensor) -> Tensor:
     """relu; integers by a maximum."""
     if x.is_integer:
@@ -21,58 +20,58 @@ def relu(g: Builder, x: Tensor) -> Tensor:
     return g.unary("relu", x)
 
 
-@OPS.lower("LeakyRelu", since=16, dtypes=FLOATS)
-def leaky_relu(g: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
+@OPS.lower("LeakyRelu", dtypes=FLOATS)
+def leaky_relu(g: Builder, x: Tensor, *, alpha: float) -> Tensor:
     """leaky_relu."""
     return g.unary("leaky_relu", x, alpha=float(alpha))
 
 
-@OPS.lower("Elu", since=22, dtypes=FLOATS)
-def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+@OPS.lower("Elu", dtypes=FLOATS)
+def elu(g: Builder, x: Tensor, *, alpha: float) -> Tensor:
     """Elu."""
     return g.unary("elu", x, alpha=float(alpha))
 
 
-@OPS.lower("HardSigmoid", since=22, dtypes=FLOATS)
-def hard_sigmoid(g: Builder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+@OPS.lower("HardSigmoid", dtypes=FLOATS)
+def hard_sigmoid(g: Builder, x: Tensor, *, alpha: float, beta: float) -> Tensor:
     """sigmoid_hard."""
     return g.unary("sigmoid_hard", x, alpha=float(alpha), beta=float(beta))
 
 
-@OPS.lower("Gelu", since=20, dtypes=FLOATS)
-def gelu(g: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
+@OPS.lower("Gelu", dtypes=FLOATS)
+def gelu(g: Builder, x: Tensor, *, approximate: str) -> Tensor:
     """gelu, exact or by tanh."""
     mode = "TANH_APPROXIMATION" if approximate == "tanh" else "EXACT"
     return g.unary("gelu", x, mode=mode)
 
 
-@OPS.lower("Swish", since=24, dtypes=FLOATS)
-def swish(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+@OPS.lower("Swish", dtypes=FLOATS)
+def swish(g: Builder, x: Tensor, *, alpha: float) -> Tensor:
     """silu, or x times the sigmoid of its multiple."""
     if alpha == 1.0:
         return g.unary("silu", x)
     return g.binary("mul", x, g.unary("sigmoid", g.binary("mul", x, float(alpha))))
 
 
-@OPS.lower("Mish", since=22, dtypes=FLOATS)
+@OPS.lower("Mish", dtypes=FLOATS)
 def mish(g: Builder, x: Tensor) -> Tensor:
     """X times the tanh of softplus: each is one kernel, and half precision holds no exp(20)."""
     return g.binary("mul", x, g.unary("tanh", g.unary("softplus", x)))
 
 
-@OPS.lower("Softplus", since=22, dtypes=FLOATS)
+@OPS.lower("Softplus", dtypes=FLOATS)
 def softplus(g: Builder, x: Tensor) -> Tensor:
     """Softplus."""
     return g.unary("softplus", x)
 
 
-@OPS.lower("Softsign", since=22, dtypes=FLOATS)
+@OPS.lower("Softsign", dtypes=FLOATS)
 def softsign(g: Builder, input: Tensor) -> Tensor:
     """Softsign."""
     return g.unary("softsign", input)
 
 
-@OPS.lower("PRelu", since=16, dtypes=FLOATS)
+@OPS.lower("PRelu", dtypes=FLOATS)
 def prelu(g: Builder, X: Tensor, slope: Tensor) -> Tensor:
     """Prelu for a slope by channel, else arithmetic."""
     if _is_by_channel(X, slope) and slope.data is not None:
@@ -91,7 +90,7 @@ def _is_by_channel(x: Tensor, slope: Tensor) -> bool:
     return aligned[1] == x.shape[1] and math.prod(slope.shape) == aligned[1]
 
 
-@OPS.lower("Clip", since=13, dtypes=NUMBERS)
+@OPS.lower("Clip", dtypes=NUMBERS)
 def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     """Clip between known floats, else a maximum and a minimum."""
     known = [b is None or b.data is not None for b in (min, max)]
@@ -118,16 +117,16 @@ def _clipped(op: str, x: Tensor, bound: Tensor) -> tuple[int, int] | None:
     return pick(a, c), pick(b, d)
 
 
-@OPS.lower("Softmax", since=13, dtypes=FLOATS)
-def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+@OPS.lower("Softmax", dtypes=FLOATS)
+def softmax(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """Softmax."""
     if input.rank == 0:
         return g.same(g.const(1, input.dtype))
     return g.emit("softmax", x=input, axis=axis % input.rank)
 
 
-@OPS.lower("Hardmax", since=13, dtypes=FLOATS)
-def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+@OPS.lower("Hardmax", dtypes=FLOATS)
+def hardmax(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """One at the first maximum, zero elsewhere."""
     at = axis % input.rank
     size = g.extent(input, at)

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Arithmetic on two or more operands."""
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ def _corners(op: Any, a: Tensor, b: Tensor) -> Span | None:
     return min(found), max(found)
 
 
-@OPS.lower("Add", since=14, dtypes=NUMBERS)
+@OPS.lower("Add", dtypes=NUMBERS)
 def add(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """Add."""
     return g.binary("add", A, B, _corners(lambda a, b: a + b, A, B))
 
 
-@OPS.lower("Sub", since=14, dtypes=NUMBERS)
+@OPS.lower("Sub", dtypes=NUMBERS)
 def sub(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """Sub."""
     return g.binary("sub", A, B, _corners(lambda a, b: a - b, A, B))
 
 
-@OPS.lower("Mul", since=14, dtypes=NUMBERS)
+@OPS.lower("Mul", dtypes=NUMBERS)
 def mul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """Mul."""
     return g.binary("mul", A, B, _corners(lambda a, b: a * b, A, B))
 
 
-@OPS.lower("Div", since=14, dtypes=NUMBERS)
+@OPS.lower("Div", dtypes=NUMBERS)
 def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """real_div; integers are rounded toward zero, where floor_div rounds down."""
     if A.is_float:
@@ -81,8 +80,8 @@ def remainder(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     return g.select(wrong, g.binary("sub", floored, b, (-most, most)), floored)
 
 
-@OPS.lower("Mod", since=13, dtypes=NUMBERS)
-def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
+@OPS.lower("Mod", dtypes=NUMBERS)
+def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int) -> Tensor:
     """Mod, which has the divisor's sign; with ``fmod`` the sign is the dividend's."""
     if A.dtype == np.float16:
         # The quotient may be beyond half precision where the remainder is not.
@@ -111,7 +110,7 @@ def _mod_of_infinity(g: Builder, a: Tensor, b: Tensor, rest: Tensor) -> Tensor:
     return g.select(g.binary("logical_and", bounded, endless), g.select(same, a, b), rest)
 
 
-@OPS.lower("Pow", since=15, dtypes=NUMBERS)
+@OPS.lower("Pow", dtypes=NUMBERS)
 def pow(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     """pow; squares and cubes of integers by multiplication."""
     exponent = float(Y.data.reshape(-1)[0]) if Y.data is not None and Y.data.size == 1 else None
@@ -162,13 +161,13 @@ def _whole_power(g: Builder, x: Tensor, y: Tensor) -> Tensor:
     return g.fitted(Tensor(x.dtype, made.shape, g.physical(made), span=(low, top)))
 
 
-@OPS.lower("Max", since=13, dtypes=NUMBERS)
+@OPS.lower("Max", dtypes=NUMBERS)
 def maximum(g: Builder, *data_0: Tensor) -> Tensor:
     """maximum, in pairs."""
     return _pairs(g, "maximum", data_0, max)
 
 
-@OPS.lower("Min", since=13, dtypes=NUMBERS)
+@OPS.lower("Min", dtypes=NUMBERS)
 def minimum(g: Builder, *data_0: Tensor) -> Tensor:
     """minimum, in pairs."""
     return _pairs(g, "minimum", data_0, min)

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Bits of integers, by arithmetic: Core ML has no operators for them."""
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from edgeinfer.convert.lower.coreml.tensor import WHOLE, Tensor, limits
 from edgeinfer.convert.lower.registry import Refusal
 
 
-@OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS)
+@OPS.lower("BitwiseNot", dtypes=INTEGERS)
 def bitwise_not(g: Builder, X: Tensor) -> Tensor:
     """What is missing to all ones."""
     if X.dtype.kind == "u" and X.dtype.itemsize > 2:
@@ -21,19 +20,19 @@ def bitwise_not(g: Builder, X: Tensor) -> Tensor:
     return g.binary("sub", ones, X, limits(X.dtype))
 
 
-@OPS.lower("BitwiseAnd", since=18, dtypes=INTEGERS)
+@OPS.lower("BitwiseAnd", dtypes=INTEGERS)
 def bitwise_and(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """Products of bits."""
     return _by_bits(g, "and", A, B)
 
 
-@OPS.lower("BitwiseOr", since=18, dtypes=INTEGERS)
+@OPS.lower("BitwiseOr", dtypes=INTEGERS)
 def bitwise_or(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """``a + b - (a & b)``."""
     return _by_bits(g, "or", A, B)
 
 
-@OPS.lower("BitwiseXor", since=18, dtypes=INTEGERS)
+@OPS.lower("BitwiseXor", dtypes=INTEGERS)
 def bitwise_xor(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """``a + b - 2 * (a & b)``."""
     return _by_bits(g, "xor", A, B)
@@ -63,7 +62,7 @@ def _by_bits(g: Builder, kind: str, a: Tensor, b: Tensor) -> Tensor:
     return Tensor(a.dtype, total.shape, total.variable, span=limits(a.dtype))
 
 
-@OPS.lower("BitShift", since=11, dtypes=INTEGERS)
+@OPS.lower("BitShift", dtypes=INTEGERS)
 def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     """A product or quotient with a power of two; bits that leave the type are cut before.
 
@@ -123,7 +122,7 @@ def _power(g: Builder, exponents: Tensor) -> Tensor:
     return g.emit("gather", x=powers, indices=held, axis=0)
 
 
-@OPS.lower("BitCast", since=26, dtypes=INTEGERS | BOOL)
+@OPS.lower("BitCast", dtypes=INTEGERS | BOOL)
 def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     """Another reading of the same integer, which is how small integers wrap."""
     dtype = np.dtype(ir.DataType(to).numpy())

@@ -28,18 +28,15 @@ if TYPE_CHECKING:
     from edgeinfer.convert.lower.coreml.scope import Scope
 
 
-@OPS.lower("Constant", since=24, dtypes=ALL)
+@OPS.lower("Constant", dtypes=ALL)
 def constant(
     g: Builder,
     *,
-    sparse_value: Any = None,
-    value: Array | None = None,
-    value_float: float | None = None,
-    value_floats: Sequence[float] | None = None,
-    value_int: int | None = None,
-    value_ints: Sequence[int] | None = None,
-    value_string: str | None = None,
-    value_strings: Sequence[str] | None = None,
+    value: Array | None,
+    value_float: float | None,
+    value_floats: Sequence[float] | None,
+    value_int: int | None,
+    value_ints: Sequence[int] | None,
 ) -> Tensor:
     """A constant inside a body; all others are initializers by now."""
     if value is not None:
@@ -53,7 +50,7 @@ def constant(
     raise Refusal("strings and sparse values have no tensor", "unsupported_dtype")
 
 
-@OPS.lower("If", since=24, dtypes=ALL)
+@OPS.lower("If", dtypes=ALL)
 def if_(
     g: Scope, cond: Tensor, *, else_branch: ir.Graph, then_branch: ir.Graph
 ) -> tuple[Tensor, ...]:
@@ -107,7 +104,7 @@ def _opened(g: Scope, x: Tensor, shape: ir.Shape | None, none: Tensor | None) ->
     return x
 
 
-@OPS.lower("Loop", since=24, dtypes=ALL)
+@OPS.lower("Loop", dtypes=ALL)
 def loop(
     g: Scope,
     m: Tensor | None = None,
@@ -124,16 +121,16 @@ def loop(
     return made.lower(given=2)
 
 
-@OPS.lower("Scan", since=24, dtypes=ALL)
+@OPS.lower("Scan", dtypes=ALL)
 def scan(
     g: Scope,
     *initial_state_and_scan_inputs: Tensor,
     body: ir.Graph,
     num_scan_inputs: int,
-    scan_input_axes: Sequence[int] | None = None,
-    scan_input_directions: Sequence[int] | None = None,
-    scan_output_axes: Sequence[int] | None = None,
-    scan_output_directions: Sequence[int] | None = None,
+    scan_input_axes: Sequence[int] | None,
+    scan_input_directions: Sequence[int] | None,
+    scan_output_axes: Sequence[int] | None,
+    scan_output_directions: Sequence[int] | None,
 ) -> tuple[Tensor, ...]:
     """while_loop over the slices of the inputs."""
     states = list(initial_state_and_scan_inputs[:-num_scan_inputs])

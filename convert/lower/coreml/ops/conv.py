@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Convolutions."""
 
 from __future__ import annotations
@@ -12,19 +11,18 @@ from edgeinfer.convert.lower.coreml.tensor import Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
 
-@OPS.lower("Conv", since=22, dtypes=FLOATS)
+@OPS.lower("Conv", dtypes=FLOATS)
 def conv(
     g: Builder,
     X: Tensor,
     W: Tensor,
     B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """conv; a bias known only at run time is added afterwards."""
     window = window_of(X.shape, W.shape[2:], strides, dilations, pads, auto_pad)
@@ -53,21 +51,20 @@ def _is_packed(x: Tensor) -> bool:
     return maker is not None and str(maker.op_type).startswith("constexpr")
 
 
-@OPS.lower("ConvTranspose", since=22, dtypes=FLOATS)
+@OPS.lower("ConvTranspose", dtypes=FLOATS)
 def conv_transpose(
     g: Builder,
     X: Tensor,
     W: Tensor,
     B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    output_padding: Sequence[int] | None = None,
-    output_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    output_padding: Sequence[int] | None,
+    output_shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """conv_transpose; what it would have to pad, it pads with zeros before the bias."""
     if W.data is None and not _is_packed(W):

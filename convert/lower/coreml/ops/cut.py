@@ -15,7 +15,7 @@ from edgeinfer.convert.lower.registry import Const, Refusal
 _FAR = int(INT32.max)
 
 
-@OPS.lower("Slice", since=13, dtypes=ALL)
+@OPS.lower("Slice", dtypes=ALL)
 def slice_(
     g: Builder,
     data: Tensor,
@@ -132,7 +132,7 @@ def _clamped(g: Builder, bounds: Tensor, index: int, size: Tensor, back: bool) -
     return g.binary("minimum", g.binary("maximum", from_start, 0), size)
 
 
-@OPS.lower("Pad", since=24, dtypes=ALL)
+@OPS.lower("Pad", dtypes=ALL)
 def pad(
     g: Builder,
     data: Tensor,
@@ -140,7 +140,7 @@ def pad(
     constant_value: Tensor | None = None,
     axes: Const | None = None,
     *,
-    mode: str = "constant",
+    mode: str,
 ) -> Tensor:
     """Pad; negative amounts by a cut, borders of more than two axes one after the other."""
     amounts = _amounts(data.rank, partly(g, pads), axes)

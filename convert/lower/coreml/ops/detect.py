@@ -15,7 +15,7 @@ _GONE = -3e38
 """The score of a box that is out."""
 
 
-@OPS.lower("NonMaxSuppression", since=11, dtypes=FLOATS | INTEGERS)
+@OPS.lower("NonMaxSuppression", dtypes=FLOATS | INTEGERS)
 def non_max_suppression(
     g: Builder,
     boxes: Tensor,
@@ -24,7 +24,7 @@ def non_max_suppression(
     iou_threshold: Tensor | None = None,
     score_threshold: Tensor | None = None,
     *,
-    center_point_box: int = 0,
+    center_point_box: int,
 ) -> Tensor:
     """A loop that takes the best box of every class and drops what overlaps it.
 

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Sampling of pictures and regions."""
 
 from __future__ import annotations
@@ -23,15 +22,9 @@ _PADDING = {
 }
 
 
-@OPS.lower("GridSample", since=22, dtypes=FLOATS)
+@OPS.lower("GridSample", dtypes=FLOATS)
 def grid_sample(
-    g: Builder,
-    X: Tensor,
-    grid: Tensor,
-    *,
-    align_corners: int = 0,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
+    g: Builder, X: Tensor, grid: Tensor, *, align_corners: int, mode: str, padding_mode: str
 ) -> Tensor:
     """Resample."""
     if X.rank != 4:
@@ -50,19 +43,19 @@ def grid_sample(
     )
 
 
-@OPS.lower("RoiAlign", since=22, dtypes=FLOATS | INTEGERS)
+@OPS.lower("RoiAlign", dtypes=FLOATS | INTEGERS)
 def roi_align(
     g: Builder,
     X: Tensor,
     rois: Tensor,
     batch_indices: Tensor,
     *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
 ) -> Tensor:
     """Two products with the weights of rows and columns, which follow from the regions."""
     if mode != "avg":
@@ -109,16 +102,16 @@ def _weights(
     return g.reduce("reduce_mean", cells, [2], False)
 
 
-@OPS.lower("Col2Im", since=18, dtypes=FLOATS | INTEGERS)
+@OPS.lower("Col2Im", dtypes=FLOATS | INTEGERS)
 def col2im(
     g: Builder,
     input: Tensor,
     image_shape: Const,
     block_shape: Const,
     *,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """conv_transpose whose filters put each column's element in its place."""
     sizes = [int(s) for s in image_shape.array.reshape(-1)]
@@ -152,16 +145,16 @@ def col2im(
     return g.reshape(g.slice(out, begin, end), [input.shape[0], channels, *sizes])
 
 
-@OPS.lower("MaxUnpool", since=22, dtypes=FLOATS | INTEGERS)
+@OPS.lower("MaxUnpool", dtypes=FLOATS | INTEGERS)
 def max_unpool(
     g: Builder,
     X: Tensor,
-    I: Tensor,  # noqa: E741  (ONNX's name)
+    I: Tensor,
     output_shape: Const | None = None,
     *,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """Scatter to the places that a pool remembered."""
     if not X.is_static:

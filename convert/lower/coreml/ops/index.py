@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Elements taken and put by position."""
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def _as_number(g: Builder, x: Tensor) -> Tensor:
     return g.cast(x, np.int32) if x.dtype == np.bool_ else x
 
 
-@OPS.lower("Gather", since=13, dtypes=ALL)
-def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+@OPS.lower("Gather", dtypes=ALL)
+def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     """Gather."""
     at = axis % data.rank
     x = _as_number(g, data)
@@ -57,8 +56,8 @@ def _high_gather(g: Builder, data: Tensor, where: Tensor, axis: int) -> Tensor:
     return g.cast(g.reshape(out, shape), data.dtype)
 
 
-@OPS.lower("GatherElements", since=13, dtypes=ALL)
-def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+@OPS.lower("GatherElements", dtypes=ALL)
+def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     """gather_along_axis, after a cut where the indices cover less of the other axes."""
     at = axis % data.rank
     x = _as_number(g, data)
@@ -82,8 +81,8 @@ def _flat_positions(g: Builder, indices: Tensor, sizes: list[Extent]) -> Tensor:
     return g.select(g.binary("less", plain, 0), moved, plain)
 
 
-@OPS.lower("GatherND", since=13, dtypes=ALL)
-def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+@OPS.lower("GatherND", dtypes=ALL)
+def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
     """gather_nd."""
     depth = indices.shape[-1]
     if not isinstance(depth, int):
@@ -99,9 +98,9 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0)
 _MODES = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
-@OPS.lower("ScatterND", since=18, dtypes=ALL)
+@OPS.lower("ScatterND", dtypes=ALL)
 def scatter_nd(
-    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str
 ) -> Tensor:
     """scatter_nd."""
     depth = indices.shape[-1]
@@ -129,15 +128,9 @@ def _spanned(g: Builder, out: Tensor, data: Tensor, updates: Tensor, reduction: 
     return g.fitted(out)
 
 
-@OPS.lower("ScatterElements", since=18, dtypes=ALL)
+@OPS.lower("ScatterElements", dtypes=ALL)
 def scatter_elements(
-    g: Builder,
-    data: Tensor,
-    indices: Tensor,
-    updates: Tensor,
-    *,
-    axis: int = 0,
-    reduction: str = "none",
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str
 ) -> Tensor:
     """scatter_along_axis where the updates cover the other axes, else scatter_nd."""
     at = axis % data.rank
@@ -170,10 +163,8 @@ def grid(g: Builder, x: Tensor, axis: int) -> Tensor:
     return g.binary("add", g.binary("mul", x, 0, (0, 0)), counted, counted.span)
 
 
-@OPS.lower("OneHot", since=11, dtypes=NUMBERS)
-def one_hot(
-    g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1
-) -> Tensor:
+@OPS.lower("OneHot", dtypes=NUMBERS)
+def one_hot(g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int) -> Tensor:
     """A comparison with the counted positions, then a choice."""
     scalar = g.cast(g.reshape(depth, []), np.int32)
     size: Extent = scalar if scalar.data is None else int(scalar.data)
@@ -186,7 +177,7 @@ def one_hot(
     return g.select(hit, on, off)
 
 
-@OPS.lower("NonZero", since=13, dtypes=ALL)
+@OPS.lower("NonZero", dtypes=ALL)
 def non_zero(g: Builder, X: Tensor) -> Tensor:
     """non_zero, which lists positions by rows."""
     x = X if X.is_float else g.cast(X, np.float32)
@@ -196,9 +187,9 @@ def non_zero(g: Builder, X: Tensor) -> Tensor:
     return out
 
 
-@OPS.lower("ReverseSequence", since=10, dtypes=ALL)
+@OPS.lower("ReverseSequence", dtypes=ALL)
 def reverse_sequence(
-    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int, time_axis: int
 ) -> Tensor:
     """reverse_sequence."""
     x = _as_number(g, input)
@@ -214,8 +205,8 @@ def reverse_sequence(
     return g.cast(out, input.dtype)
 
 
-@OPS.lower("Compress", since=11, dtypes=ALL)
-def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+@OPS.lower("Compress", dtypes=ALL)
+def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
     """Gather at the places where a condition holds."""
     x = _as_number(g, input if axis is not None else g.reshape(input, [-1]))
     at = 0 if axis is None else axis % input.rank

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Matrix products."""
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _LINEAR_RANKS = (2, 3)
 """Of the operand that linear takes (coremltools 9.0)."""
 
 
-@OPS.lower("MatMul", since=13, dtypes=FLOATS)
+@OPS.lower("MatMul", dtypes=FLOATS)
 def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """Linear by a known matrix, else matmul."""
     if B.data is not None and B.rank == 2 and A.rank in _LINEAR_RANKS:
@@ -63,17 +62,17 @@ def _turned(g: Builder, x: Tensor) -> Tensor:
     return g.transpose(x, [1, 0])
 
 
-@OPS.lower("Gemm", since=13, dtypes=FLOATS)
+@OPS.lower("Gemm", dtypes=FLOATS)
 def gemm(
     g: Builder,
     A: Tensor,
     B: Tensor,
     C: Tensor | None = None,
     *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    alpha: float,
+    beta: float,
+    transA: int,
+    transB: int,
 ) -> Tensor:
     """Linear by a known matrix, with a known bias; else matmul and additions."""
     a = g.transpose(A, [1, 0]) if transA else A

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Normalisations."""
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def _array(x: Tensor | None) -> Array | None:
     return None if x is None or x.data is None else x.data.reshape(-1)
 
 
-@OPS.lower("BatchNormalization", since=15, dtypes=FLOATS)
+@OPS.lower("BatchNormalization", dtypes=FLOATS)
 def batch_normalization(
     g: Builder,
     X: Tensor,
@@ -34,9 +33,8 @@ def batch_normalization(
     input_mean: Tensor,
     input_var: Tensor,
     *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    training_mode: int = 0,
+    epsilon: float,
+    training_mode: int,
 ) -> Tensor:
     """batch_norm by known statistics, else arithmetic."""
     if training_mode:
@@ -60,14 +58,9 @@ def batch_normalization(
     return g.binary("add", g.binary("mul", moved, factor), shift)
 
 
-@OPS.lower("InstanceNormalization", since=22, dtypes=FLOATS)
+@OPS.lower("InstanceNormalization", dtypes=FLOATS)
 def instance_normalization(
-    g: Builder,
-    input: Tensor,
-    scale: Tensor,
-    B: Tensor,
-    *,
-    epsilon: float = 1e-5,
+    g: Builder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float
 ) -> Tensor:
     """instance_norm by known vectors, else arithmetic."""
     gamma, beta = _array(scale), _array(B)
@@ -83,16 +76,16 @@ def _shared(g: Builder, body: Callable[..., Any], *operands: Any, **attributes: 
     return body(Portable(g), *operands, **attributes)
 
 
-@OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
+@OPS.lower("LayerNormalization", dtypes=FLOATS)
 def layer_normalization(
     g: Builder,
     X: Tensor,
     Scale: Tensor,
     B: Tensor | None = None,
     *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
 ) -> tuple[Tensor, ...]:
     """layer_norm by known vectors; the other results, and vectors of a run, by arithmetic."""
     if g.wants(1) or g.wants(2):
@@ -124,16 +117,9 @@ def _fitting(vector: Tensor | None, shape: Sequence[object]) -> Array | None:
     return vector.data
 
 
-@OPS.lower("GroupNormalization", since=21, dtypes=FLOATS)
+@OPS.lower("GroupNormalization", dtypes=FLOATS)
 def group_normalization(
-    g: Builder,
-    X: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    *,
-    epsilon: float = 1e-5,
-    num_groups: int,
-    stash_type: int = 1,
+    g: Builder, X: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float, num_groups: int
 ) -> Tensor:
     """layer_norm over each group, then the vectors by channel."""
     batch = g.extent(X, 0)
@@ -144,16 +130,8 @@ def group_normalization(
     return g.binary("add", scaled, _by_channel(g, X, bias))
 
 
-@OPS.lower("LRN", since=13, dtypes=FLOATS)
-def lrn(
-    g: Builder,
-    X: Tensor,
-    *,
-    alpha: float = 1e-4,
-    beta: float = 0.75,
-    bias: float = 1.0,
-    size: int,
-) -> Tensor:
+@OPS.lower("LRN", dtypes=FLOATS)
+def lrn(g: Builder, X: Tensor, *, alpha: float, beta: float, bias: float, size: int) -> Tensor:
     """Sums of squares over neighbouring channels by conv, which an even size needs."""
     if X.rank < 3:
         raise Refusal(f"rank {X.rank}", "unsupported_rank")

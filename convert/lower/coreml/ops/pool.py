@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Pools."""
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
 
 
-@OPS.lower("MaxPool", since=22)
+@OPS.lower("MaxPool")
 def max_pool(
     g: Builder,
     X: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: Sequence[int] | None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    storage_order: int = 0,
-    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None,
+    storage_order: int,
+    strides: Sequence[int] | None,
 ) -> tuple[Tensor, ...]:
     """max_pool; dilated ones, and positions, by slices."""
     window = window_of(X.shape, kernel_shape, strides, dilations, pads, auto_pad)
@@ -79,18 +78,18 @@ def rounded_up(x: Tensor, window: Window) -> Window:
     return replace(window, end=tuple(ends))
 
 
-@OPS.lower("AveragePool", since=22, dtypes=FLOATS)
+@OPS.lower("AveragePool", dtypes=FLOATS)
 def average_pool(
     g: Builder,
     X: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    count_include_pad: int,
+    dilations: Sequence[int] | None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """avg_pool; dilated windows by conv, partial ones with their own counts."""
     given = window_of(X.shape, kernel_shape, strides, dilations, pads, auto_pad)
@@ -147,18 +146,18 @@ def _counts(x: Tensor, window: Window, padded: Window | None) -> Array:
     return counts
 
 
-@OPS.lower("LpPool", since=22, dtypes=FLOATS)
+@OPS.lower("LpPool", dtypes=FLOATS)
 def lp_pool(
     g: Builder,
     X: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: Sequence[int] | None,
     kernel_shape: Sequence[int],
-    p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    p: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """The root of a sum of powers, summed by conv."""
     window = window_of(X.shape, kernel_shape, strides, dilations, pads, auto_pad)
@@ -168,22 +167,3 @@ def lp_pool(
     powers = size if p == 1 else g.binary("pow", size, float(p))
     summed = _summed(g, powers, window)
     return summed if p == 1 else g.binary("pow", summed, 1.0 / p)
-
-
-@OPS.lower("GlobalAveragePool", since=22, dtypes=FLOATS)
-def global_average_pool(g: Builder, X: Tensor) -> Tensor:
-    """reduce_mean."""
-    return g.reduce("reduce_mean", X, range(2, X.rank), True)
-
-
-@OPS.lower("GlobalMaxPool", since=22, dtypes=FLOATS)
-def global_max_pool(g: Builder, X: Tensor) -> Tensor:
-    """reduce_max."""
-    return g.reduce("reduce_max", X, range(2, X.rank), True)
-
-
-@OPS.lower("GlobalLpPool", since=22, dtypes=FLOATS)
-def global_lp_pool(g: Builder, X: Tensor, *, p: int = 2) -> Tensor:
-    """The root of a sum of powers."""
-    powers = g.binary("pow", g.unary("abs", X), float(p))
-    return g.binary("pow", g.reduce("reduce_sum", powers, range(2, X.rank), True), 1.0 / p)

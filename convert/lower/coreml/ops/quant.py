@@ -22,18 +22,16 @@ _STORED = ("int8", "uint8")
 """What quantize makes and dequantize takes."""
 
 
-@OPS.lower("QuantizeLinear", since=24, dtypes=_TYPES)
+@OPS.lower("QuantizeLinear", dtypes=_TYPES)
 def quantize_linear(
     g: Builder,
     x: Tensor,
     y_scale: Tensor,
     y_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: int = 1,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
 ) -> Tensor:
     """Quantize, or its arithmetic."""
     dtype = _target(y_zero_point, output_dtype)
@@ -98,16 +96,16 @@ def _along(g: Builder, values: Tensor, x: Tensor, axis: int, block_size: int) ->
     return g.const(np.take(repeated, range(x.shape[at]), axis=at), values.dtype)
 
 
-@OPS.lower("DequantizeLinear", since=24, dtypes=_TYPES)
+@OPS.lower("DequantizeLinear", dtypes=_TYPES)
 def dequantize_linear(
     g: Builder,
     x: Tensor,
     x_scale: Tensor,
     x_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
 ) -> Tensor:
     """Packed weights, dequantize, or its arithmetic."""
     own = np.dtype(ir.DataType(output_dtype).numpy()) if output_dtype else x_scale.dtype
@@ -159,7 +157,7 @@ def _constant(
     return g.const(values * factor.data.astype(np.float32), own)
 
 
-@OPS.lower("DynamicQuantizeLinear", since=11, dtypes=FLOATS | {ir.DataType.UINT8})
+@OPS.lower("DynamicQuantizeLinear", dtypes=FLOATS | {ir.DataType.UINT8})
 def dynamic_quantize_linear(g: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Its arithmetic."""
     axes = list(range(x.rank))

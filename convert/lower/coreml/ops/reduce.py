@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Reductions, searches and running sums."""
 
 from __future__ import annotations
@@ -55,31 +54,26 @@ def reduced(g: Builder, kind: str, x: Tensor, axes: Sequence[int], keep: bool) -
     return out
 
 
-@OPS.lower("ReduceLogSumExp", since=18, dtypes=FLOATS)
+@OPS.lower("ReduceLogSumExp", dtypes=FLOATS)
 def reduce_log_sum_exp(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
+    g: Builder, data: Tensor, axes: Const | None = None, *, keepdims: int, noop_with_empty_axes: int
 ) -> Tensor:
     """reduce_log_sum_exp: one kernel where others compose it."""
     over = known_axes(data.rank, axes, noop_with_empty_axes)
     return reduced(g, "log_sum_exp", data, over, bool(keepdims))
 
 
-@OPS.lower("ArgMax", since=13, dtypes=NUMBERS)
+@OPS.lower("ArgMax", dtypes=NUMBERS)
 def arg_max(
-    g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    g: Builder, data: Tensor, *, axis: int, keepdims: int, select_last_index: int
 ) -> Tensor:
     """reduce_argmax."""
     return _arg(g, "reduce_argmax", data, axis, keepdims, select_last_index)
 
 
-@OPS.lower("ArgMin", since=13, dtypes=NUMBERS)
+@OPS.lower("ArgMin", dtypes=NUMBERS)
 def arg_min(
-    g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    g: Builder, data: Tensor, *, axis: int, keepdims: int, select_last_index: int
 ) -> Tensor:
     """reduce_argmin."""
     return _arg(g, "reduce_argmin", data, axis, keepdims, select_last_index)
@@ -103,8 +97,8 @@ def _last(g: Builder, x: Tensor, axis: int) -> Tensor:
     return g.binary("sub", size, 1)
 
 
-@OPS.lower("CumSum", since=14, dtypes=NUMBERS)
-def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+@OPS.lower("CumSum", dtypes=NUMBERS)
+def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int, reverse: int) -> Tensor:
     """Cumsum."""
     at = int(axis.array.reshape(-1)[0]) % x.rank
     span = _sum_span(x, _count(g, x, [at])) if x.is_integer else None
@@ -115,8 +109,8 @@ def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: 
     )
 
 
-@OPS.lower("CumProd", since=26, dtypes=NUMBERS)
-def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+@OPS.lower("CumProd", dtypes=NUMBERS)
+def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int, reverse: int) -> Tensor:
     """A product for each step."""
     at = int(axis.array.reshape(-1)[0]) % x.rank
     size = x.shape[at]
@@ -135,16 +129,8 @@ def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse:
     return g.concat(made[::-1] if reverse else made, at)
 
 
-@OPS.lower("TopK", since=24, dtypes=NUMBERS)
-def top_k(
-    g: Builder,
-    X: Tensor,
-    K: Tensor,
-    *,
-    axis: int = -1,
-    largest: int = 1,
-    sorted: int = 1,
-) -> tuple[Tensor, Tensor]:
+@OPS.lower("TopK", dtypes=NUMBERS)
+def top_k(g: Builder, X: Tensor, K: Tensor, *, axis: int, largest: int) -> tuple[Tensor, Tensor]:
     """topk, which takes a known number; else all in their order, and a part of them."""
     at = axis % X.rank
     size = X.shape[at]

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Resize: Core ML's operators where they compute just that, positions and weights elsewhere."""
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Axis:
         return int(ratio) if whole and exact else None
 
 
-@OPS.lower("Resize", since=19, dtypes=ALL)
+@OPS.lower("Resize", dtypes=ALL)
 def resize(
     g: Builder,
     X: Tensor,
@@ -61,15 +60,15 @@ def resize(
     scales: Const | None = None,
     sizes: Tensor | None = None,
     *,
-    antialias: int = 0,
-    axes: Sequence[int] | None = None,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    keep_aspect_ratio_policy: str = "stretch",
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
+    antialias: int,
+    axes: Sequence[int] | None,
+    coordinate_transformation_mode: str,
+    cubic_coeff_a: float,
+    exclude_outside: int,
+    extrapolation_value: float,
+    keep_aspect_ratio_policy: str,
+    mode: str,
+    nearest_mode: str,
 ) -> Tensor:
     """Upsampling by whole factors; else a gather, or a product with the weights, an axis."""
     how = How(
@@ -282,17 +281,3 @@ def _extrapolated(g: Builder, x: Tensor, how: How, axes: list[Axis], value: floa
     if not mask.any():
         return x
     return g.select(g.const(mask, np.bool_), g.const(value, x.dtype), x)
-
-
-@OPS.lower("Upsample", since=10, dtypes=ALL)
-def upsample(g: Builder, X: Tensor, scales: Const, *, mode: str = "nearest") -> Tensor:
-    """Resize with asymmetric coordinates, as it was called before."""
-    return resize(
-        g,
-        X,
-        None,
-        scales,
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-        mode=mode,
-    )

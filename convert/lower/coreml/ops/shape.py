@@ -42,8 +42,8 @@ def partly(g: Builder, x: Tensor) -> list[Extent]:
     return entries
 
 
-@OPS.lower("Reshape", since=24, dtypes=ALL)
-def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+@OPS.lower("Reshape", dtypes=ALL)
+def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int) -> Tensor:
     """Reshape; a zero stands for the input's own size."""
     wanted = g.given(0)
     if wanted is not None and data.is_static:
@@ -66,8 +66,8 @@ def _own_for_zero(g: Builder, data: Tensor, axis: int, entry: Extent) -> Extent:
     return g.select(g.binary("equal", plain, 0), size, plain)
 
 
-@OPS.lower("Flatten", since=24, dtypes=ALL)
-def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
+@OPS.lower("Flatten", dtypes=ALL)
+def flatten(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """Reshape to a matrix."""
     at = axis + input.rank if axis < 0 else axis
     head, tail = input.shape[:at], input.shape[at:]
@@ -78,13 +78,13 @@ def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
     return g.reshape(input, [g.product([g.extent(input, a) for a in range(at)]), -1])
 
 
-@OPS.lower("Transpose", since=24, dtypes=ALL)
-def transpose(g: Builder, data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
+@OPS.lower("Transpose", dtypes=ALL)
+def transpose(g: Builder, data: Tensor, *, perm: Sequence[int] | None) -> Tensor:
     """Transpose."""
     return g.transpose(data, perm or range(data.rank)[::-1])
 
 
-@OPS.lower("Squeeze", since=24, dtypes=ALL)
+@OPS.lower("Squeeze", dtypes=ALL)
 def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
     """Squeeze."""
     if axes is None:
@@ -94,13 +94,13 @@ def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
     return g.drop_axes(data, [int(a) for a in axes.array.reshape(-1)])
 
 
-@OPS.lower("Unsqueeze", since=24, dtypes=ALL)
+@OPS.lower("Unsqueeze", dtypes=ALL)
 def unsqueeze(g: Builder, data: Tensor, axes: Const) -> Tensor:
     """expand_dims."""
     return g.insert_axes(data, [int(a) for a in axes.array.reshape(-1)])
 
 
-@OPS.lower("Concat", since=13, dtypes=ALL)
+@OPS.lower("Concat", dtypes=ALL)
 def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
     """Concat."""
     at = axis % inputs[0].rank
@@ -115,14 +115,9 @@ def _high_concat(g: Builder, parts: list[Tensor], axis: int) -> Tensor:
     return g.reshape(joined, [*sizes[:axis], g.extent(joined, 1), *sizes[axis + 1 :]])
 
 
-@OPS.lower("Split", since=18, dtypes=ALL)
+@OPS.lower("Split", dtypes=ALL)
 def split(
-    g: Builder,
-    input: Tensor,
-    split: Tensor | None = None,
-    *,
-    axis: int = 0,
-    num_outputs: int | None = None,
+    g: Builder, input: Tensor, split: Tensor | None = None, *, axis: int, num_outputs: int | None
 ) -> tuple[Tensor, ...]:
     """Split; slices between places known only at run time."""
     at = axis % input.rank
@@ -174,8 +169,8 @@ def _uneven(g: Builder, x: Tensor, sizes: list[int], axis: int) -> tuple[Tensor,
     return tuple(out)
 
 
-@OPS.lower("Shape", since=24, dtypes=ALL)
-def shape(g: Builder, data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+@OPS.lower("Shape", dtypes=ALL)
+def shape(g: Builder, data: Tensor, *, start: int, end: int | None) -> Tensor:
     """Constants where sizes are known, else shape."""
     places = range(data.rank)[start:end]
     if all(isinstance(data.shape[a], int) for a in places):
@@ -186,7 +181,7 @@ def shape(g: Builder, data: Tensor, *, start: int = 0, end: int | None = None) -
     return g.slice(whole, [places.start], [places.stop])
 
 
-@OPS.lower("Size", since=24, dtypes=ALL)
+@OPS.lower("Size", dtypes=ALL)
 def size(g: Builder, data: Tensor) -> Tensor:
     """The product of the sizes."""
     if data.is_static:
@@ -197,7 +192,7 @@ def size(g: Builder, data: Tensor) -> Tensor:
     return made
 
 
-@OPS.lower("Expand", since=13, dtypes=ALL)
+@OPS.lower("Expand", dtypes=ALL)
 def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
     """Tile where sizes are known, else an addition of zeros."""
     wanted = g.given(0)
@@ -230,7 +225,7 @@ def _high_expand(g: Builder, x: Tensor, wanted: Sequence[int]) -> Tensor:
     return g.binary("add", x, spread, x.span)
 
 
-@OPS.lower("Tile", since=13, dtypes=ALL)
+@OPS.lower("Tile", dtypes=ALL)
 def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
     """Tile."""
     reps = numbers(repeats)
@@ -245,8 +240,8 @@ def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
     return g.emit("tile", x=input, reps=reps, span=input.span)
 
 
-@OPS.lower("ConstantOfShape", since=24, dtypes=ALL)
-def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None = None) -> Tensor:
+@OPS.lower("ConstantOfShape", dtypes=ALL)
+def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None) -> Tensor:
     """Fill."""
     fill = np.zeros(1, np.float32) if value is None else value.reshape(-1)[:1]
     known = numbers(input)
@@ -263,7 +258,7 @@ def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None = None) 
     return g.cast(out, kind)
 
 
-@OPS.lower("Range", since=11, dtypes=ALL)
+@OPS.lower("Range", dtypes=ALL)
 def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """range_1d."""
     ends = [g.reshape(t, []) for t in (start, limit, delta)]
@@ -274,8 +269,8 @@ def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     return out
 
 
-@OPS.lower("DepthToSpace", since=13)
-def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+@OPS.lower("DepthToSpace")
+def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
     """Depth first: depth_to_space; channels first: pixel_shuffle."""
     if not input.is_float:
         return _block_moves(g, input, blocksize, mode)
@@ -295,14 +290,8 @@ def _block_moves(g: Builder, x: Tensor, block: int, mode: str) -> Tensor:
     return g.reshape(moved, [n, depth, h * block, w * block])
 
 
-@OPS.lower("SpaceToDepth", since=13)
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
-    """As since opset 28 by default: depth first."""
-    return space_to_depth_28(g, input, blocksize=blocksize)
-
-
-@OPS.lower("SpaceToDepth", since=28)
-def space_to_depth_28(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+@OPS.lower("SpaceToDepth")
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
     """Depth first: space_to_depth; channels first: pixel_unshuffle; integers by a transpose."""
     if input.is_float and mode == "DCR":
         return g.emit("space_to_depth", x=input, block_size=blocksize)
@@ -317,27 +306,14 @@ def space_to_depth_28(g: Builder, input: Tensor, *, blocksize: int, mode: str = 
     return g.reshape(moved, [n, c * b * b, h // b, w // b])
 
 
-@OPS.lower("Trilu", since=14, dtypes=ALL)
-def trilu(g: Builder, input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
-    """A choice by how far right of the diagonal an element lies."""
-    shift = g.const(0, np.int32) if k is None else g.cast(g.reshape(k, []), np.int32)
-    rows, columns = input.shape[-2:]
-    if isinstance(rows, int) and isinstance(columns, int) and shift.data is not None:
-        triangle = np.triu if upper else np.tril
-        mask = g.const(triangle(np.ones((rows, columns), np.bool_), int(shift.data)), np.bool_)
-    else:
-        mask = g.binary("greater_equal" if upper else "less_equal", _right(g, input), shift)
-    return g.select(mask, input, g.const(0, input.dtype))
-
-
 def _right(g: Builder, x: Tensor) -> Tensor:
     """How many columns right of the diagonal each place of a matrix is: int32."""
     rows, columns = (g.positions(x, a) for a in (x.rank - 2, x.rank - 1))
     return g.binary("sub", g.insert_axes(columns, [0]), g.insert_axes(rows, [1]))
 
 
-@OPS.lower("EyeLike", since=22, dtypes=ALL)
-def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+@OPS.lower("EyeLike", dtypes=ALL)
+def eye_like(g: Builder, input: Tensor, *, dtype: int | None, k: int) -> Tensor:
     """A constant where the sizes are known."""
     kind = input.dtype if dtype is None else ir.DataType(dtype).numpy()
     if not input.is_static:

@@ -11,15 +11,15 @@ from edgeinfer.convert.lower.fourier import dft_plan, stft_plan
 from edgeinfer.convert.lower.registry import Const
 
 
-@OPS.lower("DFT", since=20, dtypes=FLOATS | {ir.DataType.INT64})
+@OPS.lower("DFT", dtypes=FLOATS | {ir.DataType.INT64})
 def dft(
     g: Builder,
     input: Tensor,
     dft_length: Const | None = None,
     axis: Const | None = None,
     *,
-    inverse: int = 0,
-    onesided: int = 0,
+    inverse: int,
+    onesided: int,
 ) -> Tensor:
     """Linear over the axis and the parts."""
     plan = dft_plan(input.shape, dft_length, axis, inverse, onesided)
@@ -30,7 +30,7 @@ def dft(
     return g.transpose(g.reshape(spectrum, whole), plan.back)
 
 
-@OPS.lower("STFT", since=17, dtypes=FLOATS | INTEGERS)
+@OPS.lower("STFT", dtypes=FLOATS | INTEGERS)
 def stft(
     g: Builder,
     signal: Tensor,
@@ -38,7 +38,7 @@ def stft(
     window: Const | None = None,
     frame_length: Const | None = None,
     *,
-    onesided: int = 1,
+    onesided: int,
 ) -> Tensor:
     """A convolution whose filters are the windowed waves."""
     parts = 1 if signal.rank == 2 else signal.shape[2]

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Functions of one number."""
 
 from __future__ import annotations
@@ -14,20 +13,15 @@ from edgeinfer.convert.lower.coreml.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 
-@OPS.lower("Identity", since=24, dtypes=ALL)
+@OPS.lower("Identity", dtypes=ALL)
 def identity(g: Builder, input: Tensor) -> Tensor:
     """Nothing."""
     return input
 
 
-@OPS.lower("Dropout", since=22, dtypes=FLOATS | BOOL)
+@OPS.lower("Dropout", dtypes=FLOATS | BOOL)
 def dropout(
-    g: Builder,
-    data: Tensor,
-    ratio: Tensor | None = None,
-    training_mode: Const | None = None,
-    *,
-    seed: int | None = None,
+    g: Builder, data: Tensor, ratio: Tensor | None = None, training_mode: Const | None = None
 ) -> tuple[Tensor, Tensor]:
     """Nothing, and a mask that keeps everything."""
     if training_mode is not None and bool(np.any(training_mode.array)):
@@ -35,7 +29,7 @@ def dropout(
     return g.same(data), g.binary("equal", data, data)
 
 
-@OPS.lower("Abs", since=13, dtypes=NUMBERS)
+@OPS.lower("Abs", dtypes=NUMBERS)
 def absolute(g: Builder, X: Tensor) -> Tensor:
     """Abs."""
     low, high = X.bounds
@@ -43,39 +37,33 @@ def absolute(g: Builder, X: Tensor) -> Tensor:
     return g.unary("abs", X, span=span if X.is_integer else None)
 
 
-@OPS.lower("Neg", since=13, dtypes=NUMBERS)
+@OPS.lower("Neg", dtypes=NUMBERS)
 def negative(g: Builder, X: Tensor) -> Tensor:
     """A product with -1."""
     low, high = X.bounds
     return g.binary("mul", X, -1, (-high, -low) if X.is_integer else None)
 
 
-@OPS.lower("Sign", since=13, dtypes=NUMBERS)
+@OPS.lower("Sign", dtypes=NUMBERS)
 def sign(g: Builder, input: Tensor) -> Tensor:
     """Sign."""
     return g.unary("sign", input, span=(-1, 1) if input.is_integer else None)
 
 
-@OPS.lower("Atanh", since=22, dtypes=FLOATS)
+@OPS.lower("Atanh", dtypes=FLOATS)
 def atanh(g: Builder, input: Tensor) -> Tensor:
     """Atanh."""
     return g.unary("atanh", input)
 
 
-@OPS.lower("IsNaN", since=20, dtypes=FLOATS | BOOL)
+@OPS.lower("IsNaN", dtypes=FLOATS | BOOL)
 def is_nan(g: Builder, X: Tensor) -> Tensor:
     """What does not equal itself."""
     return g.binary("not_equal", X, X)
 
 
-@OPS.lower("IsInf", since=20, dtypes=FLOATS | BOOL)
-def is_inf(
-    g: Builder,
-    X: Tensor,
-    *,
-    detect_negative: int = 1,
-    detect_positive: int = 1,
-) -> Tensor:
+@OPS.lower("IsInf", dtypes=FLOATS | BOOL)
+def is_inf(g: Builder, X: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
     """Comparisons with the infinities."""
     if detect_negative and detect_positive:
         return g.binary("equal", g.unary("abs", X), math.inf)
@@ -84,22 +72,13 @@ def is_inf(
     return g.binary("not_equal", g.binary("equal", X, X), g.binary("equal", X, X))
 
 
-@OPS.lower("Cast", since=24, dtypes=ALL)
-def cast(
-    g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
-) -> Tensor:
+@OPS.lower("Cast", dtypes=ALL)
+def cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     """cast; small integers wrap as their type does."""
     return g.cast(input, ir.DataType(to).numpy())
 
 
-@OPS.lower("CastLike", since=24, dtypes=ALL)
-def cast_like(
-    g: Builder,
-    input: Tensor,
-    target_type: Tensor,
-    *,
-    saturate: int = 1,
-    round_mode: str = "up",
-) -> Tensor:
+@OPS.lower("CastLike", dtypes=ALL)
+def cast_like(g: Builder, input: Tensor, target_type: Tensor) -> Tensor:
     """Cast to the type of another tensor."""
     return g.cast(input, target_type.dtype)

@@ -21,7 +21,7 @@ _BOUNDED = {
 }
 
 
-@OPS.lower("Clip", since=13, dtypes=NUMBERS)
+@OPS.lower("Clip", dtypes=NUMBERS)
 @widened
 def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     """Bound from below and above; bounds may be computed."""
@@ -44,14 +44,14 @@ def _bound(tensor: Tensor | None, missing: float) -> float:
     return float("nan") if tensor.data is None else float(tensor.data.reshape(())[()])
 
 
-@OPS.lower("LeakyRelu", since=16, dtypes=REALS)
+@OPS.lower("LeakyRelu", dtypes=REALS)
 @widened
-def leaky_relu(g: Builder, x: Tensor, *, alpha: float = 0.009999999776482582) -> Tensor:
+def leaky_relu(g: Builder, x: Tensor, *, alpha: float) -> Tensor:
     """A slope below zero."""
     return g.unary("LEAKY_RELU", x, alpha=alpha)
 
 
-@OPS.lower("PRelu", since=16, dtypes=NUMBERS)
+@OPS.lower("PRelu", dtypes=NUMBERS)
 @widened
 def prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
     """A slope below zero for each element or axis."""
@@ -60,39 +60,39 @@ def prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
     return select(g, g.binary("LESS", x, 0), g.binary("MUL", x, slope), x)
 
 
-@OPS.lower("Elu", since=22, dtypes=REALS)
+@OPS.lower("Elu", dtypes=REALS)
 @widened
-def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+def elu(g: Builder, x: Tensor, *, alpha: float) -> Tensor:
     """``alpha * (exp(x) - 1)`` below zero: one kernel where alpha is one."""
     if alpha == 1:
         return g.unary("ELU", x)
     return g.binary("ADD", g.unary("RELU", x), g.binary("MUL", minus_one(g, x), alpha))
 
 
-@OPS.lower("HardSwish", since=22, dtypes=REALS)
+@OPS.lower("HardSwish", dtypes=REALS)
 @widened
 def hard_swish(g: Builder, x: Tensor) -> Tensor:
     """``x * HardSigmoid(x)``."""
     return g.unary("HARD_SWISH", x)
 
 
-@OPS.lower("Gelu", since=20, dtypes=REALS)
+@OPS.lower("Gelu", dtypes=REALS)
 @widened
-def gelu(g: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
+def gelu(g: Builder, x: Tensor, *, approximate: str) -> Tensor:
     """The exact form or the one with tanh; there are kernels for both."""
     return g.unary("GELU", x, approximate=approximate == "tanh")
 
 
-@OPS.lower("Softmax", since=13, dtypes=DOUBLES)
+@OPS.lower("Softmax", dtypes=DOUBLES)
 @widened
-def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+def softmax(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """Exponentials that add up to one."""
     return _along(g, input, axis, "SOFTMAX", beta=1.0)
 
 
-@OPS.lower("LogSoftmax", since=13, dtypes=DOUBLES)
+@OPS.lower("LogSoftmax", dtypes=DOUBLES)
 @widened
-def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+def log_softmax(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """Logarithm of ``Softmax``."""
     return _along(g, input, axis, "LOG_SOFTMAX")
 
@@ -121,9 +121,9 @@ def _along(g: Builder, x: Tensor, axis: int, code: str, **options: float) -> Ten
     return g.transpose(found, list(np.argsort(order)))
 
 
-@OPS.lower("Hardmax", since=13, dtypes=REALS)
+@OPS.lower("Hardmax", dtypes=REALS)
 @widened
-def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+def hardmax(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """One at the first maximum, zero elsewhere."""
     axis = axis % input.rank
     rest = [s for i, s in enumerate(input.shape) if i != axis]

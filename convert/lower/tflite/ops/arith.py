@@ -8,7 +8,6 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import (
-    absolute,
     divide,
     divide_unsigned,
     power,
@@ -18,7 +17,7 @@ from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 
-@OPS.lower("Div", since=14, dtypes=NUMBERS)
+@OPS.lower("Div", dtypes=NUMBERS)
 @widened
 def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Quotient; of integers it is truncated."""
@@ -27,9 +26,9 @@ def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     return divide(g, a, b) if a.dtype == np.int64 else g.binary("DIV", a, b)
 
 
-@OPS.lower("Mod", since=13, dtypes=NUMBERS)
+@OPS.lower("Mod", dtypes=NUMBERS)
 @widened
-def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
     """Remainder with the sign of the divisor, or of the dividend (``fmod``)."""
     if a.dtype == np.uint64:
         return g.binary("SUB", a, g.binary("MUL", divide_unsigned(g, a, b), b))
@@ -38,7 +37,7 @@ def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
     return g.binary("FLOOR_MOD", a, b)
 
 
-@OPS.lower("Pow", since=15, dtypes=NUMBERS)
+@OPS.lower("Pow", dtypes=NUMBERS)
 @widened
 def pow_(g: Builder, x: Tensor, y: Tensor) -> Tensor:
     """Power; of integers by multiplication."""
@@ -82,32 +81,7 @@ def _by_squaring(g: Builder, x: Tensor, exponent: int) -> Tensor:
         x = g.binary("MUL", x, x)
 
 
-@OPS.lower("Abs", since=13, dtypes=NUMBERS)
-@widened
-def abs_(g: Builder, x: Tensor) -> Tensor:
-    """Magnitude."""
-    return absolute(g, x)
-
-
-@OPS.lower("Neg", since=13, dtypes=NUMBERS)
-@widened
-def neg(g: Builder, x: Tensor) -> Tensor:
-    """Negative."""
-    return g.unary("NEG", x)
-
-
-@OPS.lower("Sign", since=13, dtypes=NUMBERS)
-@widened
-def sign(g: Builder, input: Tensor) -> Tensor:
-    """-1, 0 or 1."""
-    if input.dtype == np.uint64:
-        return g.binary("MINIMUM", input, 1)
-    if input.dtype != np.int64:
-        return g.unary("SIGN", input)
-    return g.binary("MINIMUM", g.binary("MAXIMUM", input, -1), 1)
-
-
-@OPS.lower("Det", since=22, dtypes=FLOATS)
+@OPS.lower("Det", dtypes=FLOATS)
 def det(g: Builder, x: Tensor) -> Tensor:
     """Determinant of small matrices, by rows."""
     size = x.shape[-1]

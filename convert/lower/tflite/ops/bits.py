@@ -46,7 +46,7 @@ def _pairs(g: Builder, x: Tensor) -> Tensor:
     return g.emit("BITCAST", [x], (*x.shape, 2), np.dtype(np.int32))
 
 
-@OPS.lower("BitShift", since=11, dtypes=_WHOLE)
+@OPS.lower("BitShift", dtypes=_WHOLE)
 def bit_shift(g: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
     """Places that are no bits of the type, negative ones too, shift everything out."""
     if x.dtype == np.uint64:
@@ -95,14 +95,14 @@ def _shift_left(g: Builder, x: Tensor, places: Tensor) -> Tensor:
     return g.cast(product, x.dtype)
 
 
-@OPS.lower("BitwiseXor", since=18, dtypes=_WHOLE)
+@OPS.lower("BitwiseXor", dtypes=_WHOLE)
 @_halved
 def bitwise_xor(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Exclusive or of the bits."""
     return g.emit("BITWISE_XOR", [a, b], broadcast(a.shape, b.shape))
 
 
-@OPS.lower("BitwiseNot", since=18, dtypes=_WHOLE)
+@OPS.lower("BitwiseNot", dtypes=_WHOLE)
 @widened
 def bitwise_not(g: Builder, x: Tensor) -> Tensor:
     """Flip the bits."""
@@ -111,14 +111,14 @@ def bitwise_not(g: Builder, x: Tensor) -> Tensor:
     return g.binary("SUB", -1, x)
 
 
-@OPS.lower("BitwiseAnd", since=18, dtypes=_WHOLE)
+@OPS.lower("BitwiseAnd", dtypes=_WHOLE)
 @_halved
 def bitwise_and(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """And of the bits."""
     return _bit_by_bit(g, a, b, "MUL")
 
 
-@OPS.lower("BitwiseOr", since=18, dtypes=_WHOLE)
+@OPS.lower("BitwiseOr", dtypes=_WHOLE)
 @_halved
 def bitwise_or(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Or of the bits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -22,18 +22,15 @@ BUFFER = 1 << 16
 """Turns up to which memory for all results is set aside before a loop."""
 
 
-@OPS.lower("Constant", since=24, dtypes=ANY)
+@OPS.lower("Constant", dtypes=ANY)
 def constant(
     g: Builder,
     *,
-    sparse_value: Any = None,
-    value: Array | None = None,
-    value_float: float | None = None,
-    value_floats: Sequence[float] | None = None,
-    value_int: int | None = None,
-    value_ints: Sequence[int] | None = None,
-    value_string: str | None = None,
-    value_strings: Sequence[str] | None = None,
+    value: Array | None,
+    value_float: float | None,
+    value_floats: Sequence[float] | None,
+    value_int: int | None,
+    value_ints: Sequence[int] | None,
 ) -> Tensor:
     """A body's result that is constant; all others are initializers by now."""
     if value is not None:
@@ -47,7 +44,7 @@ def constant(
     raise Refusal("strings and sparse values have no tensor", "unsupported_dtype")
 
 
-@OPS.lower("If", since=24, dtypes=ANY)
+@OPS.lower("If", dtypes=ANY)
 def if_(
     g: Scope, cond: Tensor, *, else_branch: ir.Graph, then_branch: ir.Graph
 ) -> tuple[Tensor, ...]:
@@ -95,7 +92,7 @@ def _either(a: Tensor, b: Tensor) -> Shape:
     return tuple(m if m == n else None for m, n in zip(a.shape, b.shape, strict=True))
 
 
-@OPS.lower("Loop", since=24, dtypes=ANY)
+@OPS.lower("Loop", dtypes=ANY)
 def loop(
     g: Scope,
     m: Tensor | None = None,
@@ -112,16 +109,16 @@ def loop(
     return made.lower(given=2)
 
 
-@OPS.lower("Scan", since=24, dtypes=ANY)
+@OPS.lower("Scan", dtypes=ANY)
 def scan(
     g: Scope,
     *initial_state_and_scan_inputs: Tensor,
     body: ir.Graph,
     num_scan_inputs: int,
-    scan_input_axes: Sequence[int] | None = None,
-    scan_input_directions: Sequence[int] | None = None,
-    scan_output_axes: Sequence[int] | None = None,
-    scan_output_directions: Sequence[int] | None = None,
+    scan_input_axes: Sequence[int] | None,
+    scan_input_directions: Sequence[int] | None,
+    scan_output_axes: Sequence[int] | None,
+    scan_output_directions: Sequence[int] | None,
 ) -> tuple[Tensor, ...]:
     """WHILE over the slices of the inputs."""
     states = list(initial_state_and_scan_inputs[:-num_scan_inputs])

@@ -18,7 +18,7 @@ _PLANAR = (("h", 0), ("w", 1))
 _SOLID = (("d", 0), ("h", 1), ("w", 2))
 
 
-@OPS.lower("Conv", since=1, domain=NHWC, dtypes=REALS)
+@OPS.lower("Conv", domain=NHWC, dtypes=REALS)
 @widened
 def conv(
     g: Builder,
@@ -26,12 +26,12 @@ def conv(
     w: Tensor,
     b: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    kernel_shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """CONV_2D, DEPTHWISE_CONV_2D or CONV_3D, padded before where SAME is something else."""
     kernel = kernel_of(w, kernel_shape)

@@ -61,7 +61,7 @@ class _Axis:
         return replace(self, begin=0, cut=0)
 
 
-@OPS.lower("ConvTranspose", since=1, domain=NHWC, dtypes=REALS)
+@OPS.lower("ConvTranspose", domain=NHWC, dtypes=REALS)
 @widened
 def conv_transpose(
     g: Builder,
@@ -69,14 +69,14 @@ def conv_transpose(
     w: Tensor,
     b: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    output_padding: Sequence[int] | None = None,
-    output_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    kernel_shape: Sequence[int] | None,
+    output_padding: Sequence[int] | None,
+    output_shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """TRANSPOSE_CONV; cut or padded afterwards where SAME keeps something else."""
     kernel = kernel_of(w, kernel_shape)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from edgeinfer.convert.lower.tflite.scope import Scope
 
 
-@OPS.lower("Cast", since=24, dtypes=ANY)
-def cast(g: Scope, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
+@OPS.lower("Cast", dtypes=ANY)
+def cast(g: Scope, input: Tensor, *, to: int) -> Tensor:
     """Convert to an element type."""
     kind = ir.DataType(to)
     if kind not in ANY:
@@ -33,10 +33,8 @@ def cast(g: Scope, input: Tensor, *, to: int, saturate: int = 1, round_mode: str
     return _cast(g, input, kind)
 
 
-@OPS.lower("CastLike", since=24, dtypes=ANY)
-def cast_like(
-    g: Scope, input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up"
-) -> Tensor:
+@OPS.lower("CastLike", dtypes=ANY)
+def cast_like(g: Scope, input: Tensor, target_type: Tensor) -> Tensor:
     """Convert to another operand's element type."""
     return _cast(g, input, ir.DataType.from_numpy(target_type.dtype))
 
@@ -50,7 +48,7 @@ def _cast(g: Scope, x: Tensor, kind: ir.DataType) -> Tensor:
     return g.cast(x, kind.numpy())
 
 
-@OPS.lower("BitCast", since=26, dtypes=ANY)
+@OPS.lower("BitCast", dtypes=ANY)
 def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     """Read the same bits as another element type."""
     kind = ir.DataType(to)
@@ -59,15 +57,15 @@ def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     return as_bits(g, input, np.dtype(kind.numpy()))
 
 
-@OPS.lower("IsNaN", since=20, dtypes=DOUBLES | {ir.DataType.BOOL})
+@OPS.lower("IsNaN", dtypes=DOUBLES | {ir.DataType.BOOL})
 def is_nan(g: Builder, x: Tensor) -> Tensor:
     """True where there is no number; equals nothing, itself included."""
     single = g.cast(x, np.float32)
     return g.binary("NOT_EQUAL", single, single)
 
 
-@OPS.lower("IsInf", since=20, dtypes=REALS | {ir.DataType.BOOL})
-def is_inf(g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+@OPS.lower("IsInf", dtypes=REALS | {ir.DataType.BOOL})
+def is_inf(g: Builder, x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
     """True where infinite."""
     single = g.cast(x, np.float32)
     if detect_negative and detect_positive:

@@ -30,7 +30,7 @@ from edgeinfer.types import Array
 PAD_RANK = 5
 
 
-@OPS.lower("Slice", since=13, dtypes=ANY)
+@OPS.lower("Slice", dtypes=ANY)
 def slice_(
     g: Builder,
     data: Tensor,
@@ -106,7 +106,7 @@ def _spread(g: Builder, values: Tensor, axes: list[int], rank: int, other: int) 
     return g.gather(with_other, g.const(source, np.int32), 0)
 
 
-@OPS.lower("Pad", since=24, dtypes=ANY)
+@OPS.lower("Pad", dtypes=ANY)
 @carried(bool=np.int8)
 def pad(
     g: Builder,
@@ -115,7 +115,7 @@ def pad(
     constant_value: Tensor | None = None,
     axes: Tensor | None = None,
     *,
-    mode: str = "constant",
+    mode: str,
 ) -> Tensor:
     """PAD, PADV2 or MIRROR_PAD; other modes gather. Negative amounts are sliced off before."""
     listed = constant(axes, "axes")
@@ -255,9 +255,9 @@ def _source(g: Builder, size: Extent, lo: Extent, hi: Extent, mode: str) -> Tens
     return g.binary("MINIMUM", turn, g.binary("SUB", period, turn))
 
 
-@OPS.lower("CenterCropPad", since=18, dtypes=ANY)
+@OPS.lower("CenterCropPad", dtypes=ANY)
 def center_crop_pad(
-    g: Builder, input_data: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None
+    g: Builder, input_data: Tensor, shape: Tensor, *, axes: Sequence[int] | None
 ) -> Tensor:
     """A pad whose amounts may be negative."""
     wanted = constant(shape, "shape")
@@ -270,13 +270,13 @@ def center_crop_pad(
         # Both halves of an odd difference are rounded down at the front.
         before = (target - size) // 2 if target >= size else -((size - target) // 2)
         around[axis], around[axis + input_data.rank] = before, target - size - before
-    return pad(g, input_data, g.const(around, np.int64))
+    return pad(g, input_data, g.const(around, np.int64), mode="constant")
 
 
-@OPS.lower("ReverseSequence", since=10, dtypes=ANY)
+@OPS.lower("ReverseSequence", dtypes=ANY)
 @carried(bool=np.uint8)
 def reverse_sequence(
-    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int, time_axis: int
 ) -> Tensor:
     """REVERSE_SEQUENCE."""
     options = {"seq_dim": time_axis, "batch_dim": batch_axis}
@@ -287,16 +287,16 @@ def reverse_sequence(
     return g.emit("REVERSE_SEQUENCE", [input, sequence_lens], input.shape, **options)
 
 
-@OPS.lower("Col2Im", since=18)
+@OPS.lower("Col2Im")
 def col2im(
     g: Builder,
     input: Tensor,
     image_shape: Tensor,
     block_shape: Tensor,
     *,
-    strides: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
+    strides: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    dilations: Sequence[int] | None,
 ) -> Tensor:
     """SCATTER_ND adds what falls on one pixel."""
     image, block = constant(image_shape, "image_shape"), constant(block_shape, "block_shape")

@@ -17,7 +17,7 @@ from edgeinfer.convert.lower.tflite.widen import REALS, widened
 from edgeinfer.types import Array
 
 
-@OPS.lower("DeformConv", since=22, dtypes=REALS)
+@OPS.lower("DeformConv", dtypes=REALS)
 @widened
 def deform_conv(
     g: Builder,
@@ -27,12 +27,11 @@ def deform_conv(
     b: Tensor | None = None,
     mask: Tensor | None = None,
     *,
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    offset_group: int = 1,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None,
+    group: int,
+    offset_group: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """Gather four neighbours for every tap, weigh them, multiply by the weights."""
     if x.rank != 4:

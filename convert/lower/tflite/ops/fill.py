@@ -19,8 +19,8 @@ _FILLED = frozenset({"float32", "int8", "int16", "int32", "int64", "bool"})
 _SAME_WIDTH = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
-@OPS.lower("ConstantOfShape", since=24, dtypes=ANY)
-def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None = None) -> Tensor:
+@OPS.lower("ConstantOfShape", dtypes=ANY)
+def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None) -> Tensor:
     """FILL, or a constant."""
     element = np.zeros((), np.float32) if value is None else np.asarray(value).reshape(())
     if input.data is not None:
@@ -35,7 +35,7 @@ def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None = None) 
     return as_bits(g, g.emit("FILL", [sizes, g.const(element)], (None,) * rank, element.dtype), own)
 
 
-@OPS.lower("Range", since=11, dtypes=DOUBLES | INTEGERS | {ir.DataType.INT16})
+@OPS.lower("Range", dtypes=DOUBLES | INTEGERS | {ir.DataType.INT16})
 def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """The kernel refuses a limit on the wrong side, where ONNX has no elements."""
     if all(t.data is not None for t in (start, limit, delta)):
@@ -71,8 +71,8 @@ def _progression(start: Array, limit: Array, delta: Array) -> Array:
     return np.asarray(first + np.arange(count).astype(first.dtype) * step, first.dtype)
 
 
-@OPS.lower("EyeLike", since=22, dtypes=ANY)
-def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+@OPS.lower("EyeLike", dtypes=ANY)
+def eye_like(g: Builder, input: Tensor, *, dtype: int | None, k: int) -> Tensor:
     """Two counts compared, or a constant."""
     kind = input.dtype if dtype is None else np.dtype(ir.DataType(dtype).numpy())
     rows, columns = g.extent(input, 0), g.extent(input, 1)

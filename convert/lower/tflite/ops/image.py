@@ -26,15 +26,9 @@ _WITH_INDICES = FLOATS | {ir.DataType.INT64}
 _VALID = 1
 
 
-@OPS.lower("GridSample", since=1, domain=NHWC, dtypes=FLOATS)
+@OPS.lower("GridSample", domain=NHWC, dtypes=FLOATS)
 def grid_sample(
-    g: Builder,
-    x: Tensor,
-    grid: Tensor,
-    *,
-    align_corners: int = 0,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
+    g: Builder, x: Tensor, grid: Tensor, *, align_corners: int, mode: str, padding_mode: str
 ) -> Tensor:
     """GATHER of every neighbour from the flattened image."""
     rank = x.rank - 2
@@ -170,8 +164,8 @@ def _cubic(g: Builder, share: Tensor, tap: int) -> Tensor:
     return value
 
 
-@OPS.lower("AffineGrid", since=20, dtypes=_WITH_INDICES)
-def affine_grid(g: Builder, theta: Tensor, size: Const, *, align_corners: int = 0) -> Tensor:
+@OPS.lower("AffineGrid", dtypes=_WITH_INDICES)
+def affine_grid(g: Builder, theta: Tensor, size: Const, *, align_corners: int) -> Tensor:
     """The constant grid times each matrix."""
     sizes = [int(s) for s in size.array.ravel()[2:]]
     axes = []
@@ -186,19 +180,19 @@ def affine_grid(g: Builder, theta: Tensor, size: Const, *, align_corners: int = 
     return g.reshape(flat, [g.extent(theta, 0), *sizes, len(sizes)])
 
 
-@OPS.lower("RoiAlign", since=1, domain=NHWC, dtypes=_WITH_INDICES)
+@OPS.lower("RoiAlign", domain=NHWC, dtypes=_WITH_INDICES)
 def roi_align(
     g: Builder,
     x: Tensor,
     rois: Tensor,
     batch_indices: Tensor,
     *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
 ) -> Tensor:
     """Four neighbours of every sample, weighted and pooled."""
     _, height, width, _ = x.shape
@@ -257,7 +251,7 @@ def _roi_taps(
     ]
 
 
-@OPS.lower("MaxUnpool", since=22, dtypes=_WITH_INDICES)
+@OPS.lower("MaxUnpool", dtypes=_WITH_INDICES)
 def max_unpool(
     g: Builder,
     x: Tensor,
@@ -265,8 +259,8 @@ def max_unpool(
     output_shape: Tensor | None = None,
     *,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """SCATTER_ND into zeros."""
     rank = len(kernel_shape)

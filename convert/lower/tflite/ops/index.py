@@ -38,9 +38,9 @@ _COMBINE = {"mul": "MUL", "max": "MAXIMUM", "min": "MINIMUM"}
 _REDUCE = {"mul": "REDUCE_PROD", "max": "REDUCE_MAX", "min": "REDUCE_MIN"}
 
 
-@OPS.lower("Gather", since=13, dtypes=ANY)
+@OPS.lower("Gather", dtypes=ANY)
 @carried()
-def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     """GATHER, or a slice of neighbours; negative indices are counted from the end."""
     at = axis_of(axis, data.rank)
     where = non_negative(g, indices, g.extent(data, at))
@@ -93,17 +93,17 @@ def _flat(g: Builder, x: Tensor) -> Tensor:
     return merge(g, x, [range(x.rank)])
 
 
-@OPS.lower("GatherElements", since=13, dtypes=ANY)
+@OPS.lower("GatherElements", dtypes=ANY)
 @carried()
-def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     """GATHER of single elements of the flattened tensor."""
     where = _linear(g, data, indices, axis_of(axis, data.rank))
     return g.gather(_flat(g, data), where, 0)
 
 
-@OPS.lower("GatherND", since=13, dtypes=ANY)
+@OPS.lower("GatherND", dtypes=ANY)
 @carried()
-def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
     """GATHER_ND, or GATHER of a flattened batch."""
     depth = indices.shape[-1]
     if depth is None:
@@ -130,15 +130,9 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0)
     return g.gather(flat, place, 0)
 
 
-@OPS.lower("ScatterElements", since=18, dtypes=ANY)
+@OPS.lower("ScatterElements", dtypes=ANY)
 def scatter_elements(
-    g: Builder,
-    data: Tensor,
-    indices: Tensor,
-    updates: Tensor,
-    *,
-    axis: int = 0,
-    reduction: str = "none",
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str
 ) -> Tensor:
     """A scatter of single elements of the flattened tensor."""
     where = _flat(g, _linear(g, data, indices, axis_of(axis, data.rank)))
@@ -146,9 +140,9 @@ def scatter_elements(
     return reform(g, out, extents(g, data))
 
 
-@OPS.lower("ScatterND", since=18, dtypes=ANY)
+@OPS.lower("ScatterND", dtypes=ANY)
 def scatter_nd(
-    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str
 ) -> Tensor:
     """A scatter of rows."""
     depth = indices.shape[-1]
@@ -270,10 +264,8 @@ def _reduced(g: Builder, x: Tensor, rows: Tensor, updates: Tensor, how: str) -> 
     return g.binary(_COMBINE[how], x, best)
 
 
-@OPS.lower("OneHot", since=11, dtypes=NUMBERS | ANY)
-def one_hot(
-    g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1
-) -> Tensor:
+@OPS.lower("OneHot", dtypes=NUMBERS | ANY)
+def one_hot(g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int) -> Tensor:
     """ONE_HOT, which leaves out what is out of range."""
     if values.dtype.name not in ("float32", "int16", "int32", "int64", "uint8", "bool"):
         wide = np.int32 if values.dtype.itemsize < 4 and values.dtype.kind in "iu" else np.float32
@@ -298,15 +290,15 @@ def one_hot(
     return g.emit("ONE_HOT", operands, shape, values.dtype, axis=at)
 
 
-@OPS.lower("TensorScatter", since=24, dtypes=ANY)
+@OPS.lower("TensorScatter", dtypes=ANY)
 def tensor_scatter(
     g: Builder,
     past_cache: Tensor,
     update: Tensor,
     write_indices: Tensor | None = None,
     *,
-    axis: int = -2,
-    mode: str = "linear",
+    axis: int,
+    mode: str,
 ) -> Tensor:
     """A scatter whose indices are counted from where each row is written."""
     at = axis_of(axis, past_cache.rank)
@@ -322,12 +314,12 @@ def tensor_scatter(
         place = g.binary("FLOOR_MOD", place, length)
     shape = update.static_shape
     where = g.emit("BROADCAST_TO", [place, g.const(list(shape), np.int32)], shape)
-    return scatter_elements(g, past_cache, where, update, axis=at)
+    return scatter_elements(g, past_cache, where, update, axis=at, reduction="none")
 
 
-@OPS.lower("Compress", since=11, dtypes=ANY)
+@OPS.lower("Compress", dtypes=ANY)
 @carried()
-def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
     """GATHER of what WHERE finds."""
     found = g.reshape(g.emit("WHERE", [condition], (None, 1), np.int64), [-1])
     if axis is None:
@@ -335,7 +327,7 @@ def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None =
     return g.gather(input, found, axis_of(axis, input.rank))
 
 
-@OPS.lower("NonZero", since=13, dtypes=ANY)
+@OPS.lower("NonZero", dtypes=ANY)
 def non_zero(g: Builder, x: Tensor) -> Tensor:
     """WHERE, transposed."""
     if not x.rank:

@@ -19,7 +19,7 @@ _EXACT = 256
 """Products of two 9-bit integers that a float32 sum holds exactly: 255 * 255 * 256 < 2**24."""
 
 
-@OPS.lower("MatMul", since=13, dtypes=_ELEMENTS)
+@OPS.lower("MatMul", dtypes=_ELEMENTS)
 @widened
 def matmul(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Product over the last two axes, or of vectors."""
@@ -33,7 +33,7 @@ def matmul(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     return squeeze(g, y, y.rank - 1) if b.rank == 1 else y
 
 
-@OPS.lower("Gemm", since=13, dtypes=_ELEMENTS)
+@OPS.lower("Gemm", dtypes=_ELEMENTS)
 @widened
 def gemm(
     g: Builder,
@@ -41,10 +41,10 @@ def gemm(
     b: Tensor,
     c: Tensor | None = None,
     *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,  # noqa: N803  (ONNX's name)
-    transB: int = 0,  # noqa: N803
+    alpha: float,
+    beta: float,
+    transA: int,
+    transB: int,
 ) -> Tensor:
     """Product of two matrices, with a sum."""
     if a.dtype != np.float32 and not (alpha == int(alpha) and beta == int(beta)):

@@ -24,17 +24,10 @@ def _root_of(g: Builder, variance: Tensor, epsilon: float) -> Tensor:
     return g.unary("RSQRT", g.binary("ADD", variance, epsilon))
 
 
-@OPS.lower("GroupNormalization", since=1, domain=NHWC, dtypes=REALS)
+@OPS.lower("GroupNormalization", domain=NHWC, dtypes=REALS)
 @widened
 def group_normalization(
-    g: Builder,
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    *,
-    num_groups: int,
-    epsilon: float = _EPSILON,
-    stash_type: int = 1,
+    g: Builder, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float
 ) -> Tensor:
     """Normalise groups of channels."""
     channels = x.shape[-1]
@@ -53,7 +46,7 @@ def _group_mean(g: Builder, x: Tensor) -> Tensor:
     return g.reduce("MEAN", g.reduce("MEAN", x, range(1, x.rank - 2), True), [x.rank - 1], True)
 
 
-@OPS.lower("BatchNormalization", since=1, domain=NHWC, dtypes=REALS)
+@OPS.lower("BatchNormalization", domain=NHWC, dtypes=REALS)
 @widened
 def batch_normalization(
     g: Builder,
@@ -63,9 +56,8 @@ def batch_normalization(
     input_mean: Tensor,
     input_var: Tensor,
     *,
-    epsilon: float = _EPSILON,
-    momentum: float = 0.8999999761581421,
-    training_mode: int = 0,
+    epsilon: float,
+    training_mode: int,
 ) -> Tensor:
     """``x * factor + offset``, both known where the statistics are."""
     if training_mode:
@@ -81,16 +73,8 @@ def batch_normalization(
     return g.binary("ADD", g.binary("MUL", rest, g.binary("DIV", scale, deviation)), b)
 
 
-@OPS.lower("LRN", since=1, domain=NHWC, dtypes=FLOATS)
-def lrn(
-    g: Builder,
-    x: Tensor,
-    *,
-    size: int,
-    alpha: float = 9.999999747378752e-05,
-    beta: float = 0.75,
-    bias: float = 1.0,
-) -> Tensor:
+@OPS.lower("LRN", domain=NHWC, dtypes=FLOATS)
+def lrn(g: Builder, x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tensor:
     """Divide by a power of the squares of neighbouring channels."""
     if size % 2 and x.rank == 4:
         options = {"radius": size // 2, "bias": bias, "alpha": alpha / size, "beta": beta}

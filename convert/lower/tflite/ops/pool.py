@@ -29,18 +29,18 @@ BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 Axes = Sequence[Window]
 
 
-@OPS.lower("MaxPool", since=12, dtypes=REALS | BYTES | {ir.DataType.INT64})
+@OPS.lower("MaxPool", dtypes=REALS | BYTES | {ir.DataType.INT64})
 def max_pool_with_indices(
     g: Builder,
     x: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: Sequence[int] | None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    storage_order: int = 0,
-    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None,
+    storage_order: int,
+    strides: Sequence[int] | None,
 ) -> tuple[Tensor, Tensor]:
     """Tap by tap: the layout pass leaves those with a second result channels first."""
     axes = windows(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
@@ -99,18 +99,17 @@ def _flat_places(shape: Sequence[int], around: Sequence[tuple[int, int]], column
     return np.pad(flat.astype(np.int64), list(around), constant_values=-1)
 
 
-@OPS.lower("MaxPool", since=1, domain=NHWC, dtypes=REALS | BYTES)
+@OPS.lower("MaxPool", domain=NHWC, dtypes=REALS | BYTES)
 def max_pool(
     g: Builder,
     x: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: Sequence[int] | None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    storage_order: int = 0,
-    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """MAX_POOL_2D; padded with the lowest number where SAME pads otherwise."""
     axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
@@ -135,19 +134,19 @@ def max_pool_of(g: Builder, x: Tensor, axes: Axes) -> Tensor:
     return _over_planes(g, x, axes, pool)
 
 
-@OPS.lower("AveragePool", since=1, domain=NHWC, dtypes=REALS)
+@OPS.lower("AveragePool", domain=NHWC, dtypes=REALS)
 @widened
 def average_pool(
     g: Builder,
     x: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    count_include_pad: int,
+    dilations: Sequence[int] | None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """AVERAGE_POOL_2D, corrected where padding counts differently."""
     axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
@@ -170,19 +169,19 @@ def average_pool(
     return g.binary("DIV", mean, share)
 
 
-@OPS.lower("LpPool", since=1, domain=NHWC, dtypes=REALS)
+@OPS.lower("LpPool", domain=NHWC, dtypes=REALS)
 @widened
 def lp_pool(
     g: Builder,
     x: Tensor,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: Sequence[int] | None,
     kernel_shape: Sequence[int],
-    p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    p: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """The root of the sum of powers: a mean over all taps, times their number."""
     axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
@@ -190,28 +189,6 @@ def lp_pool(
     mean = _padded_mean(g, _power(g, x, p), axes)
     taps = math.prod(w.kernel for w in axes)
     return _root(g, g.binary("MUL", mean, taps), p)
-
-
-@OPS.lower("GlobalMaxPool", since=1, domain=NHWC, dtypes=REALS)
-@widened
-def global_max_pool(g: Builder, x: Tensor) -> Tensor:
-    """REDUCE_MAX."""
-    return g.reduce("REDUCE_MAX", x, range(1, x.rank - 1), keepdims=True)
-
-
-@OPS.lower("GlobalAveragePool", since=1, domain=NHWC, dtypes=REALS)
-@widened
-def global_average_pool(g: Builder, x: Tensor) -> Tensor:
-    """MEAN."""
-    return g.reduce("MEAN", x, range(1, x.rank - 1), keepdims=True)
-
-
-@OPS.lower("GlobalLpPool", since=1, domain=NHWC, dtypes=REALS)
-@widened
-def global_lp_pool(g: Builder, x: Tensor, *, p: int = 2) -> Tensor:
-    """The root of the sum of powers."""
-    total = g.reduce("SUM", _power(g, x, p), range(1, x.rank - 1), keepdims=True)
-    return _root(g, total, p)
 
 
 def _power(g: Builder, x: Tensor, p: int) -> Tensor:

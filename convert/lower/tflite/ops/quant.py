@@ -26,18 +26,16 @@ _TYPES = REALS | {
 }
 
 
-@OPS.lower("QuantizeLinear", since=24, dtypes=_TYPES)
+@OPS.lower("QuantizeLinear", dtypes=_TYPES)
 def quantize_linear(
     g: Builder,
     x: Tensor,
     y_scale: Tensor,
     y_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: int = 1,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
 ) -> Tensor:
     """QUANTIZE, or its arithmetic."""
     if not is_real(x.dtype):
@@ -76,22 +74,23 @@ def quantized(
     return g.cast(g.binary("MINIMUM", steps, float(limits.max)), dtype)
 
 
-@OPS.lower("DequantizeLinear", since=24, dtypes=_TYPES)
+@OPS.lower("DequantizeLinear", dtypes=_TYPES)
 def dequantize_linear(
     g: Builder,
     x: Tensor,
     x_scale: Tensor,
     x_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
 ) -> Tensor:
     """DEQUANTIZE, or its arithmetic; constants are computed here and remember their scales."""
     own = _result(x_scale, output_dtype)
     if own != np.float32:
         single = g.cast(x_scale, np.float32)
-        wide = dequantize_linear(g, x, single, x_zero_point, axis=axis, block_size=block_size)
+        how = {"axis": axis, "block_size": block_size, "output_dtype": 0}
+        wide = dequantize_linear(g, x, single, x_zero_point, **how)
         return g.cast(wide, own)
     if x.data is not None and x_scale.data is not None:
         return _constant(g, x, x_scale, x_zero_point, axis, block_size)
@@ -112,7 +111,6 @@ def dequantize_linear(
 
 @OPS.lower(
     "DynamicQuantizeLinear",
-    since=11,
     dtypes=FLOATS | {ir.DataType.UINT8},
 )
 def dynamic_quantize_linear(g: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -35,17 +35,17 @@ def has_largest(x: Tensor, axes: Axes) -> bool:
     return bool(axes) and all(x.shape[a] != 0 for a in axes)
 
 
-@OPS.lower("ArgMax", since=13, dtypes=NUMBERS)
+@OPS.lower("ArgMax", dtypes=NUMBERS)
 def arg_max(
-    g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    g: Builder, data: Tensor, *, axis: int, keepdims: int, select_last_index: int
 ) -> Tensor:
     """Position of the largest."""
     return _position(g, data, axis, keepdims, select_last_index, largest=True)
 
 
-@OPS.lower("ArgMin", since=13, dtypes=NUMBERS)
+@OPS.lower("ArgMin", dtypes=NUMBERS)
 def arg_min(
-    g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    g: Builder, data: Tensor, *, axis: int, keepdims: int, select_last_index: int
 ) -> Tensor:
     """Position of the smallest."""
     return _position(g, data, axis, keepdims, select_last_index, largest=False)

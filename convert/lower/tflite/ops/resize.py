@@ -121,8 +121,8 @@ def _is_ambiguous(axis: Axis) -> bool:
     return axis.out != float(np.float32(axis.scale) * np.float32(axis.size))
 
 
-for _domain, _since in (("", 19), (NHWC, 1)):
-    OPS.lower("Resize", since=_since, domain=_domain, dtypes=ANY)(_resize)
+for _domain in ("", NHWC):
+    OPS.lower("Resize", domain=_domain, dtypes=ANY)(_resize)
 
 
 def _plan(

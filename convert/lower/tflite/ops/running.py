@@ -13,9 +13,9 @@ from edgeinfer.convert.lower.tflite.unsigned import signed, unsigned
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 
-@OPS.lower("CumSum", since=14, dtypes=NUMBERS)
+@OPS.lower("CumSum", dtypes=NUMBERS)
 @widened
-def cumsum(g: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+def cumsum(g: Builder, x: Tensor, axis: Tensor, *, exclusive: int, reverse: int) -> Tensor:
     """Running sum."""
     if x.dtype == np.uint64:
         return unsigned(g, cumsum(g, signed(g, x), axis, exclusive=exclusive, reverse=reverse))
@@ -28,9 +28,9 @@ def cumsum(g: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: 
     return g.emit("CUMSUM", [x, along], x.shape, exclusive=bool(exclusive), reverse=bool(reverse))
 
 
-@OPS.lower("CumProd", since=26, dtypes=NUMBERS)
+@OPS.lower("CumProd", dtypes=NUMBERS)
 @widened
-def cumprod(g: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+def cumprod(g: Builder, x: Tensor, axis: Tensor, *, exclusive: int, reverse: int) -> Tensor:
     """Running product."""
     return _running(g, "MUL", x, axis, bool(exclusive), bool(reverse))
 

@@ -38,8 +38,8 @@ _WHOLE = ANY - {
 """The kernels that move between depth and space take no elements of two bytes."""
 
 
-@OPS.lower("Reshape", since=24, dtypes=ANY)
-def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+@OPS.lower("Reshape", dtypes=ANY)
+def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int) -> Tensor:
     """RESHAPE; zeros copy a size of the operand, also where the shape is computed."""
     if shape.data is None:
         return _reshape_at_run_time(g, data, shape, bool(allowzero))
@@ -97,14 +97,14 @@ def _reshape_at_run_time(g: Builder, data: Tensor, shape: Tensor, allowzero: boo
     return g.emit("RESHAPE", [data, target], (None,) * rank)
 
 
-@OPS.lower("Flatten", since=24, dtypes=ANY)
-def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
+@OPS.lower("Flatten", dtypes=ANY)
+def flatten(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """RESHAPE to two axes."""
     at = axis if axis >= 0 else axis + input.rank
     return merge(g, input, [range(at), range(at, input.rank)])
 
 
-@OPS.lower("Squeeze", since=24, dtypes=ANY)
+@OPS.lower("Squeeze", dtypes=ANY)
 def squeeze(g: Builder, data: Tensor, axes: Tensor | None = None) -> Tensor:
     """RESHAPE, or SQUEEZE where several sizes are open."""
     listed = constant(axes, "axes")
@@ -123,7 +123,7 @@ def squeeze(g: Builder, data: Tensor, axes: Tensor | None = None) -> Tensor:
     return out
 
 
-@OPS.lower("Unsqueeze", since=24, dtypes=ANY)
+@OPS.lower("Unsqueeze", dtypes=ANY)
 def unsqueeze(g: Builder, data: Tensor, axes: Tensor) -> Tensor:
     """RESHAPE, or EXPAND_DIMS where several sizes are open."""
     listed = constant(axes, "axes")
@@ -138,8 +138,8 @@ def unsqueeze(g: Builder, data: Tensor, axes: Tensor) -> Tensor:
     return out
 
 
-@OPS.lower("Transpose", since=24, dtypes=ANY)
-def transpose(g: Builder, data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
+@OPS.lower("Transpose", dtypes=ANY)
+def transpose(g: Builder, data: Tensor, *, perm: Sequence[int] | None) -> Tensor:
     """TRANSPOSE, in steps where there are more axes than it takes."""
     order = list(perm) if perm is not None else list(range(data.rank))[::-1]
     if data.rank <= TRANSPOSE_RANK or order == list(range(data.rank)):
@@ -176,7 +176,7 @@ def _transpose_wide(g: Builder, x: Tensor, order: list[int]) -> Tensor:
     return g.reshape(y, final)
 
 
-@OPS.lower("Concat", since=13, dtypes=ANY)
+@OPS.lower("Concat", dtypes=ANY)
 @carried()
 def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
     """CONCATENATION, of three axes where there are more than XNNPACK takes."""
@@ -193,15 +193,10 @@ def _spread(g: Builder, merged: Tensor, sizes: list[Extent], axis: int) -> Tenso
     return reform(g, merged, [*sizes[:axis], g.extent(merged, 1), *sizes[axis + 1 :]])
 
 
-@OPS.lower("Split", since=18, dtypes=ANY)
+@OPS.lower("Split", dtypes=ANY)
 @carried(bool=np.int8)
 def split(
-    g: Builder,
-    input: Tensor,
-    split: Tensor | None = None,
-    *,
-    num_outputs: int | None = None,
-    axis: int = 0,
+    g: Builder, input: Tensor, split: Tensor | None = None, *, num_outputs: int | None, axis: int
 ) -> list[Tensor]:
     """SPLIT of equal parts, SPLIT_V of others."""
     at = axis_of(axis, input.rank)
@@ -252,20 +247,15 @@ def _split_v(
     return parts
 
 
-@OPS.lower("Identity", since=24, dtypes=ANY)
+@OPS.lower("Identity", dtypes=ANY)
 def identity(g: Builder, input: Tensor) -> Tensor:
     """Nothing."""
     return input
 
 
-@OPS.lower("Dropout", since=22, dtypes=ANY)
+@OPS.lower("Dropout", dtypes=ANY)
 def dropout(
-    g: Builder,
-    data: Tensor,
-    ratio: Tensor | None = None,
-    training_mode: Tensor | None = None,
-    *,
-    seed: int | None = None,
+    g: Builder, data: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Nothing happens at inference; the mask is all ones."""
     if training_mode is not None and any(constant(training_mode, "training_mode")):
@@ -277,9 +267,9 @@ def dropout(
     return data, mask
 
 
-@OPS.lower("DepthToSpace", since=1, domain=NHWC, dtypes=_WHOLE)
+@OPS.lower("DepthToSpace", domain=NHWC, dtypes=_WHOLE)
 @carried(bool=np.uint8)
-def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
     """DEPTH_TO_SPACE, whose order of channels is DCR; CRD gathers them before."""
     n, h, w, c = input.shape
     if c is None:
@@ -294,16 +284,9 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DC
     return g.emit("DEPTH_TO_SPACE", [x], shape, block_size=blocksize)
 
 
-@OPS.lower("SpaceToDepth", since=1, domain=NHWC, dtypes=_WHOLE)
+@OPS.lower("SpaceToDepth", domain=NHWC, dtypes=_WHOLE)
 @carried(bool=np.uint8)
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
-    """SPACE_TO_DEPTH."""
-    return space_to_depth_28(g, input, blocksize=blocksize)
-
-
-@OPS.lower("SpaceToDepth", since=28, domain=NHWC, dtypes=_WHOLE)
-@carried(bool=np.uint8)
-def space_to_depth_28(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
     """SPACE_TO_DEPTH, whose order of channels is DCR; CRD gathers them after."""
     n, h, w, c = input.shape
     shape = (n, _over(h, blocksize), _over(w, blocksize), _times(c, blocksize**2))
@@ -324,8 +307,8 @@ def _over(size: int | None, factor: int) -> int | None:
     return None if size is None else size // factor
 
 
-@OPS.lower("Shape", since=24, dtypes=ANY)
-def shape(g: Builder, data: Tensor, *, end: int | None = None, start: int = 0) -> Tensor:
+@OPS.lower("Shape", dtypes=ANY)
+def shape(g: Builder, data: Tensor, *, end: int | None, start: int) -> Tensor:
     """SHAPE, or a constant."""
     chosen = range(data.rank)[slice(start, end)]
     sizes = [data.shape[a] for a in chosen]
@@ -337,7 +320,7 @@ def shape(g: Builder, data: Tensor, *, end: int | None = None, start: int = 0) -
     return g.slice(whole, [chosen.start], [chosen.stop], [1])
 
 
-@OPS.lower("Size", since=24, dtypes=ANY)
+@OPS.lower("Size", dtypes=ANY)
 def size(g: Builder, data: Tensor) -> Tensor:
     """The product of SHAPE, or a constant."""
     total = known_product(data.shape)
@@ -346,7 +329,7 @@ def size(g: Builder, data: Tensor) -> Tensor:
     return g.reduce("REDUCE_PROD", shape_tensor(g, data, np.int64), [0], False)
 
 
-@OPS.lower("Tile", since=13, dtypes=ANY)
+@OPS.lower("Tile", dtypes=ANY)
 def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
     """TILE."""
     counts = [None] * input.rank if repeats.data is None else repeats.data.ravel().tolist()
@@ -358,7 +341,7 @@ def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
     return g.emit("TILE", [input, narrow(g, repeats)], shape)
 
 
-@OPS.lower("Expand", since=13, dtypes=ANY)
+@OPS.lower("Expand", dtypes=ANY)
 def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
     """BROADCAST_TO; BROADCAST_ARGS joins shapes that are computed."""
     if shape.data is None:

@@ -17,15 +17,15 @@ from edgeinfer.convert.lower.tflite.sizes import extents
 _VALID = 1
 
 
-@OPS.lower("DFT", since=20, dtypes=FLOATS | {ir.DataType.INT64})
+@OPS.lower("DFT", dtypes=FLOATS | {ir.DataType.INT64})
 def dft(
     g: Builder,
     input: Tensor,
     dft_length: Const | None = None,
     axis: Const | None = None,
     *,
-    inverse: int = 0,
-    onesided: int = 0,
+    inverse: int,
+    onesided: int,
 ) -> Tensor:
     """FULLY_CONNECTED over the axis and the parts."""
     plan = dft_plan(input.shape, dft_length, axis, inverse, onesided)
@@ -46,7 +46,7 @@ def dft(
     return g.transpose(g.reshape(spectrum, whole), plan.back)
 
 
-@OPS.lower("STFT", since=17, dtypes=FLOATS)
+@OPS.lower("STFT", dtypes=FLOATS)
 def stft(
     g: Builder,
     signal: Tensor,
@@ -54,7 +54,7 @@ def stft(
     window: Const | None = None,
     frame_length: Const | None = None,
     *,
-    onesided: int = 1,
+    onesided: int,
 ) -> Tensor:
     """A convolution whose filters are the windowed waves."""
     parts = 1 if signal.rank == 2 else signal.shape[2]
@@ -74,24 +74,20 @@ def stft(
     return g.reshape(spectra, sizes)
 
 
-@OPS.lower("HannWindow", since=17, dtypes=ANY)
-def hann_window(g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+@OPS.lower("HannWindow", dtypes=ANY)
+def hann_window(g: Builder, size: Const, *, output_datatype: int, periodic: int) -> Tensor:
     """A constant."""
     return _window(g, size, (0.5, -0.5), output_datatype, periodic)
 
 
-@OPS.lower("HammingWindow", since=17, dtypes=ANY)
-def hamming_window(
-    g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1
-) -> Tensor:
+@OPS.lower("HammingWindow", dtypes=ANY)
+def hamming_window(g: Builder, size: Const, *, output_datatype: int, periodic: int) -> Tensor:
     """A constant."""
     return _window(g, size, (25 / 46, -21 / 46), output_datatype, periodic)
 
 
-@OPS.lower("BlackmanWindow", since=17, dtypes=ANY)
-def blackman_window(
-    g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1
-) -> Tensor:
+@OPS.lower("BlackmanWindow", dtypes=ANY)
+def blackman_window(g: Builder, size: Const, *, output_datatype: int, periodic: int) -> Tensor:
     """A constant."""
     return _window(g, size, (0.42, -0.5, 0.08), output_datatype, periodic)
 

@@ -26,10 +26,10 @@ _MANY = 1 << 20
 """Boxes of a class that nobody wants: so many are as good as all of them."""
 
 
-@OPS.lower("TopK", since=24, dtypes=NUMBERS)
+@OPS.lower("TopK", dtypes=NUMBERS)
 @widened
 def top_k(
-    g: Builder, x: Tensor, k: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1
+    g: Builder, x: Tensor, k: Tensor, *, axis: int, largest: int, sorted: int
 ) -> tuple[Tensor, Tensor]:
     """Ties go to the lower index, in the kernel as in ONNX."""
     if not x.rank:
@@ -59,10 +59,10 @@ def _flipped(g: Builder, x: Tensor) -> Tensor:
     return g.unary("NEG", x) if x.dtype.kind == "f" else g.binary("SUB", -1, x)
 
 
-@OPS.lower("Unique", since=11, dtypes=NUMBERS)
+@OPS.lower("Unique", dtypes=NUMBERS)
 @widened
 def unique(
-    g: Builder, x: Tensor, *, axis: int | None = None, sorted: int = 1
+    g: Builder, x: Tensor, *, axis: int | None, sorted: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """UNIQUE, which knows the inverse; the rest is a comparison of all pairs."""
     if axis is not None and x.rank != 1:
@@ -138,7 +138,7 @@ def _unique_slices(
     return values, g.gather(first, found, 0), inverse, g.gather(counts, found, 0)
 
 
-@OPS.lower("NonMaxSuppression", since=11, dtypes=FLOATS | {ir.DataType.INT64})
+@OPS.lower("NonMaxSuppression", dtypes=FLOATS | {ir.DataType.INT64})
 def non_max_suppression(
     g: Builder,
     boxes: Tensor,
@@ -147,7 +147,7 @@ def non_max_suppression(
     iou_threshold: Tensor | None = None,
     score_threshold: Tensor | None = None,
     *,
-    center_point_box: int = 0,
+    center_point_box: int,
 ) -> Tensor:
     """NON_MAX_SUPPRESSION_V4 for every image and class."""
     wanted = max_output_boxes_per_class

@@ -45,7 +45,7 @@ _ERF_LIMIT = 16.4
 """The square above which float32 has nothing between erf and 1."""
 
 
-@OPS.lower("Log", since=13, dtypes=DOUBLES)
+@OPS.lower("Log", dtypes=DOUBLES)
 @widened
 def log(g: Builder, input: Tensor) -> Tensor:
     """Natural logarithm."""
@@ -66,21 +66,21 @@ def logarithm(g: Builder, x: Tensor) -> Tensor:
     return select(g, g.binary("LESS", x, np.inf), g.unary("LOG", x), x)
 
 
-@OPS.lower("Sin", since=22, dtypes=REALS)
+@OPS.lower("Sin", dtypes=REALS)
 @widened
 def sin(g: Builder, input: Tensor) -> Tensor:
     """Sine."""
     return g.unary("SIN", _angle(g, input))
 
 
-@OPS.lower("Cos", since=22, dtypes=REALS)
+@OPS.lower("Cos", dtypes=REALS)
 @widened
 def cos(g: Builder, input: Tensor) -> Tensor:
     """Cosine."""
     return g.unary("COS", _angle(g, input))
 
 
-@OPS.lower("Tan", since=22, dtypes=REALS)
+@OPS.lower("Tan", dtypes=REALS)
 @widened
 def tan(g: Builder, input: Tensor) -> Tensor:
     """Tangent."""
@@ -124,21 +124,21 @@ def _is_learned(g: Builder, x: Tensor) -> bool:
     return False
 
 
-@OPS.lower("Asin", since=22, dtypes=REALS)
+@OPS.lower("Asin", dtypes=REALS)
 @widened
 def asin(g: Builder, input: Tensor) -> Tensor:
     """Inverse of the sine."""
     return _atan2(g, input, _cofunction(g, input))
 
 
-@OPS.lower("Acos", since=22, dtypes=REALS)
+@OPS.lower("Acos", dtypes=REALS)
 @widened
 def acos(g: Builder, input: Tensor) -> Tensor:
     """Inverse of the cosine."""
     return _atan2(g, _cofunction(g, input), input)
 
 
-@OPS.lower("Atan", since=22, dtypes=REALS)
+@OPS.lower("Atan", dtypes=REALS)
 @widened
 def atan(g: Builder, input: Tensor) -> Tensor:
     """Inverse of the tangent."""
@@ -155,7 +155,7 @@ def _atan2(g: Builder, y: Tensor, x: Tensor) -> Tensor:
     return g.emit("ATAN2", [y, x], y.shape)
 
 
-@OPS.lower("Sinh", since=22, dtypes=REALS)
+@OPS.lower("Sinh", dtypes=REALS)
 @widened
 def sinh(g: Builder, input: Tensor) -> Tensor:
     """Hyperbolic sine."""
@@ -166,7 +166,7 @@ def sinh(g: Builder, input: Tensor) -> Tensor:
     return g.binary("MUL", g.unary("SIGN", input), g.binary("MUL", t, grown))
 
 
-@OPS.lower("Cosh", since=22, dtypes=REALS)
+@OPS.lower("Cosh", dtypes=REALS)
 @widened
 def cosh(g: Builder, input: Tensor) -> Tensor:
     """Hyperbolic cosine."""
@@ -182,7 +182,7 @@ def _polynomial(g: Builder, x: Tensor, coefficients: tuple[float, ...]) -> Tenso
     return g.binary("ADD", value, coefficients[0])
 
 
-@OPS.lower("Erf", since=13, dtypes=REALS)
+@OPS.lower("Erf", dtypes=REALS)
 @widened
 def erf(g: Builder, input: Tensor) -> Tensor:
     """Error function."""

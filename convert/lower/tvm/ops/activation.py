@@ -21,7 +21,7 @@ def _choose(test: Value, yes: Value, no: Value) -> Value:
     return tirx.Select(test, yes, no)
 
 
-@OPS.lower("Clip", since=13, dtypes=NUMBERS)
+@OPS.lower("Clip", dtypes=NUMBERS)
 def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     """Bound from below and above; the upper bound wins."""
     for bound, pick in ((min, larger), (max, smaller)):

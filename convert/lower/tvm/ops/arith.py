@@ -30,48 +30,19 @@ def function(g: Builder, name: str, x: Tensor) -> Callable[[Value], Value]:
     return lambda v: plain(v)
 
 
-@OPS.lower("Abs", since=13, dtypes=NUMBERS)
-def abs_(g: Builder, x: Tensor) -> Tensor:
-    """The size."""
-    if x.dtype.startswith("u"):
-        return x
-    if x.dtype.startswith("int"):
-        zero = tirx.const(0, x.dtype)
-        return g.map(lambda v: tirx.Select(v < zero, zero - v, v), x)
-    return g.map(tirx.abs, x)
-
-
-@OPS.lower("Neg", since=13, dtypes=NUMBERS)
-def neg(g: Builder, x: Tensor) -> Tensor:
-    """The opposite."""
-    if x.dtype.startswith(("int", "uint")):
-        return g.map(lambda v: tirx.const(0, x.dtype) - v, x)
-    return g.map(lambda v: v * math.constant(-1.0, v), x)
-
-
-@OPS.lower("Sign", since=13, dtypes=NUMBERS)
-def sign(g: Builder, x: Tensor) -> Tensor:
-    """-1, 0 or 1; NaN stays."""
-    zero, one = tirx.const(0, x.dtype), tirx.const(1, x.dtype)
-    if x.dtype.startswith("u"):
-        return g.map(lambda v: tirx.Select(v > zero, one, zero), x)
-    below = tirx.const(-1, x.dtype)
-    return g.map(lambda v: tirx.Select(v > zero, one, tirx.Select(v < zero, below, v)), x)
-
-
 def is_not_number(v: Value) -> Value:
     """Whether a float is NaN; comparing it with itself would be simplified away."""
     return math.is_nan(v)
 
 
-@OPS.lower("IsNaN", since=20)
+@OPS.lower("IsNaN")
 def is_nan(g: Builder, x: Tensor) -> Tensor:
     """Whether it is no number."""
     return g.map(is_not_number, x, dtype="bool")
 
 
-@OPS.lower("IsInf", since=20)
-def is_inf(g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+@OPS.lower("IsInf")
+def is_inf(g: Builder, x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
     """Whether it is infinite, to either side or to one."""
     top = tirx.const(float(np.finfo(x.dtype).max), x.dtype)
 
@@ -86,35 +57,26 @@ def is_inf(g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: 
     return g.map(test, x, dtype="bool")
 
 
-@OPS.lower("Identity", since=1)
+@OPS.lower("Identity")
 def identity(g: Builder, input: Tensor) -> Tensor:
     """The same value."""
     return input
 
 
-@OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS)
+@OPS.lower("BitwiseNot", dtypes=INTEGERS)
 def bitwise_not(g: Builder, x: Tensor) -> Tensor:
     """Each bit's opposite."""
     return g.map(tirx.bitwise_not, x)
 
 
-@OPS.lower("Cast", since=19, dtypes=HELD)
-def cast(
-    g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
-) -> Tensor:
+@OPS.lower("Cast", dtypes=HELD)
+def cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     """Another element type; floats are cut towards zero."""
     return convert(g, input, dtype_name(to))
 
 
-@OPS.lower("CastLike", since=19)
-def cast_like(
-    g: Builder,
-    input: Tensor,
-    target_type: Tensor,
-    *,
-    saturate: int = 1,
-    round_mode: str = "up",
-) -> Tensor:
+@OPS.lower("CastLike")
+def cast_like(g: Builder, input: Tensor, target_type: Tensor) -> Tensor:
     """The element type of another tensor."""
     return convert(g, input, target_type.dtype)
 
@@ -184,21 +146,21 @@ def _is_true(v: Value, dtype: str) -> Value:
     return tirx.Or(test, is_not_number(v)) if dtype.startswith("float") else test
 
 
-def _binary(onnx: str, since: int, make: Callable[[Value, Value], Value], kinds: Any) -> None:
-    @OPS.lower(onnx, since=since, dtypes=kinds)
-    def lowered(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+def _binary(onnx: str, make: Callable[[Value, Value], Value], kinds: Any) -> None:
+    @OPS.lower(onnx, dtypes=kinds)
+    def lowered(g: Builder, A: Tensor, B: Tensor) -> Tensor:
         return g.map(make, A, B)
 
     lowered.__doc__ = f"{onnx} of two tensors."
 
 
-_binary("BitwiseAnd", 18, tirx.bitwise_and, INTEGERS)
-_binary("BitwiseOr", 18, tirx.bitwise_or, INTEGERS)
-_binary("BitwiseXor", 18, tirx.bitwise_xor, INTEGERS)
+_binary("BitwiseAnd", tirx.bitwise_and, INTEGERS)
+_binary("BitwiseOr", tirx.bitwise_or, INTEGERS)
+_binary("BitwiseXor", tirx.bitwise_xor, INTEGERS)
 
 
-@OPS.lower("Div", since=14, dtypes=NUMBERS)
-def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+@OPS.lower("Div", dtypes=NUMBERS)
+def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """Quotient, of integers cut towards zero."""
     if "int" not in A.dtype:
         return g.map(lambda a, b: a / b, A, B)
@@ -216,8 +178,8 @@ def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
     return g.map(quotient, A, B)
 
 
-@OPS.lower("Mod", since=13, dtypes=NUMBERS)
-def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:  # noqa: N803
+@OPS.lower("Mod", dtypes=NUMBERS)
+def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int) -> Tensor:
     """Remainder with the divisor's sign, or with ``fmod`` the dividend's."""
     if "int" not in A.dtype:
         rest = _fmod if fmod else _floored
@@ -257,8 +219,8 @@ def _floored(a: Value, b: Value, dtype: str) -> Value:
     return tirx.Select(apart, rest + b, rest)
 
 
-@OPS.lower("Pow", since=15, dtypes=NUMBERS)
-def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
+@OPS.lower("Pow", dtypes=NUMBERS)
+def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     """A power, in the base's element type."""
     exponent = Y.data.reshape(-1)[0].item() if Y.data is not None and Y.data.size == 1 else None
     if exponent == 2:
@@ -274,7 +236,7 @@ def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
     return convert(g, g.map(lambda a, b: tirx.pow(a, b), x, y), X.dtype)
 
 
-@OPS.lower("BitCast", since=26, dtypes=HELD)
+@OPS.lower("BitCast", dtypes=HELD)
 def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     """The same bits as another type."""
     kind = dtype_name(to)
@@ -287,8 +249,8 @@ def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     return _labelled(g, g.map(lambda v: tirx.reinterpret(stored(kind), v), bits), kind)
 
 
-@OPS.lower("BitShift", since=11, dtypes=INTEGERS)
-def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:  # noqa: N803
+@OPS.lower("BitShift", dtypes=INTEGERS)
+def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     """Bits moved up or down."""
     bits = tirx.const(int(X.dtype.lstrip("uint")), X.dtype)
     zero = tirx.const(0, X.dtype)

@@ -78,12 +78,12 @@ def mark(model: ir.Model) -> int:
     return len(found)
 
 
-@OPS.lower(_OP, since=1, domain=DOMAIN)
+@OPS.lower(_OP, domain=DOMAIN)
 def short_attention(
     g: Builder,
-    Q: Tensor,  # noqa: N803
-    K: Tensor,  # noqa: N803
-    V: Tensor,  # noqa: N803
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
     attn_mask: Tensor | None = None,
     past_key: Tensor | None = None,
     past_value: Tensor | None = None,

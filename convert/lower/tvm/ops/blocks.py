@@ -21,18 +21,18 @@ _ROUNDED = 4
 _Sizes = tuple[int, int, int, int]
 
 
-@OPS.lower("MatMulNBits", since=1, domain="com.microsoft", dtypes=FLOATS)
+@OPS.lower("MatMulNBits", domain="com.microsoft", dtypes=FLOATS)
 def matmul_nbits(
     g: Builder,
-    A: Tensor,  # noqa: N803
-    B: Const,  # noqa: N803
+    A: Tensor,
+    B: Const,
     scales: Const,
     zero_points: Const | None = None,
     g_idx: Const | None = None,
     bias: Tensor | None = None,
     *,
-    K: int,  # noqa: N803
-    N: int,  # noqa: N803
+    K: int,
+    N: int,
     bits: int = 4,
     block_size: int,
     accuracy_level: int = 0,

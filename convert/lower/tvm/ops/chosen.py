@@ -18,8 +18,8 @@ from edgeinfer.kernels.defs import chosen as kernels
 _SERIAL = "a loop of one thread, and a GPU's kernels have none"
 
 
-@OPS.lower("NonZero", since=13)
-def non_zero(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+@OPS.lower("NonZero")
+def non_zero(g: Builder, X: Tensor) -> Tensor:
     """The places of what is not zero, an axis in each row."""
     if not g.on_cpu:
         raise Refusal(_SERIAL, "unsupported_op")
@@ -50,7 +50,7 @@ def non_zero(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
     return g.te(compute, found, *([] if X.is_static else [X]), name="non_zero")
 
 
-@OPS.lower("NonMaxSuppression", since=11)
+@OPS.lower("NonMaxSuppression")
 def non_max_suppression(
     g: Builder,
     boxes: Tensor,
@@ -59,7 +59,7 @@ def non_max_suppression(
     iou_threshold: Tensor | None = None,
     score_threshold: Tensor | None = None,
     *,
-    center_point_box: int = 0,
+    center_point_box: int,
 ) -> Tensor:
     """Boxes that overlap no better one of their class."""
     if not g.on_cpu:
@@ -100,19 +100,19 @@ def _least(size: Any, known: int | None) -> Any:
     return min(size, known) if isinstance(size, int) else tirx.Min(size, tirx.const(known, "int64"))
 
 
-@OPS.lower("RoiAlign", since=16)
+@OPS.lower("RoiAlign")
 def roi_align(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     rois: Tensor,
     batch_indices: Tensor,
     *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
 ) -> Tensor:
     """Regions brought to one size; each bin has its own number of samples where none is given."""
     if not g.on_cpu:

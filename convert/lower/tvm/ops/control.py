@@ -22,15 +22,15 @@ _DOUBLED = 62
 """Times that turns are doubled where nothing bounds them: more than any run makes."""
 
 
-@OPS.lower("Constant", since=24)
+@OPS.lower("Constant")
 def constant(
     g: Builder,
     *,
-    value: Any = None,
-    value_float: float | None = None,
-    value_floats: Sequence[float] | None = None,
-    value_int: int | None = None,
-    value_ints: Sequence[int] | None = None,
+    value: Any,
+    value_float: float | None,
+    value_floats: Sequence[float] | None,
+    value_int: int | None,
+    value_ints: Sequence[int] | None,
 ) -> Tensor:
     """A result that is constant; all others are initializers by now."""
     if value is not None:
@@ -41,7 +41,7 @@ def constant(
     return g.const(np.asarray(value_int if value_int is not None else value_ints, np.int64))
 
 
-@OPS.lower("If", since=16, dtypes=ALL)
+@OPS.lower("If", dtypes=ALL)
 def if_(g: Builder, cond: Tensor, *, else_branch: Any, then_branch: Any) -> tuple[Tensor, ...]:
     """Compute one branch; those that may both be computed are gone by now."""
     if not g.on_cpu:
@@ -89,13 +89,9 @@ def _split(
     return known, {v: t for v, t in found.items() if v not in known}
 
 
-@OPS.lower("Loop", since=16, dtypes=ALL)
+@OPS.lower("Loop", dtypes=ALL)
 def loop(
-    g: Builder,
-    M: Tensor | None = None,  # noqa: N803
-    cond: Tensor | None = None,
-    *v_initial: Tensor,
-    body: Any,
+    g: Builder, M: Tensor | None = None, cond: Tensor | None = None, *v_initial: Tensor, body: Any
 ) -> tuple[Tensor, ...]:
     """Make turns until the condition or the trip count ends them."""
     if not g.on_cpu:

@@ -22,19 +22,18 @@ from edgeinfer.kernels.defs import conv as kernel
 from edgeinfer.types import Array
 
 
-@OPS.lower("Conv", since=22, dtypes=FLOATS)
+@OPS.lower("Conv", dtypes=FLOATS)
 def conv(
     g: Builder,
-    X: Tensor,  # noqa: N803
-    W: Tensor,  # noqa: N803
-    B: Tensor | None = None,  # noqa: N803
+    X: Tensor,
+    W: Tensor,
+    B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """Convolution over any number of spatial axes."""
     if not all(isinstance(s, int) for s in W.shape):
@@ -268,21 +267,20 @@ def _plain(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Ten
     return g.te(compute, x, weight, name="conv")
 
 
-@OPS.lower("ConvTranspose", since=22, dtypes=FLOATS)
+@OPS.lower("ConvTranspose", dtypes=FLOATS)
 def conv_transpose(
     g: Builder,
-    X: Tensor,  # noqa: N803
-    W: Tensor,  # noqa: N803
-    B: Tensor | None = None,  # noqa: N803
+    X: Tensor,
+    W: Tensor,
+    B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    output_padding: Sequence[int] | None = None,
-    output_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    output_padding: Sequence[int] | None,
+    output_shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """The input with zeros between its elements, convolved with the turned weights."""
     rank = X.rank - 2

@@ -72,7 +72,7 @@ def _taken(
     return g.te(compute, x, begin, step, name="taken")
 
 
-@OPS.lower("Slice", since=13)
+@OPS.lower("Slice")
 def slice_(
     g: Builder,
     data: Tensor,
@@ -152,14 +152,9 @@ def _stop(high: int, step: int, size: int) -> int | None:
     return None if step < 0 and high < -size else high
 
 
-@OPS.lower("Split", since=18)
+@OPS.lower("Split")
 def split(
-    g: Builder,
-    input: Tensor,
-    split: Tensor | None = None,
-    *,
-    axis: int = 0,
-    num_outputs: int | None = None,
+    g: Builder, input: Tensor, split: Tensor | None = None, *, axis: int, num_outputs: int | None
 ) -> tuple[Tensor, ...]:
     """Parts along an axis."""
     at = axis % input.rank
@@ -218,7 +213,7 @@ def _parted(g: Builder, x: Tensor, split: Tensor | None, at: int, count: int) ->
     return tuple(_taken(g, x, begin, ones, {at: (i, n)}) for i, n in enumerate(made))
 
 
-@OPS.lower("Concat", since=13)
+@OPS.lower("Concat")
 def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
     """One after the other along an axis."""
     if len(inputs) == 1:
@@ -242,7 +237,7 @@ def _agreed(tensors: Sequence[Tensor], axis: int) -> Any:
     return next((size for size in found if isinstance(size, int)), found[0])
 
 
-@OPS.lower("Pad", since=21, dtypes=ALL)
+@OPS.lower("Pad", dtypes=ALL)
 def pad(
     g: Builder,
     data: Tensor,
@@ -250,7 +245,7 @@ def pad(
     constant_value: Tensor | None = None,
     axes: Const | None = None,
     *,
-    mode: str = "constant",
+    mode: str,
 ) -> Tensor:
     """A border; a negative one cuts."""
     along = [int(a) % data.rank for a in axes.array.reshape(-1)] if axes else list(range(data.rank))
@@ -343,8 +338,8 @@ def _mirrored(place: Any, size: Any, mode: str) -> Any:
     return tirx.min(turned, period - turned)
 
 
-@OPS.lower("Trilu", since=14)
-def trilu(g: Builder, input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
+@OPS.lower("Trilu")
+def trilu(g: Builder, input: Tensor, k: Tensor | None = None, *, upper: int) -> Tensor:
     """One side of a diagonal."""
     known = [0] if k is None else sizes.known(k)
     zero = tirx.const(0, input.dtype)

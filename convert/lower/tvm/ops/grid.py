@@ -16,15 +16,9 @@ from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 _CUBIC = -0.75
 
 
-@OPS.lower("GridSample", since=22, dtypes=FLOATS)
+@OPS.lower("GridSample", dtypes=FLOATS)
 def grid_sample(
-    g: Builder,
-    X: Tensor,  # noqa: N803
-    grid: Tensor,
-    *,
-    align_corners: int = 0,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
+    g: Builder, X: Tensor, grid: Tensor, *, align_corners: int, mode: str, padding_mode: str
 ) -> Tensor:
     """Sample at places from -1 to 1, the last of which is the last axis."""
     if X.dtype == "float64" or grid.dtype == "float64":

@@ -31,8 +31,8 @@ def _some(x: Tensor, axis: int) -> None:
         raise Refusal("elements of nothing")
 
 
-@OPS.lower("Gather", since=13)
-def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+@OPS.lower("Gather")
+def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     """Slices along an axis."""
     at = axis % data.rank
     _some(data, at)
@@ -51,8 +51,8 @@ def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tenso
     return g.te(compute, data, indices, name="gather")
 
 
-@OPS.lower("GatherElements", since=13)
-def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+@OPS.lower("GatherElements")
+def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     """One element for each index."""
     at = axis % data.rank
     _some(data, at)
@@ -67,8 +67,8 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0)
     return g.te(compute, data, indices, name="gather_elements")
 
 
-@OPS.lower("GatherND", since=13)
-def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+@OPS.lower("GatherND")
+def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
     """Slices at places of several axes."""
     depth = indices.shape[-1]
     if not isinstance(depth, int):
@@ -93,15 +93,9 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0)
 _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
-@OPS.lower("ScatterElements", since=18)
+@OPS.lower("ScatterElements")
 def scatter_elements(
-    g: Builder,
-    data: Tensor,
-    indices: Tensor,
-    updates: Tensor,
-    *,
-    axis: int = 0,
-    reduction: str = "none",
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str
 ) -> Tensor:
     """Elements put at places along an axis."""
     if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
@@ -220,9 +214,9 @@ _COMBINED: dict[str, Any] = {
 }
 
 
-@OPS.lower("ScatterND", since=18)
+@OPS.lower("ScatterND")
 def scatter_nd(
-    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str
 ) -> Tensor:
     """Slices put at places of several axes."""
     if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
@@ -243,15 +237,15 @@ def scatter_nd(
     return g.op(relax.op.scatter_nd, data, places, updates, reduction=_REDUCTIONS[reduction])
 
 
-@OPS.lower("TensorScatter", since=24)
+@OPS.lower("TensorScatter")
 def tensor_scatter(
     g: Builder,
     past_cache: Tensor,
     update: Tensor,
     write_indices: Tensor | None = None,
     *,
-    axis: int = -2,
-    mode: str = "linear",
+    axis: int,
+    mode: str,
 ) -> Tensor:
     """New steps written into a cache; beyond its end nothing is written, or on from its start."""
     at = axis % past_cache.rank
@@ -274,14 +268,14 @@ def tensor_scatter(
     return g.te(compute, *given, name="tensor_scatter")
 
 
-@OPS.lower("CumSum", since=14, dtypes=NUMBERS)
-def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+@OPS.lower("CumSum", dtypes=NUMBERS)
+def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int, reverse: int) -> Tensor:
     """Running sums."""
     return _running(g, x, axis, bool(exclusive), bool(reverse), "sum")
 
 
-@OPS.lower("CumProd", since=26, dtypes=NUMBERS)
-def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+@OPS.lower("CumProd", dtypes=NUMBERS)
+def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int, reverse: int) -> Tensor:
     """Running products."""
     return _running(g, x, axis, bool(exclusive), bool(reverse), "prod")
 
@@ -321,9 +315,9 @@ def _running(
     return convert(g, g.te(compute, x, name="running"), x.dtype)
 
 
-@OPS.lower("ReverseSequence", since=10)
+@OPS.lower("ReverseSequence")
 def reverse_sequence(
-    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int, time_axis: int
 ) -> Tensor:
     """The first steps of each sequence turned around."""
 
@@ -371,16 +365,8 @@ def _wanted(g: Builder, x: Tensor, given: Tensor, at: int) -> Any:
     return sizes.decided(g, [given, sizes.values(g, [size])], make, [said])[0]
 
 
-@OPS.lower("TopK", since=11, dtypes=NUMBERS)
-def top_k(
-    g: Builder,
-    X: Tensor,  # noqa: N803
-    K: Tensor,  # noqa: N803
-    *,
-    axis: int = -1,
-    largest: int = 1,
-    sorted: int = 1,
-) -> tuple[Tensor, Tensor]:
+@OPS.lower("TopK", dtypes=NUMBERS)
+def top_k(g: Builder, X: Tensor, K: Tensor, *, axis: int, largest: int) -> tuple[Tensor, Tensor]:
     """The largest elements along an axis, by how many others go before each.
 
     NaN counts as more than infinity: places need one order of all that there may be.

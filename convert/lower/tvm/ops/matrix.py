@@ -20,8 +20,8 @@ from edgeinfer.convert.lower.tvm.tuned import title_of
 from edgeinfer.kernels.defs import gemm
 
 
-@OPS.lower("MatMul", since=13, dtypes=NUMBERS)
-def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+@OPS.lower("MatMul", dtypes=NUMBERS)
+def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """NumPy's ``matmul``."""
     if not A.rank or not B.rank:
         raise Refusal("a scalar operand")
@@ -176,17 +176,17 @@ def _outer(x: Any, index: list[Any], rank: int) -> list[Any]:
     ]
 
 
-@OPS.lower("Gemm", since=13, dtypes=NUMBERS)
+@OPS.lower("Gemm", dtypes=NUMBERS)
 def gemm_(
     g: Builder,
-    A: Tensor,  # noqa: N803
-    B: Tensor,  # noqa: N803
-    C: Tensor | None = None,  # noqa: N803
+    A: Tensor,
+    B: Tensor,
+    C: Tensor | None = None,
     *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,  # noqa: N803
-    transB: int = 0,  # noqa: N803
+    alpha: float,
+    beta: float,
+    transA: int,
+    transB: int,
 ) -> Tensor:
     """``alpha * A @ B + beta * C``."""
     a = transpose(g, A, (1, 0)) if transA else A
@@ -217,8 +217,8 @@ def transpose(g: Builder, x: Tensor, perm: tuple[int, ...]) -> Tensor:
     return g.emit(relax.op.permute_dims(g.expr(x), list(perm)))
 
 
-@OPS.lower("Einsum", since=12, dtypes=FLOATS)
-def einsum(g: Builder, *Inputs: Tensor, equation: str) -> Tensor:  # noqa: N803
+@OPS.lower("Einsum", dtypes=FLOATS)
+def einsum(g: Builder, *Inputs: Tensor, equation: str) -> Tensor:
     """A sum of products over named axes."""
     labels, out = parse(equation, [t.rank for t in Inputs])
     full: dict[str, Any] = {}

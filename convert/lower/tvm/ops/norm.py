@@ -58,16 +58,16 @@ def _each(g: Builder, channels: Tensor, batch: Any) -> Tensor:
     return g.const(np.tile(channels.data, batch))
 
 
-@OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
+@OPS.lower("LayerNormalization", dtypes=FLOATS)
 def layer_normalization(
     g: Builder,
-    X: Tensor,  # noqa: N803
-    Scale: Tensor,  # noqa: N803
-    B: Tensor | None = None,  # noqa: N803
+    X: Tensor,
+    Scale: Tensor,
+    B: Tensor | None = None,
     *,
-    axis: int = -1,
-    epsilon: float = 9.999999747378752e-06,
-    stash_type: int = 1,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
 ) -> Tensor | tuple[Tensor, ...]:
     """Zero mean and unit variance over the last axes."""
     if not (g.wants(1) or g.wants(2)):
@@ -80,15 +80,9 @@ def layer_normalization(
     return made
 
 
-@OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)
+@OPS.lower("RMSNormalization", dtypes=FLOATS)
 def rms_normalization(
-    g: Builder,
-    X: Tensor,  # noqa: N803
-    scale: Tensor,
-    *,
-    axis: int = -1,
-    epsilon: float = 9.999999747378752e-06,
-    stash_type: int = 1,
+    g: Builder, X: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int
 ) -> Tensor:
     """Unit mean square over the last axes."""
     axes = tuple(range(axis % X.rank, X.rank))
@@ -100,14 +94,9 @@ def rms_normalization(
     return made
 
 
-@OPS.lower("InstanceNormalization", since=22, dtypes=FLOATS)
+@OPS.lower("InstanceNormalization", dtypes=FLOATS)
 def instance_normalization(
-    g: Builder,
-    input: Tensor,
-    scale: Tensor,
-    B: Tensor,  # noqa: N803
-    *,
-    epsilon: float = 9.999999747378752e-06,
+    g: Builder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float
 ) -> Tensor:
     """Zero mean and unit variance of each channel of each picture."""
     axes = tuple(range(2, input.rank))
@@ -124,16 +113,9 @@ def _per_channel(g: Builder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     return g.map(lambda v, s, b: v * s + b, x, *wide)
 
 
-@OPS.lower("GroupNormalization", since=21, dtypes=FLOATS)
+@OPS.lower("GroupNormalization", dtypes=FLOATS)
 def group_normalization(
-    g: Builder,
-    X: Tensor,  # noqa: N803
-    scale: Tensor,
-    bias: Tensor,
-    *,
-    num_groups: int,
-    epsilon: float = 9.999999747378752e-06,
-    stash_type: int = 1,
+    g: Builder, X: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float
 ) -> Tensor:
     """Zero mean and unit variance of each group of channels."""
     channels = X.shape[1]
@@ -147,18 +129,17 @@ def group_normalization(
     return _per_channel(g, convert(g, reshape(g, result, X.shape), X.dtype), scale, bias)
 
 
-@OPS.lower("BatchNormalization", since=15, dtypes=FLOATS)
+@OPS.lower("BatchNormalization", dtypes=FLOATS)
 def batch_normalization(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     scale: Tensor,
-    B: Tensor,  # noqa: N803
+    B: Tensor,
     input_mean: Tensor,
     input_var: Tensor,
     *,
-    epsilon: float = 9.999999747378752e-06,
-    momentum: float = 0.8999999761581421,
-    training_mode: int = 0,
+    epsilon: float,
+    training_mode: int,
 ) -> Tensor:
     """Normalise with stored statistics."""
     if training_mode or g.wants(1):
@@ -172,16 +153,8 @@ def batch_normalization(
     )
 
 
-@OPS.lower("LRN", since=13, dtypes=FLOATS)
-def lrn(
-    g: Builder,
-    X: Tensor,  # noqa: N803
-    *,
-    size: int,
-    alpha: float = 9.999999747378752e-05,
-    beta: float = 0.75,
-    bias: float = 1.0,
-) -> Tensor:
+@OPS.lower("LRN", dtypes=FLOATS)
+def lrn(g: Builder, X: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tensor:
     """Divide by the squares of neighbouring channels."""
     before = (size - 1) // 2
 

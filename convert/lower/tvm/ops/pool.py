@@ -12,7 +12,7 @@ from tvm import te, tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.ops.reduce import least, reduced
+from edgeinfer.convert.lower.tvm.ops.reduce import least
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tvm.windows import Windows, windows
 from edgeinfer.kernels.defs.math import constant, is_nan
@@ -37,18 +37,18 @@ def _taken(w: Windows, place: Sequence[Any], taps: Sequence[Any], data: Any) -> 
     return at, tirx.all(*tests)
 
 
-@OPS.lower("MaxPool", since=22, dtypes=_POOLED)
+@OPS.lower("MaxPool", dtypes=_POOLED)
 def max_pool(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     *,
     kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    storage_order: int = 0,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    storage_order: int,
+    strides: Sequence[int] | None,
 ) -> tuple[Tensor, Tensor]:
     """The largest element of each window, and where the first of them stands."""
     w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
@@ -118,18 +118,18 @@ def _in_columns(place: Any, sizes: Sequence[Any]) -> Any:
     return result
 
 
-@OPS.lower("AveragePool", since=22, dtypes=FLOATS)
+@OPS.lower("AveragePool", dtypes=FLOATS)
 def average_pool(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     *,
     kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    count_include_pad: int,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """The mean of each window."""
     w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
@@ -175,18 +175,18 @@ def _count(w: Windows, axis: int, place: Any, size: Any, padded: bool) -> Any:
     return tirx.max(1, (stop - start)).astype("int64")
 
 
-@OPS.lower("LpPool", since=22, dtypes=frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE}))
+@OPS.lower("LpPool", dtypes=frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE}))
 def lp_pool(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     *,
     kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: Sequence[int] | None,
+    p: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
 ) -> Tensor:
     """The p-norm of each window."""
     w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
@@ -218,15 +218,3 @@ def _root(value: Any, p: int) -> Any:
     return (
         value if p == 1 else tirx.sqrt(value) if p == 2 else tirx.pow(value, constant(1 / p, value))
     )
-
-
-@OPS.lower("GlobalAveragePool", since=22, dtypes=FLOATS)
-def global_average_pool(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
-    """The mean of each channel."""
-    return reduced(g, "mean", X, tuple(range(2, X.rank)), keepdims=True)
-
-
-@OPS.lower("GlobalMaxPool", since=22, dtypes=FLOATS)
-def global_max_pool(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
-    """The largest element of each channel."""
-    return reduced(g, "max", X, tuple(range(2, X.rank)), keepdims=True)

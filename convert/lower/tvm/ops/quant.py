@@ -50,16 +50,16 @@ def _repeated(g: Builder, x: Tensor, part: Tensor, axis: int, block: int) -> Ten
     return g.te(compute, part, name="blocks")
 
 
-@OPS.lower("DequantizeLinear", since=21, dtypes=_PARTS | _NIBBLES)
+@OPS.lower("DequantizeLinear", dtypes=_PARTS | _NIBBLES)
 def dequantize_linear(
     g: Builder,
     x: Tensor,
     x_scale: Tensor,
     x_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
 ) -> Tensor:
     """``(x - zero) * scale``."""
     kind = dtype_name(output_dtype) if output_dtype else x_scale.dtype
@@ -93,18 +93,16 @@ def _known(g: Builder, x: Array, scale: Array, zero: Array | None, axis: int, bl
     return made
 
 
-@OPS.lower("QuantizeLinear", since=21, dtypes=_PARTS)
+@OPS.lower("QuantizeLinear", dtypes=_PARTS)
 def quantize_linear(
     g: Builder,
     x: Tensor,
     y_scale: Tensor,
     y_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: int = 1,
+    axis: int,
+    block_size: int,
+    output_dtype: int,
 ) -> Tensor:
     """``x / scale`` rounded to even, moved and held within the type."""
     kind = y_zero_point.dtype if y_zero_point is not None else "uint8"
@@ -128,11 +126,11 @@ def quantize_linear(
     return g.map(whole, x, scale, zero, dtype=kind)
 
 
-@OPS.lower("MatMulInteger", since=10, dtypes=_BYTES)
+@OPS.lower("MatMulInteger", dtypes=_BYTES)
 def matmul_integer(
     g: Builder,
-    A: Tensor,  # noqa: N803
-    B: Tensor,  # noqa: N803
+    A: Tensor,
+    B: Tensor,
     a_zero_point: Tensor | None = None,
     b_zero_point: Tensor | None = None,
 ) -> Tensor:
@@ -149,14 +147,9 @@ def matmul_integer(
     return product(g, a, b)
 
 
-@OPS.lower("Dropout", since=22, dtypes=FLOATS | BOOL)
+@OPS.lower("Dropout", dtypes=FLOATS | BOOL)
 def dropout(
-    g: Builder,
-    data: Tensor,
-    ratio: Tensor | None = None,
-    training_mode: Tensor | None = None,
-    *,
-    seed: int | None = None,
+    g: Builder, data: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Nothing, outside training."""
     if training_mode is not None and (training_mode.data is None or training_mode.data.any()):
@@ -166,8 +159,8 @@ def dropout(
     return data, g.const(np.ones(data.shape, np.bool_))
 
 
-@OPS.lower("Hardmax", since=13, dtypes=FLOATS)
-def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+@OPS.lower("Hardmax", dtypes=FLOATS)
+def hardmax(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """One at the first of the largest, zero elsewhere."""
     from edgeinfer.convert.lower.tvm.ops.reduce import extreme
 

@@ -17,26 +17,23 @@ from edgeinfer.kernels.defs import recurrent as kernel
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh")}
 
 
-@OPS.lower("LSTM", since=22)
+@OPS.lower("LSTM")
 def lstm(
     g: Builder,
-    X: Tensor,  # noqa: N803
-    W: Const,  # noqa: N803
-    R: Const,  # noqa: N803
-    B: Const | None = None,  # noqa: N803
+    X: Tensor,
+    W: Const,
+    R: Const,
+    B: Const | None = None,
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     initial_c: Tensor | None = None,
-    P: Tensor | None = None,  # noqa: N803
+    P: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: int = 0,
-    layout: int = 0,
+    activations: Sequence[str] | None,
+    clip: float | None,
+    direction: str,
+    input_forget: int,
+    layout: int,
 ) -> tuple[Tensor, ...]:
     """Long short-term memory."""
     if P is not None or input_forget:
@@ -45,24 +42,21 @@ def lstm(
     return _layer(g, "LSTM", X, (W, R, B), (initial_h, initial_c), direction, layout, False)
 
 
-@OPS.lower("GRU", since=22)
+@OPS.lower("GRU")
 def gru(
     g: Builder,
-    X: Tensor,  # noqa: N803
-    W: Const,  # noqa: N803
-    R: Const,  # noqa: N803
-    B: Const | None = None,  # noqa: N803
+    X: Tensor,
+    W: Const,
+    R: Const,
+    B: Const | None = None,
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
-    linear_before_reset: int = 0,
+    activations: Sequence[str] | None,
+    clip: float | None,
+    direction: str,
+    layout: int,
+    linear_before_reset: int,
 ) -> tuple[Tensor, ...]:
     """Gated recurrent unit."""
     _check(g, X, "GRU", activations, clip, sequence_lens)

@@ -166,20 +166,19 @@ def _axes(x: Tensor, axes: Const | None, noop: int) -> tuple[int, ...]:
 
 def _register(
     onnx: str,
-    since: int,
     kind: str,
     kinds: Any,
     before: Callable[[Value], Value] | None = None,
     after: str = "",
 ) -> None:
-    @OPS.lower(onnx, since=since, dtypes=kinds)
+    @OPS.lower(onnx, dtypes=kinds)
     def lowered(
         g: Builder,
         data: Tensor,
         axes: Const | None = None,
         *,
-        keepdims: int = 1,
-        noop_with_empty_axes: int = 0,
+        keepdims: int,
+        noop_with_empty_axes: int,
     ) -> Tensor:
         over = _axes(data, axes, noop_with_empty_axes)
         if data.dtype == "bool":
@@ -198,18 +197,18 @@ def _register(
     lowered.__doc__ = f"{onnx} over some axes."
 
 
-_register("ReduceSum", 13, "sum", NUMBERS)
-_register("ReduceMean", 18, "mean", NUMBERS)
-_register("ReduceProd", 18, "prod", NUMBERS)
-_register("ReduceMax", 20, "max", NUMBERS | BOOL)
-_register("ReduceMin", 20, "min", NUMBERS | BOOL)
-_register("ReduceL1", 18, "sum", FLOATS, before=tirx.abs)
-_register("ReduceSumSquare", 18, "sum", NUMBERS, before=lambda v: v * v)
-_register("ReduceLogSum", 18, "sum", FLOATS, after="log")
+_register("ReduceSum", "sum", NUMBERS)
+_register("ReduceMean", "mean", NUMBERS)
+_register("ReduceProd", "prod", NUMBERS)
+_register("ReduceMax", "max", NUMBERS | BOOL)
+_register("ReduceMin", "min", NUMBERS | BOOL)
+_register("ReduceL1", "sum", FLOATS, before=tirx.abs)
+_register("ReduceSumSquare", "sum", NUMBERS, before=lambda v: v * v)
+_register("ReduceLogSum", "sum", FLOATS, after="log")
 
 
-@OPS.lower("Softmax", since=13, dtypes=FLOATS)
-def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+@OPS.lower("Softmax", dtypes=FLOATS)
+def softmax(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """Exponentials that sum to one, in one kernel."""
     x = input
     if not x.rank:
@@ -285,9 +284,9 @@ def extreme(g: Builder, x: Tensor, axis: int, *, last: bool, low: bool) -> Tenso
 
 
 def _arg(onnx: str, low: bool) -> None:
-    @OPS.lower(onnx, since=13, dtypes=NUMBERS)
+    @OPS.lower(onnx, dtypes=NUMBERS)
     def lowered(
-        g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+        g: Builder, data: Tensor, *, axis: int, keepdims: int, select_last_index: int
     ) -> Tensor:
         if not data.rank:
             raise Refusal("a scalar", "unsupported_rank")

@@ -41,23 +41,23 @@ class _Axis:
         return float(np.float32(self.out / self.size)) if self.scale is None else self.scale
 
 
-@OPS.lower("Resize", since=19, dtypes=ALL)
+@OPS.lower("Resize", dtypes=ALL)
 def resize(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     roi: Const | None = None,
     scales: Const | None = None,
     sizes: Const | None = None,
     *,
-    antialias: int = 0,
-    axes: Sequence[int] | None = None,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    keep_aspect_ratio_policy: str = "stretch",
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
+    antialias: int,
+    axes: Sequence[int] | None,
+    coordinate_transformation_mode: str,
+    cubic_coeff_a: float,
+    exclude_outside: int,
+    extrapolation_value: float,
+    keep_aspect_ratio_policy: str,
+    mode: str,
+    nearest_mode: str,
 ) -> Tensor:
     """Nearest, linear or cubic."""
     if mode != "nearest" and not X.dtype.startswith("float"):
@@ -158,17 +158,3 @@ def _outside(g: Builder, x: Tensor, masks: list[tuple[int, Any]], value: float) 
             beyond, fill = g.const(mask.reshape(form)), g.const(np.asarray(value, x.dtype))
             x = g.map(tirx.Select, beyond, fill, x)
     return x
-
-
-@OPS.lower("Upsample", since=9, dtypes=ALL)
-def upsample(g: Builder, X: Tensor, scales: Const, *, mode: str = "nearest") -> Tensor:  # noqa: N803
-    """``Resize`` as it was."""
-    return resize(
-        g,
-        X,
-        None,
-        scales,
-        mode=mode,
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )

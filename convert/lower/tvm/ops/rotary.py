@@ -20,17 +20,17 @@ from edgeinfer.kernels.defs.norms import PARALLEL_ABOVE
 _I64 = "int64"
 
 
-@OPS.lower("RotaryEmbedding", since=23, dtypes=FLOATS | SIGNED)
+@OPS.lower("RotaryEmbedding", dtypes=FLOATS | SIGNED)
 def rotary_embedding(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     cos_cache: Tensor,
     sin_cache: Tensor,
     position_ids: Tensor | None = None,
     *,
-    interleaved: int = 0,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
+    interleaved: int,
+    num_heads: int,
+    rotary_embedding_dim: int,
 ) -> Tensor:
     """Turn pairs of elements of each head by an angle that grows with the position."""
     if X.rank == 4:

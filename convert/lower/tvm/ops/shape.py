@@ -23,8 +23,8 @@ def product(sizes: Sequence[Any]) -> Any:
     return prod(sizes)
 
 
-@OPS.lower("Reshape", since=14)
-def reshape_(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+@OPS.lower("Reshape")
+def reshape_(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int) -> Tensor:
     """The same elements in other sizes."""
     wanted = sizes.known(shape)
     if wanted is None:
@@ -109,14 +109,14 @@ def _divided(size: Any, by: int) -> Any:
     return analyzer.simplify(tirx.floordiv(size, by))
 
 
-@OPS.lower("Flatten", since=13)
-def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
+@OPS.lower("Flatten")
+def flatten(g: Builder, input: Tensor, *, axis: int) -> Tensor:
     """Two axes."""
     at = axis + input.rank if axis < 0 else axis
     return reshape(g, input, (product(input.shape[:at]), product(input.shape[at:])))
 
 
-@OPS.lower("Squeeze", since=13)
+@OPS.lower("Squeeze")
 def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
     """Without some axes of size 1."""
     if axes is None:
@@ -129,7 +129,7 @@ def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
     return reshape(g, data, tuple(s for a, s in enumerate(data.shape) if a not in gone))
 
 
-@OPS.lower("Unsqueeze", since=13)
+@OPS.lower("Unsqueeze")
 def unsqueeze(g: Builder, data: Tensor, axes: Const) -> Tensor:
     """With further axes of size 1."""
     rank = data.rank + axes.array.size
@@ -138,13 +138,13 @@ def unsqueeze(g: Builder, data: Tensor, axes: Const) -> Tensor:
     return reshape(g, data, tuple(1 if a in new else next(rest) for a in range(rank)))
 
 
-@OPS.lower("Transpose", since=13)
-def transpose_(g: Builder, data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
+@OPS.lower("Transpose")
+def transpose_(g: Builder, data: Tensor, *, perm: Sequence[int] | None) -> Tensor:
     """Axes in another order."""
     return transpose(g, data, tuple(perm) if perm is not None else tuple(range(data.rank))[::-1])
 
 
-@OPS.lower("Expand", since=13)
+@OPS.lower("Expand")
 def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
     """Repeated along axes of size 1."""
     wanted = _counts(g, shape)
@@ -167,20 +167,20 @@ def _counts(g: Builder, given: Tensor) -> tuple[Any, ...]:
     return sizes.decided(g, [given], lambda v: ([v(i) for i in range(count)], None), [None] * count)
 
 
-@OPS.lower("Shape", since=21)
-def shape_(g: Builder, data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+@OPS.lower("Shape")
+def shape_(g: Builder, data: Tensor, *, start: int, end: int | None) -> Tensor:
     """The sizes."""
     return sizes.values(g, data.shape[start:end])
 
 
-@OPS.lower("Size", since=21)
+@OPS.lower("Size")
 def size_(g: Builder, data: Tensor) -> Tensor:
     """The number of elements."""
     return reshape(g, sizes.values(g, [prod(data.shape)]), ())
 
 
-@OPS.lower("ConstantOfShape", since=21)
-def constant_of_shape(g: Builder, input: Tensor, *, value: Any = None) -> Tensor:
+@OPS.lower("ConstantOfShape")
+def constant_of_shape(g: Builder, input: Tensor, *, value: Any) -> Tensor:
     """One value everywhere."""
     item = (np.zeros(1, np.float32) if value is None else np.asarray(value)).reshape(-1)[0]
     shape = sizes.asked(g, input)
@@ -190,7 +190,7 @@ def constant_of_shape(g: Builder, input: Tensor, *, value: Any = None) -> Tensor
     return g.te(lambda v: te.compute(shape, lambda *i: v(), name="filled"), fill, name="filled")
 
 
-@OPS.lower("Range", since=11, dtypes=NUMBERS)
+@OPS.lower("Range", dtypes=NUMBERS)
 def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """Evenly spaced numbers."""
     ends = (start, limit, delta)
@@ -226,7 +226,7 @@ def _number(dtype: str, first: Any, limit: Any, step: Any) -> Any:
     return tirx.Select(stands, tirx.const(-1, "int64"), tirx.Max(count, tirx.const(0, "int64")))
 
 
-@OPS.lower("Tile", since=13)
+@OPS.lower("Tile")
 def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
     """The whole repeated along each axis."""
     times = sizes.known(repeats)
@@ -254,8 +254,8 @@ def _multiples(g: Builder, x: Tensor, repeats: Tensor) -> tuple[Any, ...]:
     return sizes.decided(g, operands, make, sizes.expected(g, x.rank))
 
 
-@OPS.lower("DepthToSpace", since=13)
-def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+@OPS.lower("DepthToSpace")
+def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
     """Channels become pixels."""
     n, c, h, w = input.shape
     b = blocksize
@@ -267,8 +267,8 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DC
     return reshape(g, moved, (n, c // (b * b), h * b, w * b))
 
 
-@OPS.lower("SpaceToDepth", since=13)
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+@OPS.lower("SpaceToDepth")
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
     """Pixels become channels."""
     n, c, h, w = input.shape
     b = blocksize
@@ -277,8 +277,8 @@ def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DC
     return reshape(g, transpose(g, parted, perm), (n, c * b * b, h // b, w // b))
 
 
-@OPS.lower("EyeLike", since=22)
-def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+@OPS.lower("EyeLike")
+def eye_like(g: Builder, input: Tensor, *, dtype: int | None, k: int) -> Tensor:
     """Ones on a diagonal."""
     kind = input.dtype if dtype is None else dtype_name(dtype)
     if input.is_static:
@@ -294,10 +294,8 @@ def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0)
     return g.te(compute, input, name="eye")
 
 
-@OPS.lower("OneHot", since=11, dtypes=ALL)
-def one_hot(
-    g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1
-) -> Tensor:
+@OPS.lower("OneHot", dtypes=ALL)
+def one_hot(g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int) -> Tensor:
     """One value where the index says, another elsewhere."""
     at = axis % (indices.rank + 1)
     said = sizes.expected(g, indices.rank + 1)[at]

@@ -17,15 +17,15 @@ from edgeinfer.kernels.defs import fourier
 from edgeinfer.kernels.defs.frames import Frames
 
 
-@OPS.lower("DFT", since=20, dtypes=FLOATS)
+@OPS.lower("DFT", dtypes=FLOATS)
 def dft(
     g: Builder,
     input: Tensor,
     dft_length: Const | None = None,
     axis: Const | None = None,
     *,
-    inverse: int = 0,
-    onesided: int = 0,
+    inverse: int,
+    onesided: int,
 ) -> Tensor:
     """A product over the axis and the parts."""
     plan = dft_plan(input.shape, dft_length, axis, inverse, onesided)
@@ -37,7 +37,7 @@ def dft(
     return convert(g, transpose(g, made, tuple(plan.back)), input.dtype)
 
 
-@OPS.lower("STFT", since=17, dtypes=FLOATS)
+@OPS.lower("STFT", dtypes=FLOATS)
 def stft(
     g: Builder,
     signal: Tensor,
@@ -45,7 +45,7 @@ def stft(
     window: Const | None = None,
     frame_length: Const | None = None,
     *,
-    onesided: int = 1,
+    onesided: int,
 ) -> Tensor:
     """Transforms of frames; what has no fast one is a convolution with the windowed waves."""
     parts = 1 if signal.rank == 2 else signal.shape[2]

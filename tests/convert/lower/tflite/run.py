@@ -142,31 +142,6 @@ def _operators(data: bytes) -> Sequence[tuple[str, Any]]:
     return [(names[model.OperatorCodes(o.OpcodeIndex()).BuiltinCode()], o) for o in found]
 
 
-def schema_faults(*families: str) -> list[str]:
-    """Differences between lowerings and ONNX's schemas; ``families`` are module names, or all."""
-    from edgeinfer.convert.lower.registry import Registry
-    from edgeinfer.convert.lower.signature import check_against_schema
-    from edgeinfer.convert.lower.tflite import ops as _  # noqa: F401
-    from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
-
-    # Two tables: an operator may be there in both domains.
-    plain = Registry("tflite", dtypes=OPS.dtypes)
-    last = Registry("tflite", dtypes=OPS.dtypes)
-    for entry in OPS:
-        if families and entry.function.__module__.rpartition(".")[2] not in families:
-            continue
-        if entry.domain == NHWC:
-            import onnx
-
-            since = entry.since
-            if since == 1:
-                since = onnx.defs.get_schema(entry.op, 24).since_version
-            last.lower(entry.op, since=since)(entry.function)
-        else:
-            plain.lower(entry.op, since=entry.since, domain=entry.domain)(entry.function)
-    return [*check_against_schema(plain, 24), *check_against_schema(last, 24)]
-
-
 class _Child:
     """A worker process, started again when it has died."""
 

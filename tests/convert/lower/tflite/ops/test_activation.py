@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import lower, ops, schema_faults
+from tests.convert.lower.tflite.run import lower, ops
 from tests.convert.lower.tflite.single import agree, f32, single
 
 X = np.concatenate([np.linspace(-9, 9, 33), [0, -0.5, 0.5, 1e-4, -1e-4]]).astype(np.float32)
 RNG = np.random.default_rng(0)
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("activation") == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import lower, ops, schema_faults
+from tests.convert.lower.tflite.run import lower, ops
 from tests.convert.lower.tflite.single import agree, f32, single
 
 RNG = np.random.default_rng(0)
@@ -23,10 +23,6 @@ SHAPES = [
 
 def whole(shape: tuple[int, ...], dtype: Any, low: int = 1, high: int = 9) -> Any:
     return np.asarray(RNG.integers(low, high, shape)).astype(dtype)
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("arith") == []
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64])

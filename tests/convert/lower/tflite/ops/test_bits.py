@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.convert.lower.tflite.run import schema_faults
 from tests.convert.lower.tflite.single import agree
 
 NARROW = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
@@ -18,10 +17,6 @@ BINARY = {"And": np.bitwise_and, "Or": np.bitwise_or, "Xor": np.bitwise_xor}
 def spread(dtype: Any) -> Any:
     limits = np.iinfo(dtype)
     return np.array([limits.min, limits.max, 0, 1, limits.max // 3, limits.max // 5 + 7], dtype)
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("bits") == []
 
 
 @pytest.mark.parametrize("dtype", NARROW)

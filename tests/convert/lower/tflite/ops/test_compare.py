@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.convert.lower.tflite.run import check, schema_faults
+from tests.convert.lower.tflite.run import check
 from tests.convert.lower.tflite.single import agree, f32
 
 RNG = np.random.default_rng(0)
 COMPARISONS = ["Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"]
 TYPES = [np.float32, np.int32, np.int64, np.int8, np.uint8, np.int16, np.uint16, np.uint32]
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("compare") == []
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import check, lower, ops, schema_faults
+from tests.convert.lower.tflite.run import check, lower, ops
 
 F = np.float32
 
@@ -168,7 +168,3 @@ def test_convolution_in_a_body() -> None:
     x, w = rng.standard_normal((1, 2, 5, 5)), rng.standard_normal((3, 2, 3, 3))
     for c in (True, False):
         check(text, {"c": np.array(c), "x": x.astype(F), "w": w.astype(F)})
-
-
-def test_signatures_are_onnxs() -> None:
-    assert schema_faults("control") == []

@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.convert.lower.tflite.run import schema_faults
 from tests.convert.lower.tflite.single import agree
 
 RNG = np.random.default_rng(0)
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("deform") == []
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import check, lower, schema_faults
+from tests.convert.lower.tflite.run import check, lower
 from tests.convert.lower.tflite.single import agree, single
 
 RNG = np.random.default_rng(0)
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("einsum") == []
 
 
 @pytest.mark.parametrize(

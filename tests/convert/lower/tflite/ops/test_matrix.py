@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import check, lower, ops, schema_faults
+from tests.convert.lower.tflite.run import check, lower, ops
 from tests.convert.lower.tflite.single import agree, single
 
 RNG = np.random.default_rng(0)
@@ -27,10 +27,6 @@ SHAPES = [
 
 def normal(*shape: int) -> Any:
     return RNG.normal(size=shape).astype(np.float32)
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("matrix") == []
 
 
 @pytest.mark.parametrize("shapes", SHAPES)

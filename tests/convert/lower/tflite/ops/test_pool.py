@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import check, lower, ops, schema_faults
+from tests.convert.lower.tflite.run import check, lower, ops
 
 Shape = tuple[int, ...]
 
@@ -32,10 +32,6 @@ def agree(op: str, x: Shape, dynamic: bool = False, **attributes: Any) -> list[s
     shapes = [x, (x[0] + 1, x[1], *(s + 3 for s in x[2:]))] if dynamic else [x]
     feeds = [{"x": -np.abs(rng.normal(size=s)).astype(np.float32)} for s in shapes]
     return ops(check(model(op, x, dynamic=dynamic, **attributes), *feeds))
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("pool") == []
 
 
 WINDOWS = [

@@ -18,7 +18,6 @@ from tests.convert.lower.tflite.run import (
     lower,
     ops,
     outputs,
-    schema_faults,
 )
 
 Array = npt.NDArray[Any]
@@ -301,7 +300,3 @@ def test_scales_are_compared_not_assumed() -> None:
     feeds = {"a": normal(3), "b": normal(3) * 2}
     for name, value in expected(model, feeds).items():
         assert_close(outputs(data, feeds)[name], value, 1e-6, name)
-
-
-def test_signatures_are_onnxs() -> None:
-    assert schema_faults("quant") == []

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.convert.lower.tflite.run import check, expected, lower, ops, outputs, schema_faults
+from tests.convert.lower.tflite.run import check, expected, lower, ops, outputs
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 FUSED = "UNIDIRECTIONAL_SEQUENCE_LSTM"
@@ -245,7 +245,3 @@ def test_half_precision_weights() -> None:
     want = expected(model, feeds)["y0"]
     got = outputs(lower(model, "fp16"), feeds)["y0"]
     np.testing.assert_allclose(got, want, atol=2e-3)
-
-
-def test_signatures_are_onnxs() -> None:
-    assert schema_faults("recurrent") == []

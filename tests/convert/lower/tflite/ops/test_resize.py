@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import check, lower, ops, schema_faults
+from tests.convert.lower.tflite.run import check, lower, ops
 
 RNG = np.random.default_rng(0)
 PLACES = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
@@ -23,10 +23,6 @@ def graph(sizes: str, given: str, call: str, **attributes: str) -> str:
     rank = len(sizes.split(","))
     out = ",".join("abcde"[:rank])
     return f"g (float[{sizes}] x) => (float[{out}] y) <{given}> {{ y = Resize<{said}>({call}) }}"
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("resize") == []
 
 
 @pytest.mark.parametrize("factors", ["2, 3", "0.5, 0.5", "1.7, 2.3"])

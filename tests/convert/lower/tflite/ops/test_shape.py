@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import check, lower, ops, schema_faults
+from tests.convert.lower.tflite.run import check, lower, ops
 
 RNG = np.random.default_rng(0)
 KINDS = {"float": np.float32, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
@@ -17,10 +17,6 @@ ODD_KINDS = {"int8": np.int8, "uint8": np.uint8, "int16": np.int16, "uint32": np
 
 def some(*shape: int, dtype: Any = np.float32) -> Any:
     return RNG.integers(0, 2 if dtype is np.bool_ else 90, shape).astype(dtype)
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("shape") == []
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.convert.lower.tflite.run import check, lower, outputs, schema_faults
+from tests.convert.lower.tflite.run import check, lower, outputs
 from tests.convert.lower.tflite.single import agree, f32, single
 
 SMALL = [1e-6, -1e-6, 1e-4, 1e-2, -0.1]
-
-
-def test_signatures_are_the_schemas() -> None:
-    assert schema_faults("unary") == []
 
 
 @pytest.mark.parametrize(

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import onnx_ir as ir
-
+from edgeinfer.convert.lower.core.portable import Moved, Value
+from edgeinfer.convert.lower.core.table import moved
 from edgeinfer.convert.lower.equation import Labels, parse
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.convert.lower.tflite.builder import Builder, Extent
-from edgeinfer.convert.lower.tflite.graph import Size, Tensor
-from edgeinfer.convert.lower.tflite.ops.matrix import product
-from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
-from edgeinfer.convert.lower.tflite.widen import DOUBLES, widened
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
     """A tensor with a name for each axis."""
 
-    tensor: Tensor
+    tensor: Value
     labels: Labels
 
-    def extent(self, g: Builder, label: str) -> Extent:
+    def extent(self, g: Moved, label: str) -> Any:
         return g.extent(self.tensor, self.labels.index(label))
 
-    def size(self, label: str) -> Size:
+    def size(self, label: str) -> Any:
         return self.tensor.shape[self.labels.index(label)]
 
+    def ordered(self, g: Moved, labels: Sequence[str]) -> Value:
+        """The tensor with its axes in another order."""
+        return g.transpose(self.tensor, [self.labels.index(n) for n in labels])
 
-@OPS.lower("Einsum", since=12, dtypes=DOUBLES | INTEGERS | {ir.DataType.UINT32})
-@widened
-def einsum(g: Builder, *inputs: Tensor, equation: str) -> Tensor:
+
+@moved("Einsum")
+def einsum(g: Moved, *inputs: Value, equation: str) -> Value:
     """Sum of products, by the labels of the axes."""
     operands, output = parse(equation, [t.rank for t in inputs])
     terms = [_diagonal(g, _Term(t, n)) for t, n in zip(inputs, operands, strict=True)]
@@ -41,10 +40,13 @@ def einsum(g: Builder, *inputs: Tensor, equation: str) -> Tensor:
         later = {n for t in terms[index + 1 :] for n in t.labels}
         found = _contract(g, found, term, set(output) | later)
     found = _summed(g, found, set(output))
-    return _ordered(g, found, output)
+    present = [n for n in output if n in found.labels]
+    if len(present) != len(output):
+        raise Refusal(f"the result has axes {output} of which {present} are given")
+    return found.ordered(g, present)
 
 
-def _diagonal(g: Builder, term: _Term) -> _Term:
+def _diagonal(g: Moved, term: _Term) -> _Term:
     """Take the diagonal of axes with the same label."""
     twice = next((n for n in term.labels if term.labels.count(n) > 1), None)
     if twice is None:
@@ -53,32 +55,23 @@ def _diagonal(g: Builder, term: _Term) -> _Term:
     second = term.labels.index(twice, first + 1)
     rest = [i for i in range(len(term.labels)) if i not in (first, second)]
     x = g.transpose(term.tensor, [*rest, first, second])
-    size = x.shape[-1]
-    if not x.is_static or size is None or size != x.shape[-2]:
+    if not all(isinstance(s, int) for s in x.shape) or x.shape[-1] != x.shape[-2]:
         raise Refusal(f"the diagonal of {term.tensor.shape}", "dynamic_shape")
-    flat = g.reshape(x, [*x.static_shape[:-2], size * size])
-    step = [1] * len(rest) + [size + 1]
-    x = g.slice(flat, [0] * len(step), [None] * len(step), step)
+    size = x.shape[-1]
+    flat = g.reshape(x, [*x.shape[:-2], size * size])
+    x = g.part(flat, len(rest), 0, size * size, size + 1)
     return _diagonal(g, _Term(x, (*(term.labels[i] for i in rest), twice)))
 
 
-def _summed(g: Builder, term: _Term, keep: set[str]) -> _Term:
+def _summed(g: Moved, term: _Term, keep: set[str]) -> _Term:
     axes = [i for i, n in enumerate(term.labels) if n not in keep]
     if not axes:
         return term
     labels = tuple(n for n in term.labels if n in keep)
-    return _Term(g.reduce("SUM", term.tensor, axes, False), labels)
+    return _Term(g.reduce("sum", term.tensor, axes, False), labels)
 
 
-def _ordered(g: Builder, term: _Term, output: Labels) -> Tensor:
-    present = [n for n in output if n in term.labels]
-    x = g.transpose(term.tensor, [term.labels.index(n) for n in present])
-    if len(present) == len(output):
-        return x
-    raise Refusal(f"the result has axes {output} of which {present} are given")
-
-
-def _contract(g: Builder, a: _Term, b: _Term, keep: set[str]) -> _Term:
+def _contract(g: Moved, a: _Term, b: _Term, keep: set[str]) -> _Term:
     """Combine two terms; labels that are in neither ``keep`` nor both are summed first."""
     a, b = _summed(g, a, keep | set(b.labels)), _summed(g, b, keep | set(a.labels))
     shared = [n for n in a.labels if n in b.labels]
@@ -88,15 +81,12 @@ def _contract(g: Builder, a: _Term, b: _Term, keep: set[str]) -> _Term:
     free_b = [n for n in b.labels if n not in shared]
     labels = (*batch, *free_a, *free_b)
     if not inner or any(n.isdigit() or 1 in {a.size(n), b.size(n)} for n in inner):
-        wide = g.binary(
-            "MUL",
-            _spread(g, a, (*batch, *free_a, *free_b, *inner)),
-            _spread(g, b, (*batch, *free_a, *free_b, *inner)),
-        )
-        return _summed(g, _Term(wide, (*labels, *inner)), set(labels))
+        order = (*labels, *inner)
+        wide = g.mul(_spread(g, a, order), _spread(g, b, order))
+        return _summed(g, _Term(wide, order), set(labels))
     left = _matrix(g, a, batch, free_a, inner)
     right = _matrix(g, b, batch, free_b, inner)
-    found = product(g, left, right, adj_y=True)
+    found = g.product(left, right, transposed=True)
     if len(free_a) == len(free_b) == 1:
         return _Term(found, labels)
     sizes = [g.extent(found, i) for i in range(len(batch))]
@@ -104,35 +94,22 @@ def _contract(g: Builder, a: _Term, b: _Term, keep: set[str]) -> _Term:
     return _Term(g.reshape(found, sizes), labels)
 
 
-def _spread(g: Builder, term: _Term, labels: Labels) -> Tensor:
+def _spread(g: Moved, term: _Term, labels: Labels) -> Value:
     """Transpose to an order of labels, with axes of size one for those that are missing."""
     present = [n for n in labels if n in term.labels]
-    x = g.transpose(term.tensor, [term.labels.index(n) for n in present])
+    x = term.ordered(g, present)
     if len(present) == len(labels):
         return x
     return g.reshape(x, [term.extent(g, n) if n in term.labels else 1 for n in labels])
 
 
 def _matrix(
-    g: Builder, term: _Term, batch: Sequence[str], free: Sequence[str], inner: Sequence[str]
-) -> Tensor:
+    g: Moved, term: _Term, batch: Sequence[str], free: Sequence[str], inner: Sequence[str]
+) -> Value:
     """Transpose and join axes to ``(batch..., free, inner)``."""
-    order = [term.labels.index(n) for n in (*batch, *free, *inner)]
-    x = g.transpose(term.tensor, order)
+    x = term.ordered(g, (*batch, *free, *inner))
     if len(free) == len(inner) == 1:
         return x
     sizes = [term.extent(g, n) for n in batch]
-    return g.reshape(x, [*sizes, _joined(g, term, free), _joined(g, term, inner)])
-
-
-def _joined(g: Builder, term: _Term, labels: Sequence[str]) -> Extent:
-    total: Extent = 1
-    for label in labels:
-        size = term.extent(g, label)
-        if isinstance(total, int) and isinstance(size, int):
-            total *= size
-        elif isinstance(total, Tensor):
-            total = g.binary("MUL", total, size)
-        elif isinstance(size, Tensor):
-            total = size if total == 1 else g.binary("MUL", total, size)
-    return total
+    joined = (g.count([term.extent(g, n) for n in labels]) for labels in (free, inner))
+    return g.reshape(x, [*sizes, *joined])
