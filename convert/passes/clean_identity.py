@@ -12,6 +12,7 @@ from edgeinfer.convert.passes.infra import (
     all_nodes,
     attr,
     constant,
+    has_subgraph,
     input_at,
     ints,
     is_op,
@@ -113,7 +114,25 @@ def _expand(node: ir.Node) -> ir.Value | None:
         shape = list(x.shape or ())[width - len(target) :]
         if all(t in (1, d) for t, d in zip(target, shape, strict=True)):
             return x
-    return x if same_shape(x, node.outputs[0]) else None
+    # What a run gives may not fit, whatever is declared of the result: that run is to fail.
+    sizes = _of_sizes(input_at(node, 1)) and same_shape(x, node.outputs[0])
+    return x if sizes else None
+
+
+def _of_sizes(value: ir.Value | None) -> bool:
+    """Whether integers are computed of constants and shapes alone."""
+    waiting, seen = [value], set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        if value is None or value in seen or constant(value) is not None:
+            continue
+        seen.add(value)
+        maker = value.producer()
+        if maker is None or not maker.inputs or has_subgraph(maker):
+            return False
+        if not is_op(maker, "Shape", "Size"):
+            waiting.extend(maker.inputs)
+    return True
 
 
 def _tile(node: ir.Node) -> ir.Value | None:

@@ -47,6 +47,15 @@ def _signed_shift(node: ir.Node) -> str:
     return "shifts of signed integers are computed otherwise" if signed else ""
 
 
+def _unseen_sizes(node: ir.Node) -> str:
+    x, sizes = given(node, 0), given(node, 1)
+    if x is None or sizes is None or x.shape is None or sizes.const_value is not None:
+        return ""
+    if not all(isinstance(d, int) and d > 1 for d in x.shape):
+        return ""
+    return "an expansion that seems to keep the shape is taken out, whatever sizes a run gives"
+
+
 def _peepholes(node: ir.Node) -> str:
     if given(node, 7) is not None:
         return "peephole weights are ignored"
@@ -296,6 +305,13 @@ RULES: tuple[Rule, ...] = (
         fault=batchwise_recurrent,
         source="ONNX node tests test_{lstm,gru,simple_rnn}_batchwise, openvino 2026.4.1",
         repair=move_batch,
+    ),
+    Rule(
+        ops=frozenset({"Expand"}),
+        fault=_unseen_sizes,
+        source="an Expand of [2, 3] to sizes of a run, [2, 4], gives [2, 3], openvino 2026.4.1",
+        reason="dynamic_shape",
+        hint="leave the Expand out",
     ),
     Rule(
         ops=frozenset({"LSTM"}),

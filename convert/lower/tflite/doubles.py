@@ -50,12 +50,25 @@ def match(g: Builder, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         target = g.const(list(shape), np.int32)
     else:
         sizes = [g.emit("SHAPE", [t], (t.rank,), np.int32, out_type=_INT32) for t in (a, b)]
-        target = g.emit("BROADCAST_ARGS", sizes, (len(shape),), np.int32)
+        target = broadcast_sizes(g, *sizes)
     wide = [
         t if t.shape == shape and None not in shape else g.emit("BROADCAST_TO", [t, target], shape)
         for t in (a, b)
     ]
     return wide[0], wide[1]
+
+
+def broadcast_sizes(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Join two shapes that a run knows; ``BROADCAST_TO`` refuses what does not fit.
+
+    ``BROADCAST_ARGS`` would end the process over sizes that do not fit (LiteRT 2.3.0).
+    """
+    ranks = [t.shape[0] or 0 for t in (a, b)]
+    a, b = (
+        g.concat([g.const([1] * (max(ranks) - rank), np.int32), t], 0) if rank < max(ranks) else t
+        for t, rank in zip((a, b), ranks, strict=True)
+    )
+    return g.emit("SELECT_V2", [g.binary("EQUAL", b, 1), a, b], b.shape, _INT32)
 
 
 def _spread(g: Builder, x: Tensor, shape: Shape) -> Tensor:

@@ -62,6 +62,22 @@ def test_what_changes_something_stays(body: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ("(float[2,3] x, int64[2] s) => (float[2,3] y)", "{ a = Expand(x, s) y = Neg(a) }"),
+        (
+            "(float[n,3] x, int64[1] k) => (float[n,3] y)",
+            "<int64[1] three = {3}> { s = Concat<axis=0>(k, three) y = Expand(x, s) }",
+        ),
+    ],
+)
+def test_an_expansion_to_sizes_of_a_run_stays(head: str, body: str) -> None:
+    model = parse(f"g {head} {body}")
+    InferShapes()(model)
+    check_left_alone(model, RemoveIdentity())
+
+
+@pytest.mark.parametrize(
     "body",
     [
         "<float[2,3] one = {1,1,1,1,1,1}> { a = Mul(x, one) y = Neg(a) }",

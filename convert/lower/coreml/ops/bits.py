@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.registry import BOOL, INTEGERS, OPS
+from edgeinfer.convert.lower.coreml.registry import INTEGERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import WHOLE, Tensor, limits
 from edgeinfer.convert.lower.registry import Refusal
 
@@ -122,12 +122,16 @@ def _power(g: Builder, exponents: Tensor) -> Tensor:
     return g.emit("gather", x=powers, indices=held, axis=0)
 
 
-@OPS.lower("BitCast", dtypes=INTEGERS | BOOL)
+@OPS.lower("BitCast")
 def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
     """Another reading of the same integer, which is how small integers wrap."""
     dtype = np.dtype(ir.DataType(to).numpy())
     if input.dtype == np.bool_ and dtype.itemsize == 1:
         return g.cast(input, dtype)
     if dtype.kind not in "iu" or input.dtype.kind not in "iu":
-        raise Refusal(f"bits of {input.dtype} as {dtype}", "unsupported_dtype")
+        raise Refusal(
+            f"bits of {input.dtype} as {dtype}: Core ML reads no bits, and arithmetic does not "
+            "tell one NaN from another, nor minus zero from zero",
+            "unsupported_dtype",
+        )
     return g.fitted(Tensor(dtype, input.shape, g.physical(input), span=input.bounds))

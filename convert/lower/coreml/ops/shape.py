@@ -196,7 +196,7 @@ def size(g: Builder, data: Tensor) -> Tensor:
 def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
     """Tile where sizes are known, else an addition of zeros."""
     wanted = g.given(0)
-    if wanted is not None and input.is_static:
+    if wanted is not None and input.is_static and numbers(shape) is not None:
         out = _high_expand(g, input, wanted) if len(wanted) > 5 else g.expand(input, wanted)
         return g.same(out) if out is input else out
     entries = partly(g, shape)
@@ -209,6 +209,11 @@ def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
         reps = [e if s == 1 and e != 0 else 1 for e, s in zip(entries, x.shape, strict=True)]
         return g.emit("tile", x=x, reps=reps, span=input.span)
     zeros = g.emit("fill", np.float32, shape=g.vector(entries), value=0.0)
+    if wanted is not None:
+        # A run may give other sizes than those that are declared: it is to fail. An addition of a
+        # ``fill`` of zeros is taken out where it seems to keep the shape (coremltools 9).
+        zero = g.const(np.zeros((1,) * rank), np.float32)
+        zeros = g.emit("tile", x=zero, reps=g.vector(entries))
     return _spread(g, x, zeros)
 
 

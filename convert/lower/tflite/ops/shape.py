@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
+from edgeinfer.convert.lower.tflite.doubles import broadcast_sizes
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, NHWC, OPS
 from edgeinfer.convert.lower.tflite.sizes import (
@@ -343,7 +344,7 @@ def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
 
 @OPS.lower("Expand", dtypes=ANY)
 def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
-    """BROADCAST_TO; BROADCAST_ARGS joins shapes that are computed."""
+    """BROADCAST_TO, also of shapes that are computed."""
     if shape.data is None:
         return _expand_at_run_time(g, input, shape)
     wanted = [int(s) for s in shape.data.ravel()]
@@ -365,8 +366,7 @@ def _expand_at_run_time(g: Builder, x: Tensor, shape: Tensor) -> Tensor:
     rank = max(length, x.rank)
     target = narrow(g, shape)
     if x.rank:
-        operands = [shape_tensor(g, x), target]
-        target = g.emit("BROADCAST_ARGS", operands, (rank,), np.int32)
+        target = broadcast_sizes(g, shape_tensor(g, x), target)
     own = (1,) * (rank - x.rank) + x.shape
     sizes = [s if s is not None and s > 1 else None for s in own]
     return g.emit("BROADCAST_TO", [x, target], sizes)
