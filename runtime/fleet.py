@@ -300,7 +300,7 @@ class Runtime(forks.Here):
                     f"{engine.path.name}: needs {needed_mb:.0f} MB; memory_mb is "
                     f"{self.memory_mb:.0f}, and pinned models hold {self._held_mb():.0f} of it"
                 )
-            with self._released:
+            with self._guard:
                 if not any(e.is_idle for e in running):
                     self._released.wait(timeout=1.0)
 

@@ -33,14 +33,16 @@ class Pool:
 
     def __init__(self, name: str, threads: int, waiting: int) -> None:
         self._name, self._most, self._room = name, threads, waiting
-        self._wanted = threading.Condition()
+        self._lock = threading.RLock()
+        self._wanted = threading.Condition(self._lock)
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._threads = self._resting = 0
         forks.watch(self)
 
     def forked(self) -> None:
         """Begin without threads, and without what waits for the parent's."""
-        self._wanted = threading.Condition()
+        self._lock = threading.RLock()
+        self._wanted = threading.Condition(self._lock)
         self._waiting = deque()
         self._threads = self._resting = 0
 
@@ -51,7 +53,7 @@ class Pool:
             QueueFullError: as many wait as may.
         """
         future: Future[T] = forks.Pending()
-        with self._wanted:
+        with self._lock:
             if len(self._waiting) >= self._room:
                 self._waiting = deque(each for each in self._waiting if not each[0].cancelled())
             if len(self._waiting) >= self._room:
@@ -97,7 +99,7 @@ class Pool:
             del each, future, function
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        with self._wanted:
+        with self._lock:
             self._resting += 1
             there = self._wanted.wait_for(lambda: self._waiting, _REST_S)
             self._resting -= 1

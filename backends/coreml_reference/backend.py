@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import threading
 from collections.abc import Mapping
 from importlib import metadata
 from typing import ClassVar
@@ -124,8 +123,6 @@ class CoreMLReferenceExecutable:
         self._inputs = inputs
         self._outputs = outputs
         self._dtypes = {s.name: array_type(s.dtype) for s in (*self.inputs, *self.outputs)}
-        self._idle = threading.Condition()
-        self._running = 0
 
     def make_state(self) -> State:
         """Return a new state, as ``MLModel.make_state`` does: zeros for all that is kept."""
@@ -161,19 +158,13 @@ class CoreMLReferenceExecutable:
             RunError: an operation failed, or an input does not fit.
             ClosedError: after ``close``.
         """
-        with self._idle:
-            evaluator = self._open()
-            self._running += 1
+        evaluator = self._open()
         try:
             if state is not None or not self._memories.every:
                 return self._computed(evaluator, feeds, state)
             return self._remembered(evaluator, feeds)
         except RunError as error:
             raise RunError(f"backend {NAME!r}: {one_line(error)}") from error
-        finally:
-            with self._idle:
-                self._running -= 1
-                self._idle.notify_all()
 
     def _computed(
         self, evaluator: Evaluator, feeds: Feeds, state: State | None
@@ -203,10 +194,8 @@ class CoreMLReferenceExecutable:
         return CopiedBound(self.run, ins, outs)
 
     def close(self) -> None:
-        """Free the program once nobody runs it."""
-        with self._idle:
-            self._evaluator = None
-            self._idle.wait_for(lambda: self._running == 0)
+        """Free the program; runs under way hold it until they end."""
+        self._evaluator = None
 
     def _open(self) -> Evaluator:
         if self._evaluator is None:

@@ -60,7 +60,8 @@ class EngineThread:
     def __init__(self, engine: Engine, idle_sleep_s: float | None = None) -> None:
         self._engine, self._idle_sleep_s = engine, idle_sleep_s
         self._commands: deque[Callable[[], None]] = deque()
-        self._wanted = threading.Condition()
+        self._lock = threading.RLock()
+        self._wanted = threading.Condition(self._lock)
         self._closing = False
         self._mailboxes: dict[str, tuple[Mailbox, int]] = {}
         self._thread = threading.Thread(target=self._work, name="edgeinfer-llm", daemon=True)
@@ -69,7 +70,8 @@ class EngineThread:
 
     def forked(self) -> None:
         """Tell who waits that the engine is the parent's, with locks that nobody holds here."""
-        self._wanted = threading.Condition()
+        self._lock = threading.RLock()
+        self._wanted = threading.Condition(self._lock)
         waiting, self._mailboxes = [*self._mailboxes.values()], {}
         for mailbox, _ in waiting:
             mailbox.put(ClosedError(_LEFT))
@@ -88,7 +90,7 @@ class EngineThread:
             except BaseException as e:
                 future.set_exception(e)
 
-        with self._wanted:
+        with self._lock:
             if self._closing:
                 raise ClosedError("the engine is closed")
             if not self._thread.is_alive():
@@ -141,10 +143,15 @@ class EngineThread:
             InputError: the request is refused; likewise other errors of ``Engine.submit``.
         """
         mailbox = _Waiting()
-        self.submit(request, mailbox).result()
-        events = self._waited(request, mailbox)
-        # Begun, so that closing it runs its end.
-        next(events)
+        try:
+            self.submit(request, mailbox).result()
+            events = self._waited(request, mailbox)
+            # Begun, so that closing it runs its end.
+            next(events)
+        except BaseException:
+            # Also one that Ctrl-C kept from being handed over to the caller.
+            self.cancel(request.id)
+            raise
         return events
 
     def _waited(self, request: Request, mailbox: _Waiting) -> Generator[Event, None, None]:
@@ -198,7 +205,7 @@ class EngineThread:
 
     def close(self) -> None:
         """End all requests and release the engine; may be called twice."""
-        with self._wanted:
+        with self._lock:
             self._closing = True
             self._wanted.notify()
         if threading.current_thread() is not self._thread and self._thread.is_alive():
@@ -241,7 +248,7 @@ class EngineThread:
         engine = self._engine
         if not self._commands and not self._closing and engine.has_work:
             return True
-        with self._wanted:
+        with self._lock:
             if not (self._commands or self._closing or engine.has_work):
                 patience = None if engine.is_asleep else self._idle_sleep_s
                 if not self._wanted.wait(patience):

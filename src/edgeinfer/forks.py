@@ -101,7 +101,8 @@ class _Mine(threading.local):
 
 
 _mine = _Mine()
-_gate = threading.Condition()
+_held = threading.RLock()
+_gate = threading.Condition(_held)
 _inside = 0
 
 
@@ -113,14 +114,14 @@ def undivided() -> Iterator[None]:
     and neither that one nor any in the forked process ever ends (0.3.31).
     """
     global _inside
-    with _gate:
+    with _held:
         _inside += 1
     _mine.depth += 1
     try:
         yield
     finally:
         _mine.depth -= 1
-        with _gate:
+        with _held:
             _inside -= 1
             _gate.notify_all()
 
@@ -156,14 +157,15 @@ class Pending(Future[T]):
 
 
 def _before() -> None:
-    _gate.acquire()
+    _held.acquire()
     while _inside > _mine.depth:
         _gate.wait()
 
 
 def _in_child() -> None:
-    global _gate, _inside
-    _gate, _inside = threading.Condition(), _mine.depth
+    global _held, _gate, _inside
+    _held, _inside = threading.RLock(), _mine.depth
+    _gate = threading.Condition(_held)
     for each in list(_locks):
         each._at_fork_reinit()
     _inherited.update(_used)
@@ -181,5 +183,5 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_before, after_in_parent=lambda: _gate.release(), after_in_child=_in_child
+        before=_before, after_in_parent=lambda: _held.release(), after_in_child=_in_child
     )

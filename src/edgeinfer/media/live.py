@@ -122,7 +122,8 @@ class Preview:
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._frame = b""
-        self._new = threading.Condition()
+        self._lock = threading.Lock()
+        self._new = threading.Condition(self._lock)
         preview = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -147,7 +148,7 @@ class Preview:
         """Let this be what is seen."""
         buffer = BytesIO()
         image.save(buffer, "JPEG", quality=80)
-        with self._new:
+        with self._lock:
             self._frame = buffer.getvalue()
             self._new.notify_all()
 
@@ -164,7 +165,7 @@ class Preview:
         shown = b""
         try:
             while True:
-                with self._new:
+                with self._lock:
                     if self._frame is shown:
                         self._new.wait(timeout=5)
                     shown = self._frame
