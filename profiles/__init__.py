@@ -23,7 +23,13 @@ __all__ = ["Profile", "Quirk", "load", "names", "targets"]
 
 def names() -> tuple[str, ...]:
     """Return the names of the profiles that ship with edgeinfer, sorted; aliases are left out."""
-    return tuple(sorted(_shipped()))
+    return tuple(
+        sorted(
+            file.name.removesuffix(".toml")
+            for file in importlib.resources.files(__name__).iterdir()
+            if file.name.endswith(".toml")
+        )
+    )
 
 
 def targets() -> tuple[Profile, ...]:
@@ -82,9 +88,7 @@ def _own(name: str) -> Profile:
 
 @functools.cache
 def _shipped() -> Mapping[str, Profile]:
-    folder = importlib.resources.files(__name__)
-    found = sorted(f.name for f in folder.iterdir() if f.name.endswith(".toml"))
-    profiles = {name: _own(name) for name in (f.removesuffix(".toml") for f in found)}
+    profiles = {name: _own(name) for name in names()}
     _check_names(profiles)
     return profiles
 

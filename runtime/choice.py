@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from edgeinfer import forks, profiles
+from edgeinfer import forks
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions, Probe
 from edgeinfer.backends.process import child, guard
@@ -28,17 +29,22 @@ from edgeinfer.machine.cores import cores_here, on_cores
 from edgeinfer.machine.fingerprint import Fingerprint, fingerprint, known_facts
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.metrics import budget_for
-from edgeinfer.profiles.schema import Chip, chip_of
-from edgeinfer.runtime.bench import Vector, accuracy_problem, measure
+from edgeinfer.runtime import probes
 from edgeinfer.runtime.failover import SurvivingExecutable
 from edgeinfer.runtime.offered_variants import with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.options import ChoiceOptions
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built, options_named
-from edgeinfer.runtime.probes import probe
 from edgeinfer.runtime.profiledb import Key, ProfileDB, ended_while_tried, is_being_tried
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, rank
 from edgeinfer.runtime.trusted import barred, left_out
+
+if TYPE_CHECKING:
+    from edgeinfer.profiles.schema import Chip
+    from edgeinfer.runtime.bench import Vector
+
+WITH_CHIPS = frozenset({"macos"})
+"""Systems whose profile tells chips apart; elsewhere no profile is read."""
 
 MAX_VECTORS = 8
 """Vectors that a load checks and times; ``Session.verify`` checks all."""
@@ -240,8 +246,12 @@ class _Chooser:
         return self._backends[name]
 
     def _apart(self, name: str) -> bool:
-        asked = self._request.isolate or name in self._suspects or forks.is_inherited(name)
-        return asked or (child.apart() and registry.get(name).capabilities().fragile)
+        if self._asked_apart(name):
+            return True
+        return child.apart() and registry.get(name).capabilities().fragile
+
+    def _asked_apart(self, name: str) -> bool:
+        return self._request.isolate or name in self._suspects or forks.is_inherited(name)
 
     def _may_follow(self, best: Candidate, other: Candidate) -> bool:
         """Whether another candidate takes every value that the best one takes."""
@@ -291,9 +301,13 @@ class _Chooser:
 
     def _probe(self, name: str) -> Probe:
         try:
+            if not self._asked_apart(name):
+                remembered = probes.known(name, self._machine, self._history)
+                if remembered is not None:
+                    return remembered
             if self._apart(name):
                 return self._backend(name).probe()
-            return probe(self._backend(name), self._machine, self._history)
+            return probes.probe(self._backend(name), self._machine, self._history)
         except (UsageError, BackendError) as e:
             return Probe(name, None, reason=str(e))
         # A stranger's probe may break its promise not to raise; that is its reason then.
@@ -452,7 +466,10 @@ class _Chooser:
         _log.info("timing %d candidates, for %g s at most", len(self._loaded), RACE_S)
         alone = len(self._loaded) < 2
         policy = self._request.policy
-        for pair, measured in measure(
+        # A load whose choice is remembered measures nothing.
+        from edgeinfer.runtime import bench
+
+        for pair, measured in bench.measure(
             self._loaded,
             vectors,
             seconds=ALONE_S if alone else RACE_S,
@@ -489,6 +506,8 @@ class _Chooser:
         quickest = min(self._spent.values(), default=math.inf) * len(feeds)
         seconds = most if older else min(most, max(SLOW_CHECK_S, 4 * quickest))
         spent: list[float] = []
+        from edgeinfer.runtime.bench import accuracy_problem
+
         problem = accuracy_problem(self._loaded[pair], feeds, budget, seconds, records, spent=spent)
         if problem:
             self._fail(pair, problem)
@@ -520,6 +539,8 @@ class _Chooser:
         except (BackendError, InputError) as e:
             _log.info("%s was not opened anew: %s", pair, e)
             return None
+        from edgeinfer.runtime.bench import accuracy_problem
+
         problem = accuracy_problem(executable, feeds, budget_for(variant.precision), 0.0, records)
         if not problem:
             return executable
@@ -571,6 +592,9 @@ def _free(executable: Executable, who: object) -> None:
 
 def _chip(machine: Fingerprint) -> Chip | None:
     """What the profile of its system says of the processor."""
-    if machine.os not in profiles.names():
+    if machine.os not in WITH_CHIPS:
         return None
+    from edgeinfer import profiles
+    from edgeinfer.profiles.schema import chip_of
+
     return chip_of(profiles.load(machine.os).chips, machine.cpu)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -211,7 +212,7 @@ def as_array(spec: TensorSpec, dtype: np.dtype[Any], value: Any, *, there: bool 
     Raises:
         InputError: it is nothing of that kind, or has another type.
     """
-    if isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, np.ndarray) and _is_masked(value):
         raise InputError(spec.name, str(spec), "a masked array", "fill it: x.filled(value)")
     if isinstance(value, (np.ndarray, np.generic)):
         return _from_numpy(spec, dtype, np.asarray(value))
@@ -221,6 +222,12 @@ def as_array(spec: TensorSpec, dtype: np.dtype[Any], value: Any, *, there: bool 
         return _from_dlpack(spec, dtype, value, there)
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise InputError(spec.name, f"an array, {spec}", kind, "give a NumPy array")
+
+
+def _is_masked(value: Array) -> bool:
+    """Whether an array has a mask; NumPy loads its module for them where somebody makes one."""
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(value, masked.MaskedArray)
 
 
 def _from_dlpack(spec: TensorSpec, dtype: np.dtype[Any], value: Any, there: bool) -> Array:

@@ -88,9 +88,9 @@ def as_built(bundle: Bundle, variant: Variant, backend: str, options: LoadOption
 
 def options_named(variant: Variant, backend: str) -> dict[str, str]:
     """Return the options that were named for engines of a backend; empty for none."""
-    if not isinstance(registry.get(backend), BuildsAhead):
-        return {}
-    return _remembered(variant).options.get(backend, {})
+    named = _remembered(variant).options.get(backend, {})
+    # Few have any, and to ask a backend imports it.
+    return named if named and isinstance(registry.get(backend), BuildsAhead) else {}
 
 
 def build_engines(

@@ -16,8 +16,8 @@ from edgeinfer.backends.base import Backend, Probe
 from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.runtime.profiledb import ProfileDB
 
-PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
-"""Backend to the package that its probe imports; others are always asked."""
+PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "litert": "ai_edge_litert"}
+"""Backend to the package that its probe imports; others are always asked. None is fragile."""
 
 _UNITS = ("/dev", "/dev/dri", "/dev/accel", "/etc/OpenCL/vendors")
 """Folders in which drivers show their devices."""
@@ -28,26 +28,36 @@ _VARIABLES = ("CUDA_", "NVIDIA_", "OV_", "OPENVINO_", "ZE_", "ONEAPI_", "OCL_", 
 """Starts of variables that change what an engine finds."""
 
 
+def known(name: str, machine: Fingerprint, history: ProfileDB) -> Probe | None:
+    """Return what a backend found here before; it is not imported, nor is its engine.
+
+    None where nothing is remembered, where something it depends on has changed, and where the
+    package is imported anyway.
+    """
+    stamp = _stamp(name, machine)
+    return history.probe(name, stamp) if stamp else None
+
+
 def probe(backend: Backend, machine: Fingerprint, history: ProfileDB) -> Probe:
-    """Return what a backend finds here; from the history if its package is not imported yet.
+    """Return what a backend finds here, from the history if its package is not imported yet.
 
     Only engines that could be used are remembered, and only as long as the package's files, the
     devices, the libraries and the variables that engines look at stay as they were.
     """
-    package = PACKAGES.get(backend.name)
-    if package is None or package in sys.modules:
-        return backend.probe()
-    stamp = _stamp(package, machine)
-    if stamp and (known := history.probe(backend.name, stamp)):
-        return known
+    stamp = _stamp(backend.name, machine)
+    if stamp and (remembered := history.probe(backend.name, stamp)):
+        return remembered
     found = backend.probe()
     if stamp and found.available:
         history.put_probe(found, stamp)
     return found
 
 
-def _stamp(package: str, machine: Fingerprint) -> str:
+def _stamp(name: str, machine: Fingerprint) -> str:
     """Return what an engine's answer depends on; empty where that cannot be told."""
+    package = PACKAGES.get(name)
+    if package is None or package in sys.modules:
+        return ""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from edgeinfer.backends.base import DeviceKind, Probe
 from edgeinfer.bundle import values
@@ -15,8 +15,10 @@ from edgeinfer.bundle.passing import is_passing
 from edgeinfer.errors import NotAvailableError, RefusedError, UsageError
 from edgeinfer.machine.arithmetic import lacking
 from edgeinfer.machine.fingerprint import Fingerprint
-from edgeinfer.profiles.schema import Chip, Profile
 from edgeinfer.versions import accepts
+
+if TYPE_CHECKING:
+    from edgeinfer.profiles.schema import Chip, Profile
 
 Policy = Literal["latency", "throughput", "memory", "energy", "explicit"]
 """What counts; ``explicit`` takes what the caller names, in the bundle's order, however fast."""

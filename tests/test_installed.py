@@ -26,7 +26,7 @@ def test_the_line(there: set[str], line: str, monkeypatch: pytest.MonkeyPatch) -
             raise metadata.PackageNotFoundError(name)
         return object()
 
-    monkeypatch.setattr(installed, "distribution", found)
+    monkeypatch.setattr(metadata, "distribution", found)
     assert installed.install("media") == line
 
 

@@ -9,11 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from ctypes.util import find_library
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, TypeVar
 from weakref import WeakSet
@@ -26,7 +22,6 @@ from edgeinfer.backends.base import (
     Capabilities,
     Coverage,
     Device,
-    DeviceKind,
     LoadOptions,
     Probe,
 )
@@ -49,12 +44,13 @@ from edgeinfer.backends.litert.coverage import (
     placement,
     profile,
 )
+from edgeinfer.backends.litert.delegates import delegates_here, library_of
 from edgeinfer.backends.litert.signatures import Signatures
 from edgeinfer.backends.litert.stored import note, stored_of, to_floats, to_integers
 from edgeinfer.backends.litert.trial import Opening, check_runs, open_interpreter
 from edgeinfer.backends.operators import Operator, OperatorProfile, Placement
 from edgeinfer.errors import BackendError, ClosedError, InputError, LoadError, RunError
-from edgeinfer.installed import install
+from edgeinfer.installed import install, version
 from edgeinfer.types import Array, Feeds, Stored, TensorSpec
 
 T = TypeVar("T")
@@ -70,17 +66,6 @@ _DTYPES = frozenset(
     }
 )
 
-DELEGATES: dict[str, tuple[DeviceKind, str]] = {
-    "gpu": ("gpu", "tensorflowlite_gpu_delegate"),
-    "nnapi": ("npu", "nnapi_external_delegate"),
-    "edgetpu": ("npu", "edgetpu"),
-    "qnn": ("npu", "QnnTFLiteDelegate"),
-    "ethosu": ("npu", "ethosu_delegate"),
-    "vx": ("npu", "vx_delegate"),
-    "armnn": ("npu", "armnnDelegate"),
-}
-"""Delegates by name: the kind of unit and the shared library, without ``lib`` and ``.so``."""
-
 _STATEFUL = frozenset({"VAR_HANDLE", "HASHTABLE"})
 """Operators whose state outlives a run and cannot be reset."""
 
@@ -92,6 +77,13 @@ class LitertBackend:
 
     def probe(self) -> Probe:
         """Look for the engine and for delegates of this machine."""
+        found = self._on_cpu()
+        if not found.available:
+            return found
+        return replace(found, devices=(*delegates_here(), *found.devices))
+
+    def _on_cpu(self) -> Probe:
+        """Look for the engine alone; to look for delegates starts other programs."""
         try:
             import_litert()
             found = _version()
@@ -99,12 +91,7 @@ class LitertBackend:
             missing = isinstance(error, ModuleNotFoundError) and "litert" in (error.name or "")
             reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
             return Probe(NAME, None, reason=f"{NAME} {reason}; {install('litert')}")
-        devices: list[Device] = []
-        for name, (kind, library) in DELEGATES.items():
-            if _place(library):
-                index = sum(d.kind == kind for d in devices)
-                devices.append(Device(kind, f"delegate {name}", index))
-        return Probe(NAME, found, (*devices, Device("cpu", "any")))
+        return Probe(NAME, found, (Device("cpu", "any"),))
 
     def capabilities(self) -> Capabilities:
         """Dynamic shapes and concurrent runs; buffers are copied into the engine's own."""
@@ -117,7 +104,8 @@ class LitertBackend:
             NotAvailableError: the engine or the device is not here.
             LoadError: the engine refuses the file or an option, or the file ends its process.
         """
-        check_device(self.probe(), options.device, "needs the vendor's delegate library")
+        here = self._on_cpu() if options.device == "cpu" else self.probe()
+        check_device(here, options.device, "needs the vendor's delegate library")
         path = str(check_file(NAME, artifact, ("tflite",)))
         opening, trial = _opening(path, options)
         with open(path, "rb") as file:
@@ -147,16 +135,10 @@ class LitertBackend:
         return profile(self.load(artifact, options), feeds, runs)
 
 
-@cache
-def _place(library: str) -> str:
-    """Find a shared library once, which starts other programs; empty if it is not here."""
-    return find_library(library) or ""
-
-
 def _version() -> str:
     for package in ("ai-edge-litert", "tflite-runtime"):
-        with suppress(PackageNotFoundError):
-            return version(package)
+        if found := version(package, package.replace("-", "_")):
+            return found
     return "unknown"
 
 
@@ -177,7 +159,7 @@ def _opening(path: str, options: LoadOptions) -> tuple[Opening, bool]:
         )
     if given and not name:
         raise LoadError("litert: options of a delegate, but no delegate is named")
-    delegate = _library(name, options.device)
+    delegate = library_of(name, options.device)
     return Opening(path, thread_count(NAME, options), xnnpack, delegate, given), trial
 
 
@@ -186,24 +168,6 @@ def _switch(extra: dict[str, str], key: str, *, default: bool) -> bool:
     if value not in ("on", "off"):
         raise LoadError(f"litert: option {key}: expected on or off, received {value!r}")
     return value == "on"
-
-
-def _library(name: str, device: DeviceKind) -> str:
-    """Return the delegate's library: the one named, or the first of the device's kind."""
-    if not name and device == "cpu":
-        return ""
-    here = {n: _place(lib) for n, (kind, lib) in DELEGATES.items() if kind == device}
-    if not name:
-        return next(library for library in here.values() if library)
-    if name in DELEGATES:
-        if name not in here:
-            raise LoadError(f"litert: delegate {name!r} runs on a {DELEGATES[name][0]}")
-        if not here[name]:
-            raise LoadError(f"litert: delegate {name!r}: no library {DELEGATES[name][1]!r} here")
-        return here[name]
-    if "/" in name or "." in name:
-        return name
-    raise LoadError(f"litert: no delegate is named {name!r}; there are {', '.join(DELEGATES)}")
 
 
 def _opened(opening: Opening) -> tuple[Any, bool, Workers | None]:

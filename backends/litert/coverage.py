@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Any, Protocol
 
 from edgeinfer.backends.base import Coverage
@@ -78,6 +77,8 @@ def profile(file: Listing, feeds: Feeds, runs: int) -> OperatorProfile:
     """Run a loaded file, list its operators, and close it."""
     try:
         file.run(feeds)
+        from statistics import median
+
         us = median(timed(lambda: file.run(feeds), runs))
         return OperatorProfile("", tuple(file.operators()), runs, us, us, NO_CLOCK)
     finally:

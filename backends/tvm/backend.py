@@ -10,9 +10,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from threading import Lock, local
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
@@ -38,7 +36,7 @@ from edgeinfer.backends.tvm.library import ENTRY, Library, check_machine, map_we
 from edgeinfer.backends.tvm.operators import ONE_FUNCTION, profile
 from edgeinfer.backends.tvm.trial import check_runs
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
-from edgeinfer.installed import install
+from edgeinfer.installed import install, version
 from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -70,7 +68,7 @@ class TvmBackend:
         try:
             runtime = import_tvm_runtime()
             runtime.get_global_func("runtime.config_threadpool")
-            found = version("apache-tvm")
+            found = version("apache-tvm", "tvm")
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
@@ -408,6 +406,8 @@ class TvmExecutable:
         if isinstance(opened, _Machine):
             return profile(opened.module, run, unit, runs=runs)
         run()
+        from statistics import median
+
         us = median(timed(run, runs))
         whole = Operator(ENTRY, "library", unit, None)
         return OperatorProfile("", (whole,), runs, us, us, ONE_FUNCTION)

@@ -272,7 +272,7 @@ def test_a_trial_that_is_broken_off_leaves_no_suspicion(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("edgeinfer.runtime.choice.measure", interrupt)
+        patch.setattr("edgeinfer.runtime.bench.measure", interrupt)
         with pytest.raises(KeyboardInterrupt):
             edgeinfer.load(path)
     with edgeinfer.load(path) as session:

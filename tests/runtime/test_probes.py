@@ -13,13 +13,25 @@ import onnx_ir as ir
 import pytest
 
 import edgeinfer
+from edgeinfer import profiles
 from edgeinfer.backends.base import Device, Probe
 from edgeinfer.machine.fingerprint import fingerprint
-from edgeinfer.runtime import probes
+from edgeinfer.runtime import choice, probes
 from edgeinfer.runtime.profiledb import ProfileDB
 
 NET = """<ir_version: 10, opset_import: ["": 21]> net (float[1,4] x) => (float[1,4] y)
 { a = Relu(x) y = Tanh(a) }"""
+
+REMEMBERED = """
+import sys, edgeinfer
+with edgeinfer.load(sys.argv[1], threads=1) as session:
+    session.run({"x": [[1.0, 2.0, 3.0, 4.0]]})
+    backend = session.report().backend
+names = ("bench", "profiles", "email", "statistics", "numpy.ma", "tomllib", "importlib.metadata")
+print(backend, *(n for n in names if n in sys.modules or f"edgeinfer.runtime.{n}" in sys.modules))
+engines = ("onnxruntime", "openvino", "litert", "tvm")
+print(*(n for n in engines if f"edgeinfer.backends.{n}.backend" in sys.modules))
+"""
 
 LOAD = """
 import sys, edgeinfer
@@ -130,3 +142,31 @@ def test_a_load_imports_the_engine_that_runs_and_no_other(tmp_path: Path) -> Non
         backend == "onnxruntime",
     )
     assert load("dict(backend='openvino')").split() == ["openvino", "True", "False"]
+
+
+def test_a_load_whose_choice_is_remembered_imports_no_other_backend_and_nothing_that_measures(
+    tmp_path: Path,
+) -> None:
+    for engine in ("openvino", "ai_edge_litert"):
+        pytest.importorskip(engine)
+    ir.save(ir.from_onnx_text(NET), tmp_path / "net.onnx")
+    edgeinfer.export(tmp_path / "net.onnx", tmp_path / "net.edge", targets=["openvino", "rpi5"])
+
+    def load() -> list[str]:
+        command = [sys.executable, "-c", REMEMBERED, str(tmp_path / "net.edge")]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return told.splitlines()
+
+    load()
+    first, engines = load()
+    backend, *imported = first.split()
+    # What an engine's own package imports is not ours to choose.
+    assert [n for n in imported if backend == "litert" or n in ("bench", "profiles")] == []
+    assert engines == backend
+
+
+def test_systems_whose_profile_tells_chips_apart_are_known() -> None:
+    known = {
+        p.name for p in profiles.targets() if p.chips and p.name in ("macos", "linux", "windows")
+    }
+    assert known == choice.WITH_CHIPS

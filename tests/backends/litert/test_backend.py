@@ -14,8 +14,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.backends.base import Artifact, Coverage, Device, LoadOptions
-from edgeinfer.backends.litert import backend as module
-from edgeinfer.backends.litert import trial
+from edgeinfer.backends.litert import delegates, trial
 from edgeinfer.backends.litert.backend import LitertBackend
 from edgeinfer.backends.process import guard
 from edgeinfer.backends.testing import Subject, conformance
@@ -275,18 +274,18 @@ def test_bad_options_are_refused(save: Save, extra: dict[str, str], fault: str) 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_delegates_of_this_machine_are_devices(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"edgetpu": "libedgetpu.so.1", "QnnTFLiteDelegate": "libQnn.so"}
-    monkeypatch.setattr(module, "_place", lambda library: here.get(library, ""))
+    monkeypatch.setattr(delegates, "_place", lambda library: here.get(library, ""))
     devices = LitertBackend().probe().devices
     assert [(d.kind, d.index, d.name) for d in devices] == [
         ("npu", 0, "delegate edgetpu"),
         ("npu", 1, "delegate qnn"),
         ("cpu", 0, "any"),
     ]
-    assert module._library("", "npu") == "libedgetpu.so.1"
-    assert module._library("qnn", "npu") == "libQnn.so"
+    assert delegates.library_of("", "npu") == "libedgetpu.so.1"
+    assert delegates.library_of("qnn", "npu") == "libQnn.so"
     with pytest.raises(LoadError, match="libedgetpu"):
         load(save(_negation), device="npu", extra={"trial": "off"})
-    monkeypatch.setattr(module, "_place", lambda _: "")
+    monkeypatch.setattr(delegates, "_place", lambda _: "")
     assert LitertBackend().probe().devices == (Device("cpu", "any"),)
     with pytest.raises(NotAvailableError, match="needs the vendor's delegate library"):
         load(save(_negation), device="npu")
