@@ -37,8 +37,8 @@ def version(name: str, module: str) -> str | None:
     standard library's reader of metadata and all that it imports: a twentieth of its time.
 
     Args:
-        name: of the distribution.
-        module: that it brings.
+        name: Name of the distribution.
+        module: Name of a module that it brings.
     """
     found = importlib.util.find_spec(module)
     places = (found.submodule_search_locations if found else None) or ()
