@@ -13,6 +13,10 @@ from typing import Any
 
 from edgeinfer.errors import DamagedError
 
+_MOST_STEPS, _MOST_STRIPS = 64, 64
+_GROWTH, _FREE = 16, 64
+"""Characters that a token may become for each of its name, and those that any may become."""
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -83,7 +87,11 @@ class _Rule:
         self.strips = 0
         self._replaced: list[tuple[str, str]] = []
         self._by_byte = self._falls_back = False
-        wrong = [reason for step in steps if (reason := self._take(step))]
+        wrong = [reason for step in steps[:_MOST_STEPS] if (reason := self._take(step))]
+        if len(steps) > _MOST_STEPS:
+            wrong.append(f"{len(steps)} steps, at most {_MOST_STEPS} are read")
+        if type(self.strips) is not int or not 0 <= self.strips <= _MOST_STRIPS:
+            wrong.append(f"step Strip takes up to {_MOST_STRIPS} spaces away")
         if wrong:
             raise DamagedError(
                 f"tokenizer.json: its decoder cannot be followed: {'; '.join(wrong)}"
@@ -111,7 +119,10 @@ class _Rule:
     def __call__(self, name: str) -> bytes:
         if self._falls_back and (found := _BYTE.fullmatch(name)):
             return bytes([int(found[1], 16)])
+        most = _FREE + _GROWTH * len(name)
         for old, new in self._replaced:
+            if len(name) + name.count(old) * (len(new) - len(old)) > most:
+                raise DamagedError(f"tokenizer.json: its decoder makes {name[:20]!r} ever longer")
             name = name.replace(old, new)
         if self._by_byte and all(c in self._bytes for c in name):
             return bytes(self._bytes[c] for c in name)

@@ -19,7 +19,7 @@ from edgeinfer.runtime.fleet import Model
 from edgeinfer.runtime.pipelines import AudioPipeline, Pipeline, SentencePipeline, put_together
 from edgeinfer.runtime.pipelines.model import Model as Meaning
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError
-from edgeinfer.types import Array
+from edgeinfer.types import Array, ImageInput
 
 LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
 """Is set when the client of the request that runs here has left."""
@@ -98,7 +98,8 @@ def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> 
         whole = audio.HELD_BYTES * samples if pipeline.takes_whole else 0
         needed = max(whole, min(_BLOCKS * audio.BLOCK, audio.HELD_BYTES * (size + samples)))
     else:
-        pixels, needed = image.measured(given)
+        record = pipeline.models[0].record
+        pixels, needed = image.measured(given, record) if isinstance(record, ImageInput) else (0, 0)
         size = 3 * pixels
         needed += _DRAWN * pixels if draws else 0
     if size > limit:

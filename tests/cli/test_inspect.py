@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.cli.inspect import _bundle_view
 from edgeinfer.types import Stored
+from tests.bundle.test_artifacts import bundle as with_page
 from tests.cli.conftest import write_bundle
 
 BUNDLE = """\
@@ -79,6 +81,24 @@ def test_the_report_is_taken_out(cli: Any, bundle: Path, model: Path) -> None:
     assert "has no report.html" in cli("inspect", bundle, "--report", "r.html").err
     assert "ends with .html or .json" in cli("inspect", bundle, "--report", "r.pdf").err
     assert "only a bundle has a report" in cli("inspect", model, "--report", "r.html").err
+
+
+def test_a_strangers_page_is_not_written(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser runs what is in it."""
+    path, page = tmp_path / "m.edge", tmp_path / "r.html"
+    with_page(path, "onnx", report=b"{}")
+    refused = cli("inspect", path, "--report", page)
+    assert refused.code == 2
+    assert "report.html is a page that a browser runs, and no trusted key signed" in refused.err
+    assert not page.exists()
+    noted = cli("extract", path, "-o", tmp_path / "out")
+    assert "report.html is left out: a browser runs it" in noted.out
+    assert not list(tmp_path.rglob("report.html"))
+    monkeypatch.setenv("EDGEINFER_NATIVE", "allow")
+    assert cli("inspect", path, "--report", page).code == 0
+    assert page.read_bytes() == b"report.html"
 
 
 def test_what_cannot_be_read(cli: Any, tmp_path: Path) -> None:

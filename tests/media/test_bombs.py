@@ -12,8 +12,8 @@ import pytest
 from edgeinfer.errors import InputError
 from edgeinfer.media import audio
 from edgeinfer.media.audio import open_recording, resampled
-from edgeinfer.media.geometry import steps
-from edgeinfer.media.image import open_picture
+from edgeinfer.media.geometry import TENSOR_BYTES, steps
+from edgeinfer.media.image import measured, open_picture
 from edgeinfer.types import ImageInput
 
 
@@ -35,13 +35,40 @@ def test_a_picture_of_more_pixels_than_its_file_holds_is_refused(tmp_path: Path)
         ((60000, 1), {"resize": "pad"}),
         ((60000, 1), {"resize": "line", "grow": True}),
         ((60000, 1), {"resize": "limit", "side": 1000}),
+        ((100, 12000), {"resize": "limit", "side": 736, "side_rule": "min", "multiple": 32}),
+        ((6000, 4000), {"resize": "limit", "side": 736, "side_rule": "min", "multiple": 32}),
     ],
 )
 def test_a_picture_of_one_line_does_not_grow_out_of_proportion(
     size: tuple[int, int], changes: dict[str, Any]
 ) -> None:
+    sides = (None, None) if changes["resize"] == "limit" else (224, 2240)
     with pytest.raises(InputError, match="one that the model's input has room for"):
-        steps(size, ImageInput(width=224, height=2240, **changes))
+        steps(size, ImageInput(*sides, **changes))
+
+
+@pytest.mark.parametrize(
+    ("size", "record", "bytes_a_picture"),
+    [
+        (
+            (30, 300),
+            ImageInput(None, None, resize="limit", side=736, side_rule="min", multiple=32),
+            5_416_960,
+        ),
+        ((400, 300), ImageInput(width=64, height=64), 400 * 300),
+    ],
+)
+def test_what_a_picture_takes_is_counted_with_what_it_becomes(
+    size: tuple[int, int], record: ImageInput, bytes_a_picture: int
+) -> None:
+    """3.6 kB became 780 MB, and were counted as ten."""
+    image = pytest.importorskip("PIL.Image")
+    stream = io.BytesIO()
+    image.new("RGB", size).save(stream, "PNG")
+    pixels, needed = measured(stream.getvalue(), record)
+    assert pixels == size[0] * size[1]
+    times = TENSOR_BYTES if bytes_a_picture > pixels else 8
+    assert needed == times * bytes_a_picture
 
 
 @pytest.mark.parametrize("resize", ["crop", "pad", "letterbox", "stretch"])
@@ -82,7 +109,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 DECODE = """
 import sys
 from edgeinfer.errors import InputError
-from edgeinfer.media.image import open_picture
+from edgeinfer.media.image import measured, open_picture
 import numpy, PIL.Image
 PIL.Image.init()
 def peak():

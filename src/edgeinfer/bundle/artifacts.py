@@ -13,12 +13,13 @@ from edgeinfer.bundle.formats import FOLDERS, SUFFIXES, format_of
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.staging import Staging
+from edgeinfer.bundle.trust import PAGE
 from edgeinfer.bundle.writer import BundleWriter, sync_tree, writing
 from edgeinfer.errors import BundleError, OutputError, UsageError
 
 _STEM = "model"
 _PIPELINE = "pipeline/"
-_REPORTS = ("report.json", "report.html")
+_REPORTS = ("report.json", PAGE)
 _WEIGHTS = {"openvino_ir": ".bin"}
 """What OpenVINO's IR has its weights in, beside it and under the same name."""
 
@@ -149,7 +150,8 @@ def extract(
     """Write the files of variants into a folder, each variant's into one that has its id.
 
     Beside the artifact lie the manifest, which says how inputs are prepared, the report, and files
-    of the pipeline. All of it appears at once, or nothing. Every file is compared with its hash.
+    of the pipeline; of a stranger's bundle not the report's page. All of it appears at once, or
+    nothing. Every file is compared with its hash.
 
     Args:
         bundle: an open one.
@@ -192,7 +194,8 @@ def _extracted(bundle: Bundle, variant: Variant, tree: Path, place: Path) -> Ext
     manifest = bundle.manifest
     records = {record.path: record for record in variant.files}
     files: dict[PurePosixPath, FileRecord] = {}
-    beside = [f for f in manifest.extra_files if f.path in _REPORTS or f.path.startswith(_PIPELINE)]
+    reports = _REPORTS if bundle.native.allowed else set(_REPORTS) - {PAGE}
+    beside = [f for f in manifest.extra_files if f.path in reports or f.path.startswith(_PIPELINE)]
     wanted = [(where, records[path]) for path, where in inside(variant).items()]
     for where, record in (*wanted, *((PurePosixPath(f.path), f) for f in beside)):
         if str(where) == MANIFEST_NAME or files.setdefault(where, record) != record:

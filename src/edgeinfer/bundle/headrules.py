@@ -99,6 +99,7 @@ def head(record: Head) -> Iterator[str]:
         value = getattr(record, key, None)
         if value is not None and value < 1:
             yield f"{key}: expected at least 1, received {value}"
+    yield from _too_large(record)
     match record:
         case DetectAnchors():
             yield from _anchors(record)
@@ -112,9 +113,8 @@ def head(record: Head) -> Iterator[str]:
             yield from _voice(record)
         case SpotWord() if record.rest_ms < 0:
             yield f"rest_ms: expected at least 0, received {record.rest_ms}"
-        case Notes() if not 0 <= record.lowest <= 127 or record.trim < 0:
-            received = f"{record.lowest} and {record.trim}"
-            yield f"lowest, trim: expected 0 to 127 and at least 0, received {received}"
+        case Notes():
+            yield from _notes(record)
         case DetectRows():
             yield from _extra(record.extra)
             if isinstance(record.extra, Turned) and record.box != "xywh":
@@ -128,7 +128,17 @@ def _extra(record: Extra | None) -> Iterator[str]:
         yield f"extra.count: expected 1 to {_MOST_POINTS}, received {record.count}"
 
 
-_MOST_POINTS = 1 << 12
+_MOST_POINTS = 1 << 9
+"""Of an object; a mesh of a face has 478."""
+
+
+def _notes(record: Notes) -> Iterator[str]:
+    if not 0 <= record.lowest <= 127 or record.trim < 0:
+        received = f"{record.lowest} and {record.trim}"
+        yield f"lowest, trim: expected 0 to 127 and at least 0, received {received}"
+    if not 0 < record.threshold <= 1:
+        # What is used up is 0, and would be found again.
+        yield f"threshold: expected above 0 and at most 1, received {record.threshold}"
 
 
 def _anchors(record: DetectAnchors) -> Iterator[str]:
@@ -210,8 +220,11 @@ _MOST = {
     **dict.fromkeys(("samples", "lead"), 1 << 26),
     **dict.fromkeys(("sample_rate", "frames", "max_tokens"), 1 << 20),
     "mels": 1 << 12,
+    "most": 3_000,
+    "top": 10_000,
+    **dict.fromkeys(("least_frames", "gap_frames"), 128),
 }
-"""What sizes of records may be: memory is taken for them, whatever the input has."""
+"""What sizes of records may be: memory or time is taken for them, whatever the input has."""
 
 
 def _too_large(record: object) -> Iterator[str]:
@@ -234,8 +247,11 @@ def _windows(samples: int | None, hop: int | None, key: str, lead: int) -> Itera
         yield f"{key}: expected at least {least} of samples = {samples}, received {hop}"
 
 
-_MOST_OVERLAP = 512
-"""Windows that one sample may be in: each takes memory for it."""
+_MOST_OVERLAP, _MOST_TIMES = 512, 4096
+"""Windows that one sample may be in, and all that it is read for: each takes memory or time."""
+
+_MOST_BANDS, _MOST_WEIGHTS = 16, 1 << 22
+"""Bands for each sample that a spectrogram moves on, and weights that gather them."""
 
 
 def _spectrogram(record: SpectrogramInput) -> Iterator[str]:
@@ -245,13 +261,22 @@ def _spectrogram(record: SpectrogramInput) -> Iterator[str]:
     high = record.sample_rate / 2 if record.high is None else record.high
     if not 0 <= record.low < high <= record.sample_rate / 2:
         yield "low, high: expected 0 <= low < high <= sample_rate / 2"
+    if record.fft > _MOST_OVERLAP * record.hop:
+        yield f"hop: expected at least {-(-record.fft // _MOST_OVERLAP)} for fft = {record.fft}"
+    if record.mels > _MOST_BANDS * record.hop:
+        yield f"mels: expected at most {_MOST_BANDS * record.hop} for hop = {record.hop}"
+    if record.mels * record.fft > _MOST_WEIGHTS:
+        yield f"mels, fft: expected a product of at most {_MOST_WEIGHTS}"
+    often = (record.samples or 1) / (record.step or record.samples or 1)
+    if often * record.fft / record.hop > _MOST_TIMES:
+        yield f"samples, step, fft, hop: a sample is read more than {_MOST_TIMES} times"
     if record.window is not None and record.window > record.fft:
         yield f"window: expected at most fft = {record.fft}, received {record.window}"
     if record.std == 0:
         yield "std: a divisor is 0"
 
 
-_MOST_PIXELS = 1 << 26
+_MOST_PIXELS = 1 << 24
 
 
 def _image(record: ImageInput) -> Iterator[str]:

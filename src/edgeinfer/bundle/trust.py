@@ -42,6 +42,9 @@ NATIVE_SUFFIXES = (".so", ".dylib", ".dll")
 NATIVE_FOLDER = "code/"
 """Files below it are machine code."""
 
+PAGE = "report.html"
+"""A page that whoever made the bundle wrote: a browser runs what is in it."""
+
 HINT = (
     "sign it and give the key (trusted=, --trusted), or trust whoever made it "
     "(native='allow', --allow-native, EDGEINFER_NATIVE=allow)"

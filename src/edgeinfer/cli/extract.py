@@ -13,6 +13,7 @@ from edgeinfer.cli.output import Output, output_options, size
 from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
+    from edgeinfer.bundle.archive import Bundle
     from edgeinfer.bundle.artifacts import Extracted
 
 
@@ -58,7 +59,7 @@ def extract(
     with Bundle.open(bundle, key=key, verify=False, **trust) as opened:
         wanted = chosen(opened.manifest, targets=[_name(t) for t in targets], ids=ids)
         found = extracted(opened, output, wanted, overwrite=overwrite)
-        notes = _notes(found, opened.sealed_by, opened.native.allowed, opened.native.why)
+        notes = _notes(found, opened)
     out.result(_data(bundle, found, notes), lambda: _view(found, notes))
 
 
@@ -73,13 +74,16 @@ def _name(target: str) -> str:
         return target
 
 
-def _notes(found: tuple[Extracted, ...], sealed_by: str, allowed: bool, why: str) -> list[str]:
-    from edgeinfer.bundle.trust import level_of
+def _notes(found: tuple[Extracted, ...], bundle: Bundle) -> list[str]:
+    from edgeinfer.bundle.trust import PAGE, level_of
 
-    notes = [f"decrypted with key {sealed_by}: these files are in plain"] if sealed_by else []
+    key, why = bundle.sealed_by, bundle.native.why
+    notes = [f"decrypted with key {key}: these files are in plain"] if key else []
     native = [f.variant.id for f in found if level_of(f.variant) == "native"]
-    if native and not allowed:
+    if native and not bundle.native.allowed:
         notes.append(f"{', '.join(native)}: machine code, and {why}")
+    if not bundle.native.allowed and any(f.path == PAGE for f in bundle.manifest.extra_files):
+        notes.append(f"{PAGE} is left out: a browser runs it, and {why}")
     notes += [f"{f.variant.id}: {f.variant.unverified}" for f in found if f.variant.unverified]
     return notes
 

@@ -107,12 +107,20 @@ def _language_model(path: str, out: Output) -> None:
 
 
 def _save_report(bundle: Bundle, path: Path, overwrite: bool) -> None:
+    from edgeinfer.bundle.trust import ENV, PAGE
+
     if path.suffix not in (".html", ".json"):
         raise UsageError(f"--report {path}: expected a name that ends with .html or .json")
     wanted = f"report{path.suffix}"
     record = next((r for r in bundle.manifest.extra_files if r.path == wanted), None)
     if record is None:
         raise UsageError(f"{bundle.location}: has no {wanted}")
+    if wanted == PAGE and not bundle.native.allowed:
+        raise UsageError(
+            f"{bundle.location}: {PAGE} is a page that a browser runs, and {bundle.native.why}; "
+            f"--report {path.with_suffix('.json')} has the numbers; sign it and give the key "
+            f"(--trusted), or trust whoever made it ({ENV}=allow)"
+        )
     write_bytes(path, bundle.read(record), overwrite=overwrite)
 
 

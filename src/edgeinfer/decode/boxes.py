@@ -30,6 +30,12 @@ from edgeinfer.types import Array
 
 BY_NUMPY = ByNumpy()
 
+MOST_CANDIDATES, MOST_TURNED, MOST_OBJECTS = 30_000, 5_000, 10_000
+"""Boxes that are grouped, turned or not, and objects of a model that groups its own: the best ones.
+
+Time grows with their square, and how many there are is the model's word.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -129,9 +135,14 @@ def from_anchors(
 ) -> Candidates:
     """Decode what is relative to anchors; boxes below the threshold are left out."""
     raw = _joined(outputs, head.boxes, 4 + 2 * head.keypoints)
+    wanted = sum(
+        -(-size[0] // layer.stride) * -(-size[1] // layer.stride) * len(layer.widths)
+        for layer in head.layers
+    )
+    if len(raw) != wanted:
+        # Before they are made: their number is the file's word.
+        raise RunError(f"head: {wanted} anchors, but the model gives {len(raw)} boxes")
     around = anchors(head, size)
-    if len(raw) != len(around):
-        raise RunError(f"head: {len(around)} anchors, but the model gives {len(raw)} boxes")
     rated = _joined(outputs, head.scores, None)
     if len(rated) != len(raw):
         raise RunError(f"head: {len(raw)} boxes, but {len(rated)} scores")
@@ -226,7 +237,7 @@ def from_boxes(
     corners = corners[:, [1, 0, 3, 2]] if head.order == "yxyx" else corners
     corners = corners * np.asarray(size * 2) if head.unit == "share" else corners
     kept = np.flatnonzero(scores >= head.threshold)
-    kept = kept[(-scores[kept]).argsort(kind="stable")]
+    kept = kept[(-scores[kept]).argsort(kind="stable")][:MOST_OBJECTS]
     return Candidates(corners, scores, classes, _none(len(scores))).take(kept)
 
 
@@ -279,9 +290,11 @@ def thinned(
     left out itself leaves others out too, and how far two overlap is told by two normal
     distributions (Llerena et al. 2021), as Ultralytics does.
     """
-    ordered = found.take((-found.scores).argsort(kind="stable"))
+    is_turned = isinstance(extra_of(head), Turned)
+    most = MOST_TURNED if is_turned else MOST_CANDIDATES
+    ordered = found.take((-found.scores).argsort(kind="stable")[:most])
     corners, classes = ordered.corners, ordered.classes
-    if isinstance(extra_of(head), Turned):
+    if is_turned:
         kinds = classes if head.per_class else np.zeros_like(classes)
         angles = ordered.extra[:, 0]
         return ordered.take(thinned_turned(corners, angles, kinds, overlap)[: head.most])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from edgeinfer.heads import (
     Turned,
 )
 from edgeinfer.media.geometry import Placement
+from edgeinfer.results import Mask
 from edgeinfer.types import Array
 
 
@@ -83,17 +84,35 @@ def described(
         case Prototypes():
             prototypes = _prototypes(kind, outputs)
             boxes = placement.to_source(corners.reshape(-1, 2, 2)).reshape(-1, 4)
-            return [
-                {"mask": object_mask(np.tensordot(weights, prototypes, 1), placement, box)}
+            return _masked(
+                object_mask(np.tensordot(weights, prototypes, 1), placement, box)
                 for weights, box in zip(extra, boxes, strict=True)
-            ]
+            )
         case str():
             masks = np.asarray(outputs[kind], np.float32)
             if masks.ndim != 4 or len(masks) != 1:
                 raise RunError(f"head: expected masks of one picture, received {list(masks.shape)}")
-            return [{"mask": object_mask(masks[0, int(n)], placement)} for n in extra[:, 0]]
+            return _masked(object_mask(masks[0, int(n)], placement) for n in extra[:, 0])
         case None:
             return [{}] * len(corners)
+
+
+def _masked(masks: Iterable[Mask]) -> list[dict[str, Any]]:
+    """Return the masks, which may each be as large as the picture.
+
+    Raises:
+        RunError: they have more pixels than pictures of objects have.
+    """
+    found, pixels = [], 0
+    for mask in masks:
+        pixels += mask.pixels.size
+        if pixels > _MOST_MASKED:
+            raise RunError(f"head: the masks of {len(found)} objects have {pixels} pixels")
+        found.append({"mask": mask})
+    return found
+
+
+_MOST_MASKED = 1 << 27
 
 
 def _keypoints(extra: Array, kind: Keypoints, placement: Placement) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from edgeinfer.media.geometry import Placement
 from edgeinfer.results import DepthMap, Mask, Segmentation
 from edgeinfer.types import Array
 
-_BAND = 1 << 20
-"""Scores that are interpolated at once."""
+_BAND, _MOST_ROW = 1 << 20, 1 << 24
+"""Scores that are interpolated at once, and those of one row of pixels."""
 
 
 def segment(
@@ -41,13 +41,15 @@ def segment(
     if not (single and head.activation == "softmax"):
         scores = activated(scores, head.activation)
     count = 2 if single else scores.shape[2]
+    if count * placement.source[0] > _MOST_ROW:
+        raise RunError(f"head: {count} classes for each of {placement.source[0]} pixels of a row")
     dtype = np.uint8 if count <= 256 else np.uint16
     width, height = placement.source
     columns = _places(width, 0, placement, scores.shape[1])
     mask = np.empty((height, width), dtype)
     found = np.zeros(count, np.int64)
     # A band of rows at a time: the scores of a large picture would not fit into memory.
-    high = max(1, _BAND // (width * scores.shape[2]))
+    high = max(1, _BAND // (max(width, scores.shape[1]) * scores.shape[2]))
     for top in range(0, height, high):
         rows = _places(height, 1, placement, scores.shape[0])[top : top + high]
         here = _sampled(scores, rows, columns)
@@ -82,7 +84,12 @@ def object_mask(
         kept = np.flatnonzero(near)
         low[axis] = kept[0] if len(kept) else 0
         places.append(where[kept])
-    found = _sampled(scores[:, :, np.newaxis], places[1], places[0])[:, :, 0] > 0
+    columns, rows = places
+    found = np.empty((len(rows), len(columns)), bool)
+    high = max(1, _BAND // max(len(columns), scores.shape[1]))
+    for top in range(0, len(rows), high):
+        some = rows[top : top + high]
+        found[top : top + high] = _sampled(scores[:, :, np.newaxis], some, columns)[:, :, 0] > 0
     return Mask(int(low[0]), int(low[1]), found)
 
 
@@ -110,7 +117,7 @@ def depth(output: Array, head: Depth, placement: Placement) -> DepthMap:
         for axis, n in enumerate((width, height))
     )
     found = np.empty((height, width), np.float32)
-    high = max(1, _BAND // width)
+    high = max(1, _BAND // max(width, values.shape[1]))
     for top in range(0, height, high):
         some = rows[top : top + high]
         if bicubic:

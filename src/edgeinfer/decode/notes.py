@@ -82,8 +82,12 @@ def _silent_from(left: Array, start: int, key: int, head: Notes) -> int:
 def _from_leftover(left: Array, head: Notes) -> list[tuple[int, int, int]]:
     """Grow notes both ways from the loudest frames of what is left."""
     found = []
-    while left.max() > head.threshold:
-        middle, key = (int(i) for i in np.unravel_index(left.argmax(), left.shape))
+    loud = np.flatnonzero(left > head.threshold)
+    for place in loud[(-left.ravel()[loud]).argsort(kind="stable")]:
+        middle, key = divmod(int(place), left.shape[1])
+        if not left[middle, key]:
+            # It was used up by a louder one.
+            continue
         left[middle, key] = 0.0
         end = _grown(left, middle, key, 1, head)
         start = _grown(left, middle, key, -1, head)

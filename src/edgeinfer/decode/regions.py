@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgeinfer.errors import RunError
 from edgeinfer.heads import FindText
 from edgeinfer.media.geometry import Placement
 from edgeinfer.results import Text
@@ -18,6 +19,10 @@ from edgeinfer.types import Array
 
 _LEAST_SOURCE = 3
 """Pixels of the source; what is not higher or wider cannot be read."""
+_MOST_RUNS = 200_000
+"""Of pixels side by side; a page full of small print has a tenth."""
+_MOST_LOOKS = 32
+"""Times that each pixel of a map may lie in boxes."""
 _SAME_LINE = 10
 """Pixels between the tops of two boxes of one line of text."""
 
@@ -59,6 +64,9 @@ def find_text(output: Array, head: FindText, placement: Placement) -> list[Text]
 
     Returns:
         Texts that only have a score and corners.
+
+    Raises:
+        RunError: the map looks like no text, and would take long.
     """
     chances = np.asarray(output, np.float32).reshape(output.shape[-2:])
     bitmap = chances > head.threshold
@@ -66,10 +74,14 @@ def find_text(output: Array, head: FindText, placement: Placement) -> list[Text]
         bitmap = _dilated(bitmap)
     stretch = np.asarray(placement.size) / np.asarray(chances.shape[::-1])
     found = []
+    left = _MOST_LOOKS * chances.size
     for points in regions(bitmap)[: head.most]:
         box = smallest_box(points)
         if min(box.sides) < head.least_side:
             continue
+        left -= int(np.ptp(box.corners, axis=0).prod())
+        if left < 0:
+            raise RunError("head: the regions of the map lie in each other; no text does")
         score = mean_inside(chances, box.corners)
         if score < head.box_threshold:
             continue
@@ -88,10 +100,15 @@ def regions(bitmap: Array) -> list[Array]:
 
     Pixels that touch, also at a corner, are one region. Runs of each row are joined to those of the
     row before; a run's first name is that of its oldest neighbour.
+
+    Raises:
+        RunError: there are more runs than any text has.
     """
     padded = np.pad(bitmap.astype(np.int8), ((0, 0), (1, 1)))
     change = np.diff(padded, axis=1)
     rows, starts = np.nonzero(change == 1)
+    if len(rows) > _MOST_RUNS:
+        raise RunError(f"head: the map has {len(rows)} runs of pixels, at most {_MOST_RUNS}")
     ends = np.nonzero(change == -1)[1]
     roots = np.arange(len(rows))
     heads = np.searchsorted(rows, np.arange(bitmap.shape[0] + 1))

@@ -12,11 +12,17 @@ from edgeinfer.types import Array, ImageInput
 
 Size = tuple[int, int]
 
-MOST_PIXELS, MOST_GROWTH = 1 << 26, 8
+MOST_PIXELS, MOST_GROWTH = 1 << 25, 8
 """Of a picture on its way: so many, or so many times what it has itself.
 
 Beyond that are pictures of one line, which become as high as the input and as much wider.
 """
+
+MOST_TENSOR, MOST_OWN = 6 << 20, 1 << 24
+"""Pixels of the model's input where the picture decides: so many, or its own up to the second."""
+
+TENSOR_BYTES = 30
+"""Of a pixel while it becomes numbers: three channels of float32, two and a half times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ def steps(size: Size, record: ImageInput) -> Steps:
     Of a line the part that is filled up is not among the steps: it comes later, as numbers.
 
     Raises:
-        InputError: the picture is so narrow that it would grow out of proportion.
+        InputError: the picture is so narrow that it would grow out of proportion, or so large.
         UsageError: the record contradicts itself.
     """
     found = _steps(size, record)
@@ -87,10 +93,14 @@ def steps(size: Size, record: ImageInput) -> Steps:
     # One side is scaled after the other.
     half = (found.scaled[0], size[1] if found.before is None else found.before.size[1])
     wide, high = max((found.scaled, half, *grounds), key=math.prod)
-    if wide * high > max(MOST_PIXELS, MOST_GROWTH * math.prod(size)):
-        received = f"{size[0]} by {size[1]} pixels, of which it would make {wide} by {high}"
-        raise InputError("picture", "one that the model's input has room for", received, "cut it")
-    return found
+    if math.prod(found.placement.size) > max(
+        MOST_TENSOR, min(math.prod(size), MOST_OWN), (record.width or 1) * (record.height or 1)
+    ):
+        wide, high = found.placement.size
+    elif wide * high <= max(MOST_PIXELS, MOST_GROWTH * math.prod(size)):
+        return found
+    received = f"{size[0]} by {size[1]} pixels, of which it would make {wide} by {high}"
+    raise InputError("picture", "one that the model's input has room for", received, "cut it")
 
 
 def _steps(size: Size, record: ImageInput) -> Steps:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,9 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from edgeinfer.bounded import absence, open_file
-from edgeinfer.errors import InputError, NotAvailableError, UsageError
+from edgeinfer.errors import EdgeInferError, InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
-from edgeinfer.media.geometry import Laid, Placement, Size, steps
+from edgeinfer.media.geometry import TENSOR_BYTES, Laid, Placement, Size, steps
 from edgeinfer.types import Array, ImageInput
 
 if TYPE_CHECKING:
@@ -153,20 +155,29 @@ def _pillow() -> Any:
     return Image
 
 
-def measured(given: bytes) -> tuple[int, int]:
-    """Return a picture's pixels, and the bytes that decoding it takes; zeros where it is none.
+def measured(given: bytes, record: ImageInput) -> tuple[int, int]:
+    """Return a picture's pixels, and the bytes that it takes until it is a model's input.
+
+    Zeros where it is no picture.
 
     Raises:
         NotAvailableError: Pillow is not installed.
     """
     image = _pillow()
+    made = 0
     try:
         with image.open(io.BytesIO(given), formats=_formats()) as opened:
             pixels: int = opened.width * opened.height
-            return pixels, pixels * _bytes_a_pixel(opened, "RGB", turned=True)
+            decoding = pixels * _bytes_a_pixel(opened, "RGB", turned=True)
+            ways = [opened.size, opened.size[::-1]]
     # Pillow's own too; what is wrong is told when it is read.
     except Exception:
         return 0, 0
+    for size in ways:
+        # One that does not fit is decoded, and refused.
+        with suppress(EdgeInferError):
+            made = max(made, math.prod(steps(size, record).placement.size))
+    return pixels, max(decoding, TENSOR_BYTES * made)
 
 
 def _read(source: BinaryIO, name: str, color: str) -> Image.Image:

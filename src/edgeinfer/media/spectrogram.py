@@ -11,6 +11,8 @@ from edgeinfer.types import Array, SpectrogramInput
 
 _LEAST_FLOOR = 1e-37
 """Below it float32 loses digits; compiled code takes logarithms in it."""
+_BLOCK = 1 << 20
+"""Samples that are transformed at once."""
 _LINEAR_HZ = 1000.0
 """Slaney's scale is linear below, logarithmic above."""
 _HZ_PER_MEL = 200.0 / 3.0
@@ -27,8 +29,12 @@ def mel_spectrogram(signal: Array, record: SpectrogramInput) -> Array:
     Returns:
         (frames, mels), or (mels, frames) unless ``time_first``; float32.
     """
-    magnitude: Array = np.abs(np.fft.rfft(_frames(signal, record) * window(record), axis=1))
-    energy = magnitude**record.power @ filters(record).T
+    frames, gather = _frames(signal, record), filters(record).T
+    energy = np.empty((len(frames), record.mels))
+    step = max(1, _BLOCK // record.fft)
+    for start in range(0, len(frames), step):
+        block = frames[start : start + step] * window(record)
+        energy[start : start + step] = np.abs(np.fft.rfft(block, axis=1)) ** record.power @ gather
     values = (_logarithm(energy, record) - record.mean) / record.std
     return np.ascontiguousarray(values if record.time_first else values.T, dtype=np.float32)
 

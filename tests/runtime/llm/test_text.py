@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from edgeinfer.runtime.llm.pieces import Pieces
+from edgeinfer.errors import DamagedError
+from edgeinfer.runtime.llm.pieces import Pieces, pieces
 from edgeinfer.runtime.llm.text import GrowingText
 
 BYTES = Pieces((*(bytes([b]) for b in range(256)), b"<end>"), frozenset({256}), 0)
@@ -91,3 +93,25 @@ def test_any_text_with_any_stops(seed: int) -> None:
     else:
         assert not places
         assert found == text
+
+
+def _decoding(*steps: dict[str, Any]) -> dict[str, Any]:
+    decoder = {"type": "Sequence", "decoders": list(steps)}
+    return {"model": {"vocab": {"a": 0, "ab": 1}}, "decoder": decoder}
+
+
+def test_a_decoder_that_makes_tokens_longer_has_a_bound() -> None:
+    """27 steps of a token of one character made 134 MB."""
+    twice = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    assert pieces(_decoding(*[twice] * 5), 2).bytes[0] == b"a" * 32
+    with pytest.raises(DamagedError, match=r"its decoder makes 'a+' ever longer"):
+        pieces(_decoding(*[twice] * 27), 2)
+    with pytest.raises(DamagedError, match="65 steps, at most 64 are read"):
+        pieces(_decoding(*[{"type": "Fuse"}] * 65), 2)
+
+
+@pytest.mark.parametrize("start", [10**9, -1, "1", 1.5, None])
+def test_spaces_that_are_taken_away_have_a_bound(start: object) -> None:
+    strip = {"type": "Strip", "content": " ", "start": start, "stop": 0}
+    with pytest.raises(DamagedError, match="step Strip takes up to 64 spaces away"):
+        pieces(_decoding(strip), 2)
