@@ -193,6 +193,9 @@ class Profile:
             does: files hold standard operators only, and roundings as pairs around each operator.
         split_attention: precisions in which its engine is faster with products and a softmax than
             with ``Attention``, at lengths that were measured.
+        fp16_ops: operators that its engine has kernels for in half precision which add up in single
+            precision, so that it needs no more of single precision around them; empty where only
+            those are that every engine computes well enough.
         bf16_ops: operators that its engine has kernels for in bfloat16; empty for all that the
             standard allows.
         computes: which floats its engines compute files of single precision in when they are told.
@@ -219,6 +222,7 @@ class Profile:
     machine_code: tuple[str, ...] = ()
     strongly_typed: bool = False
     split_attention: tuple[str, ...] = ()
+    fp16_ops: tuple[str, ...] = ()
     bf16_ops: tuple[str, ...] = ()
     by_name_only: bool = False
     packed_weights: bool = False

@@ -317,7 +317,7 @@ class Front:
             graph = self._quantize.graph(job, model)
             # A part of the model has other inputs and outputs.
             options = replace(
-                self._halves.options(self._options),
+                self._halves.options(self._options, job.profile),
                 shape_sets=(),
                 ranges={},
                 states={},
@@ -511,7 +511,7 @@ class Front:
                 if job.format == REGIONS:
                     samples = tuple(v.feeds for v in report.vectors if not v.edge)[:1]
                 options = replace(
-                    self._halves.options(self._options),
+                    self._halves.options(self._options, job.profile),
                     samples=samples,
                     tell=partial(self._clock.tell, done=None),
                 )
@@ -531,7 +531,7 @@ class Front:
         if self._halves.asked:
             with self._stage(f"half precision of {job.title}"):
                 checks, line = self._halves.check(normal, lowered, report)
-                repair = self._halves.repair(normal, lowered, checks, report)
+                repair = self._halves.repair(normal, lowered, checks, report, job.profile)
             if repair:
                 report.changes.append(Change("half precision", (repair,)))
                 shutil.rmtree(folder)

@@ -138,7 +138,12 @@ def plan(
 
 def _apart(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> frozenset[str]:
     """Name the targets whose artifact has another form of attention, or floats of its own."""
-    own = frozenset(p.name for p in profiles if options.precision == "bf16" and p.bf16_ops)
+    own = frozenset(
+        p.name
+        for p in profiles
+        if (options.precision == "bf16" and p.bf16_ops)
+        or (options.precision == "fp16" and p.fp16_ops)
+    )
     if not any(node.op_type == "Attention" for node in model.graph.all_nodes()):
         return own
     return own | {p.name for p in profiles if options.precision in p.split_attention}

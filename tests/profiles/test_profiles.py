@@ -98,7 +98,7 @@ def test_all_faults_of_a_file_are_listed_with_file_and_key() -> None:
     assert str(caught.value).splitlines() == [
         "b.toml: colour: unknown key; known: name, title, os, arch, formats, backends, precisions, "
         "optional_formats, accelerators, unit, memory_mb, threads, quirks, quantization, aliases, "
-        "deployment, machine, machine_code, strongly_typed, split_attention, bf16_ops, "
+        "deployment, machine, machine_code, strongly_typed, split_attention, fp16_ops, bf16_ops, "
         "by_name_only, packed_weights, chips, computes",
         "b.toml: name: '../x' is not a name (lower-case letters, digits, '.', '_', '-')",
         "b.toml: os: expected at least one entry",

@@ -2,12 +2,14 @@
 
 Its CPU provider computes most half-precision operators in single precision between casts of its
 own; what is gained there is the size of the file and of the weights in memory, on devices with
-half-precision units also time.
+half-precision units also time. There each cast costs as much as a small operator: what its kernels
+compute well is data of the profile, and nothing else is an island.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -39,7 +41,14 @@ than eleven bits; the rest makes or takes a type by attribute, or holds a graph 
 _ROUNDINGS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
-def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes, *, joined: bool = False) -> None:
+def halve(
+    model: ir.Model,
+    keep: AbstractSet[str],
+    notes: Notes,
+    *,
+    joined: bool = False,
+    ops: AbstractSet[str] = frozenset(),
+) -> None:
     """Convert the main graph, in place; nodes named in ``keep`` stay in single precision.
 
     Args:
@@ -48,6 +57,13 @@ def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes, *, joined: bool
         notes: told what stayed.
         joined: roundings will read and give half precision too, so that what stands between two
             of them need not stay in single precision.
+        ops: operators that the engine computes so, adding up in single precision; empty for those
+            that any engine computes well enough.
     """
     bridges = _ROUNDINGS if joined else frozenset[str]()
-    anywhere.halve(model, ISLANDS, keep, notes, bridges=bridges)
+    if not ops:
+        anywhere.halve(model, ISLANDS, keep, notes, bridges=bridges)
+        return
+    islands = {n.op_type for n in model.graph if n.op_type not in ops}
+    kind = replace(anywhere.FP16, long_sum=0)
+    anywhere.halve(model, islands, keep, notes, bridges=bridges, kind=kind)

@@ -175,7 +175,8 @@ def _narrow(model: ir.Model, options: LowerOptions, profile: Profile, notes: Not
     """
     kept = parts_of(model, options.fp32_nodes)
     if options.precision == "fp16":
-        halve(model, kept, notes, joined=profile.strongly_typed)
+        ops = frozenset(profile.fp16_ops)
+        halve(model, kept, notes, joined=profile.strongly_typed, ops=ops)
     if options.precision != "bf16":
         return probe.Probe()
     if not profile.strongly_typed:

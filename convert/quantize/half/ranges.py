@@ -29,6 +29,7 @@ SECONDS = 60.0
 """CPU time of one input where ONNX Runtime cannot run the model."""
 
 _SQUARES = math.sqrt(LARGEST)
+_SUMMED = "squares"
 _LIMITS: dict[str, tuple[float, str]] = {
     **dict.fromkeys(
         (
@@ -41,7 +42,7 @@ _LIMITS: dict[str, tuple[float, str]] = {
             "ReduceL2",
             "ReduceSumSquare",
         ),
-        (_SQUARES, "squares"),
+        (_SQUARES, _SUMMED),
     ),
     **dict.fromkeys(("Exp", "Softplus", "Mish", "Sinh", "Cosh"), (math.log(LARGEST), "exp")),
     "Gelu": (LARGEST ** (1 / 3), "cubes"),
@@ -59,6 +60,12 @@ _SMALL_MATTER: dict[str, int] = {"Log": 0, "Reciprocal": 0, "Div": 1}
 
 _FEW = 0.005
 """Share of an operand's elements that may be below the normal numbers of half precision there."""
+
+
+class Inside(str):
+    """A reason that lies inside of an operator: it goes where sums are in single precision."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -194,7 +201,8 @@ def _why(node: ir.Node, seen: Mapping[str, _Extremes], margin: float) -> str:
         return ""
     limit, what = _LIMITS.get(node.op_type, (math.inf, ""))
     if first.largest > limit:
-        return f"{what} of {first.largest:.3g} inside"
+        told = f"{what} of {first.largest:.3g} inside"
+        return Inside(told) if what == _SUMMED else told
     return _long_mean(node, seen, margin)
 
 
@@ -210,7 +218,7 @@ def _long_mean(node: ir.Node, seen: Mapping[str, _Extremes], margin: float) -> s
     if node.op_type == "AveragePool":
         count = float(np.prod(node.attributes["kernel_shape"].as_ints()))
     total = count * result.largest
-    return f"a sum of {total:.3g} inside" if total * margin > LARGEST else ""
+    return Inside(f"a sum of {total:.3g} inside") if total * margin > LARGEST else ""
 
 
 def _masked(model: ir.Model) -> set[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgeinfer.convert.verify import EngineResult, Report
     from edgeinfer.convert.verify.answers import Expected
     from edgeinfer.metrics import Budget
+    from edgeinfer.profiles.schema import Profile
     from edgeinfer.types import Array, Feeds
 
 _BFLOAT = "bf16"
@@ -107,10 +108,15 @@ class Halves:
             lines += [_UNSAID.format(count=len(free)), *describe(model, free)]
         return lines
 
-    def options(self, options: LowerOptions) -> LowerOptions:
-        """Add what was found."""
-        kept = options.fp32_nodes | frozenset(self._kept or ())
-        return replace(options, fp32_nodes=kept)
+    def options(self, options: LowerOptions, profile: Profile) -> LowerOptions:
+        """Add what was found and counts for a target."""
+        return replace(options, fp32_nodes=options.fp32_nodes | self._for(profile))
+
+    def _for(self, profile: Profile) -> frozenset[str]:
+        from edgeinfer.convert.quantize.half.ranges import Inside
+
+        found = (self._kept or {}).items()
+        return frozenset(n for n, why in found if not (profile.fp16_ops and type(why) is Inside))
 
     def check(
         self, model: ir.Model, lowered: Lowered, report: Report
@@ -186,6 +192,7 @@ class Halves:
         lowered: Lowered,
         checks: tuple[EngineResult, ...],
         report: Report,
+        profile: Profile,
     ) -> str:
         """Keep more in single precision where an artifact failed; done once.
 
@@ -205,6 +212,7 @@ class Halves:
             return ""
         self._repaired = True
         kept = self._kept or {}
+        own = self._for(profile)
         places = [i for i, v in enumerate(report.vectors) if not v.edge or v.reach]
         failing = [o.vector for c in checks for o in c.outputs if o.vector is not None]
         place = places[failing[0] if failing else 0]
@@ -216,15 +224,15 @@ class Halves:
         def good(names: frozenset[str]) -> bool:
             half, notes = model.clone(), Notes()
             if self._precision == _BFLOAT:
-                bf16.halve(half, names | kept.keys(), notes, frozenset())
+                bf16.halve(half, names | own, notes, frozenset())
             else:
-                fp16.halve(half, names | kept.keys(), notes)
+                fp16.halve(half, names | own, notes, ops=frozenset(profile.fp16_ops))
             return ask_in_half(half, vectors, expected, budget, usual=usual).passed
 
         names = first_part(model, good)
         if not names:
             return ""
-        self._kept = {**kept, **dict.fromkeys(names - kept.keys(), "the result fails without")}
+        self._kept = {**kept, **dict.fromkeys(names, "the result fails without")}
         return (
             f"{self._precision}: the first {len(names)} of {len(list(model.graph))} nodes stay "
             "fp32: the result left its budget without"

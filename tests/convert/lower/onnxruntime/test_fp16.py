@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeinfer import profiles
 from edgeinfer.convert.lower.halve import LARGEST, MASKED
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.errors import Notes
@@ -187,3 +188,85 @@ def test_precision_is_read_back_and_the_source_is_untouched(tmp_path: Path) -> N
     assert ir.to_onnx_text(whole) == before
     single = lower(whole, tmp_path)
     assert single.precision == "fp32"
+
+
+CUDA = profiles.load("cuda")
+
+CLASSIFIER = f"""g (float[N,8,6,6] x) => (float[N,4] y)
+    <{weights("w1", 16, 8, 1, 1)}, {weights("w2", 16, 1, 3, 3)}, {weights("w3", 8, 16, 1, 1)},
+     {weights("w4", 4, 8)}, {weights("b4", 4)}, float low = {{0}}, float high = {{6}}> {{
+    a = Conv(x, w1)
+    b = Clip(a, low, high)
+    c = Conv <group = 16, pads = [1,1,1,1]> (b, w2)
+    d = Clip(c, low, high)
+    e = Conv(d, w3)
+    f = Add(x, e)
+    m = GlobalAveragePool(f)
+    v = Flatten(m)
+    y = Gemm <transB = 1> (v, w4, b4)
+}}"""
+"""What MobileNets are made of."""
+
+ENCODER = f"""g (float[N,5,8] x) => (float[N,5,8] y)
+    <{weights("wq", 8, 8)}, {weights("wk", 8, 8)}, {weights("wv", 8, 8)}, {weights("s", 8)},
+     {weights("w1", 8, 16)}, {weights("w2", 16, 8)}, float root = {{2.828}}> {{
+    n = LayerNormalization(x, s)
+    q = MatMul(n, wq)
+    k = MatMul(n, wk)
+    v = MatMul(n, wv)
+    kt = Transpose <perm = [0,2,1]> (k)
+    scores = MatMul(q, kt)
+    scaled = Div(scores, root)
+    p = Softmax(scaled)
+    a = MatMul(p, v)
+    size = Shape(a)
+    r = Reshape(a, size)
+    h = Add(x, r)
+    m = LayerNormalization(h, s)
+    i = MatMul(m, w1)
+    g = Gelu(i)
+    o = MatMul(g, w2)
+    y = Add(h, o)
+}}"""
+"""What ViTs and MiniLMs are made of."""
+
+
+@pytest.mark.parametrize("text", [CLASSIFIER, ENCODER], ids=["cnn", "transformer"])
+def test_on_a_gpu_there_are_casts_at_the_ends_alone(text: str) -> None:
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    whole = model(text)
+    theirs = convert_float_to_float16(ir.to_proto(whole), keep_io_types=True)
+    before, notes = whole.clone(), Notes()
+    halve(whole, frozenset(), notes, ops=frozenset(CUDA.fp16_ops))
+    check(whole)
+    casts = [n for n in whole.graph if n.op_type == "Cast"]
+    assert len(casts) == 2 <= sum(n.op_type == "Cast" for n in theirs.graph.node)
+    assert casts[0].inputs[0] is whole.graph.inputs[0]
+    assert casts[1].outputs[0] is whole.graph.outputs[0]
+    assert notes.lines == []
+    shape = [d if isinstance(d, int) else 2 for d in whole.graph.inputs[0].shape or ()]
+    feeds = {"x": RNG.standard_normal(shape).astype(np.float32)}
+    np.testing.assert_allclose(run(whole, feeds)[0], run(before, feeds)[0], atol=2e-2)
+
+
+def test_long_sums_are_single_inside_of_a_kernel() -> None:
+    there = model(f"""g (float[1,9000] x) => (float[1,1] y) <{weights("w", 9000, 1)}> {{
+        y = MatMul(x, w)
+    }}""")
+    anywhere = there.clone()
+    halve(anywhere, frozenset(), Notes())
+    halve(there, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    assert not any(n.op_type == "Cast" for n in anywhere.graph)
+    assert sum(n.op_type == "Cast" for n in there.graph) == 2
+
+
+def test_what_a_gpu_has_no_kernel_for_is_an_island() -> None:
+    whole = model(f"""g (float[4,16] x) => (float[4,16] y)
+        <{weights("w", 16, 16)}, int64 axis = {{1}}> {{
+        a = MatMul(x, w)
+        b = CumSum(a, axis)
+        y = MatMul(b, w)
+    }}""")
+    halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    assert ops(whole) == ["Cast", "MatMul", "Cast", "CumSum", "Cast", "MatMul", "Cast"]

@@ -13,7 +13,7 @@ from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import LowerOptions, target_for
 from edgeinfer.convert.quantize.half import ranges as half_ranges
-from edgeinfer.convert.quantize.half.ranges import describe, outside
+from edgeinfer.convert.quantize.half.ranges import Inside, describe, outside
 from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.errors import RunError
 from tests.convert.quantize.conftest import graph
@@ -171,3 +171,21 @@ def test_a_model_that_nothing_runs_says_so() -> None:
     halves = Halves("fp16")
     (line,) = halves.look(model, [{"x": np.ones(4, np.float32)}])
     assert line.startswith("fp16: ranges were not looked at: ONNX Runtime cannot run the float")
+
+
+def test_sums_inside_of_an_operator_are_told_from_values() -> None:
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 24]> g (float[2,8] x) => (float[2,8] y) {
+          a = LayerNormalization(x, s)
+          b = Mul(x, k)
+          y = Add(a, b)
+        }""",
+        s=np.ones(8, np.float32),
+        k=np.asarray(1e3, np.float32),
+    )
+    found = outside(model, [{"x": np.linspace(200, 400, 16, dtype=np.float32).reshape(2, 8)}])
+    assert {name: type(why) is Inside for name, why in found.items()} == {
+        "a": True,
+        "b": False,
+        "y": False,
+    }
