@@ -23,6 +23,8 @@ from edgeinfer.convert.passes.infra import (
     small,
     used_outputs,
 )
+from edgeinfer.convert.passes.scan_batches import by_sequence
+from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
 
 
@@ -36,7 +38,7 @@ class Edit:
     def __init__(self, node: ir.Node, namer: Namer) -> None:
         self.node = node
         self.nodes: list[ir.Node] = []
-        self._namer = namer
+        self.namer = namer
         self._base = node.outputs[0].name or node.op_type
 
     def const(self, array: Array, what: str) -> ir.Value:
@@ -44,7 +46,7 @@ class Edit:
         if self.node.graph is None:
             raise ValueError("the node is in no graph")
         return add_initializer(
-            self.node.graph, self._namer.fresh(f"{self._base}_{what}"), np.asarray(array)
+            self.node.graph, self.namer.fresh(f"{self._base}_{what}"), np.asarray(array)
         )
 
     def int64(self, values: Any, what: str) -> ir.Value:
@@ -54,10 +56,10 @@ class Edit:
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Add a node with one output before the node that is being replaced."""
         new = ir.node(op_type, list(inputs), attributes=attributes or None)
-        new.outputs[0].name = self._namer.fresh(f"{self._base}_{op_type}")
+        new.outputs[0].name = self.namer.fresh(f"{self._base}_{op_type}")
         if inputs and inputs[0] is not None and op_type != "Shape":
             new.outputs[0].dtype = inputs[0].dtype  # type: ignore[assignment]
-        new.name = self._namer.fresh(f"{self.node.name or self._base}_{op_type}")
+        new.name = self.namer.fresh(f"{self.node.name or self._base}_{op_type}")
         self.nodes.append(new)
         return new.outputs[0]
 
@@ -66,7 +68,7 @@ class Edit:
         data = self.op("Dropout", self.node.inputs[0])
         new = self.nodes[-1]
         new.resize_outputs(2)
-        new.outputs[1].name = self._namer.fresh(f"{self._base}_mask")
+        new.outputs[1].name = self.namer.fresh(f"{self._base}_mask")
         new.outputs[1].dtype = ir.DataType.BOOL
         return data, new.outputs[1]
 
@@ -379,7 +381,16 @@ def group_normalization_21(node: ir.Node, edit: Edit) -> None:
 @step(9, "Scan")
 def scan_9(node: ir.Node, edit: Edit) -> None:
     """Scan lost its batch axis and its sequence lengths."""
-    raise CannotRaiseError(f"Scan {node.name!r}: opset 8 scans have a batch axis")
+    if node.inputs[0] is not None and any(attr(node, "directions", ())):
+        raise SourceError(
+            f"Scan {node.name!r} of opset 8 reads sequences of own lengths from their ends, which "
+            "its version leaves open; export the model at opset 9 or newer"
+        )
+    results = by_sequence(node, edit.namer)
+    made = results[0].producer()
+    if made is not None:
+        edit.nodes.append(made)
+    edit.become(*results)
 
 
 # --- signatures that changed while the meaning did not ------------------------------------------

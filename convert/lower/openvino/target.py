@@ -17,7 +17,7 @@ from edgeinfer.backends.openvino.backend import SQUEEZED
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
-from edgeinfer.convert.lower.loops import settle_loops
+from edgeinfer.convert.lower.loops import as_loop, settle_loops
 from edgeinfer.convert.lower.openvino import bfloat, narrow_inputs
 from edgeinfer.convert.lower.openvino.integers import tidy
 from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
@@ -30,10 +30,11 @@ from edgeinfer.convert.lower.openvino.special import input_constraint
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.openvino.turns import cut_unturned
 from edgeinfer.convert.lower.rules import apply
-from edgeinfer.convert.lower.single import forget_origins
+from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.memory import release_memory
+from edgeinfer.convert.passes.infra import has_subgraph, is_op
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
@@ -132,6 +133,10 @@ def _prepare(
     squeezed = strip_squeezes(model)
     for name in squeezed:
         notes.add(f"output {name!r}: its rank follows from the sizes: squeezed by the runtime")
+    for _, node in list(walk(model)):
+        # The engine has no such operator inside another one (2026.4.1: "No nested TensorIterator").
+        if is_op(node, "Scan") and any(map(has_subgraph, node.attributes["body"].as_graph())):
+            as_loop(model, node)
     settle_loops(model)
     cut_unturned(model, notes)
     # The reader takes a bias into a product of integers and is then refused (2026.4.1).

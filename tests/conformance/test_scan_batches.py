@@ -1,0 +1,76 @@
+"""A Scan of opset 8 on every format: a batch, lengths of sequences, from the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from edgeinfer.convert.passes import normalise
+from edgeinfer.errors import SourceError
+from edgeinfer.types import Array
+from tests.conformance.everywhere import PLACES, lacking, run
+
+RNG = np.random.default_rng(0)
+START = RNG.normal(size=(3, 2)).astype(np.float32)
+ROWS = RNG.normal(size=(3, 4, 2)).astype(np.float32)
+LENGTHS = np.array([4, 1, 3])
+
+
+def _model(lengths: bool, back: int) -> onnx.ModelProto:
+    """Running sums; each row of the result is twice the sum so far."""
+
+    def value(name: str, *shape: int, kind: int = onnx.TensorProto.FLOAT) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    body = helper.make_graph(
+        [helper.make_node("Add", ["v", "row"], ["w"]), helper.make_node("Add", ["w", "w"], ["o"])],
+        "body",
+        [value("v", 2), value("row", 2)],
+        [value("w", 2), value("o", 2)],
+    )
+    node = helper.make_node(
+        "Scan",
+        ["n" if lengths else "", "s", "x"],
+        ["last", "sums"],
+        num_scan_inputs=1,
+        directions=[back],
+        body=body,
+    )
+    given = [value("n", 3, kind=onnx.TensorProto.INT64)] if lengths else []
+    graph = helper.make_graph(
+        [node],
+        "net",
+        [*given, value("s", 3, 2), value("x", 3, 4, 2)],
+        [value("last", 3, 2), value("sums", 3, 4, 2)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=4)
+
+
+def _right(lengths: Array, back: int) -> tuple[Array, Array]:
+    rows = ROWS[:, ::-1] if back else ROWS
+    sums, last = np.zeros_like(ROWS), START.copy()
+    for sequence, count in enumerate(lengths):
+        for turn in range(count):
+            last[sequence] += rows[sequence, turn]
+            sums[sequence, turn] = 2 * last[sequence]
+    return last, sums
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
+@pytest.mark.parametrize(("lengths", "back"), [(False, 0), (False, 1), (True, 0)])
+def test_each_sequence_is_scanned(lengths: bool, back: int, place: str) -> None:
+    if why := lacking(place):
+        pytest.skip(why)
+    feeds = {"s": START, "x": ROWS} | ({"n": LENGTHS} if lengths else {})
+    found = run(place, _model(lengths, back), feeds).outputs
+    last, sums = _right(LENGTHS if lengths else np.array([4, 4, 4]), back)
+    np.testing.assert_allclose(found["last"], last, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["sums"], sums, rtol=1e-5, atol=1e-6)
+
+
+def test_own_lengths_from_the_end_are_refused() -> None:
+    with pytest.raises(SourceError, match=r"opset 8 .*from their ends.*export the model"):
+        normalise(ir.from_proto(_model(True, 1)))
