@@ -205,6 +205,7 @@ DESCRIPTION = Value("FILE", read=by_media("parse_description"), write=place_word
 DATA = Value("NPZ|DIR", write=place_words)
 SAMPLES = Value("DIR|NPZ", write=place_words)
 CALIBRATOR = Value(kind="calibrator")
+COUNT = Value("COUNT", kind="count")
 SHARE = Value("SHARE", read=share, write=share_words)
 METRIC = Value("NAME", write=metric_words)
 DTYPES = Value("[X=]int8", multiple=True, read=io_dtypes, write=dtype_words)

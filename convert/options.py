@@ -237,6 +237,13 @@ class ConvertOptions(ArtifactOptions):
         DATA,
         value=words.SAMPLES,
     )
+    block: int = option(
+        32,
+        "Weights of a row that share a scale, where a language model's are rounded to w4 or w8. A "
+        "multiple of 32: 64 and 128 take less memory and lose more.",
+        DATA,
+        value=words.COUNT,
+    )
     calibrator: str = option(
         "mse", "How quantization ranges are chosen.", DATA, value=words.CALIBRATOR
     )

@@ -115,6 +115,8 @@ def export(
         )
     if block % 32 or block < 32:
         raise UsageError(f"block {block}: expected a multiple of 32")
+    if block != _BLOCK and precision not in ("w4", "w8"):
+        raise UsageError(f"block {block}: it is for w4 and w8; weights of {precision} have none")
     machines = [(p, _machine(p)) for p in resolve_profiles(targets)]
     clock = Clock(progress, stages=Stages(total=1 + _STAGES * len(machines)))
     with clock.stage("read the model"):

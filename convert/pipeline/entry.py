@@ -73,7 +73,10 @@ def export(options: ConvertOptions) -> ExportResult:
     return made
 
 
-_TAKEN = ("targets", "precision", "name", "calibration", "unverified", "overwrite", "progress")
+_TAKEN = (
+    *("targets", "precision", "block", "name", "calibration"),
+    *("unverified", "overwrite", "progress"),
+)
 """What language models heed of a request."""
 
 

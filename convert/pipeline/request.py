@@ -27,7 +27,7 @@ from edgeinfer.convert.quantize.recipe import (
     spelled_out,
 )
 from edgeinfer.errors import OutputError, UsageError
-from edgeinfer.options import values_of
+from edgeinfer.options import default_of, values_of
 from edgeinfer.profiles.schema import MACHINE_CODE, Profile
 from edgeinfer.types import ImageInput, Preprocessing, TensorSpec
 
@@ -126,6 +126,8 @@ def check_request(options: ConvertOptions) -> Request:
     if method is None:
         known = ", ".join(METHODS)
         raise UsageError(f"calibrator {options.calibrator!r} is unknown; known: {known}")
+    if options.block != default_of(type(options), "block"):
+        raise UsageError(f"block {options.block}: only weights of language models have blocks")
     if options.max_drop is not None and not 0.0 <= options.max_drop < 1.0:
         raise UsageError(f"max drop {options.max_drop}: expected a share from 0 up to 1, as 1%")
     _check_there(options.deployment, options.data, options.calibration)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -20,6 +20,13 @@ from edgeinfer.runtime.pipelines import AudioPipeline, Pipeline, SentencePipelin
 from edgeinfer.runtime.pipelines.model import Model as Meaning
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError
 from edgeinfer.types import Array, ImageInput
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
+    from edgeinfer.runtime.llm.vectors import Pooling
+
+Text = str | list[int]
+"""A text, or its tokens."""
 
 LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
 """Is set when the client of the request that runs here has left."""
@@ -142,6 +149,24 @@ def vectors(pipeline: Pipeline, texts: Sequence[str]) -> tuple[Array, int]:
     found = [each.vector for each in given if isinstance(each, Embedding)]
     tokens = sum(pipeline.count(text) for text in texts)
     return np.asarray(found, np.float32).reshape(len(texts), -1), tokens
+
+
+def states(model: LLM, texts: Sequence[Text], pooling: str) -> tuple[Array, int]:
+    """Return what a language model makes of each text, and the tokens that were read.
+
+    Args:
+        model: Language model.
+        texts: texts or lists of tokens.
+        pooling: which states count, as for ``LLM.embed``.
+
+    Returns:
+        (texts, hidden), float32, and a count.
+
+    Raises:
+        InputError: a text is empty or too long, or the pooling is not known.
+    """
+    read = [model.request(text).prompt for text in texts]
+    return model.embed(read, pooling=cast("Pooling", pooling)), sum(map(len, read))
 
 
 def _png(mask: Array) -> bytes:

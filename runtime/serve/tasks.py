@@ -11,7 +11,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
 
 import numpy as np
@@ -35,6 +35,7 @@ from edgeinfer.runtime.serve.http import (
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.keys import GRANT
+from edgeinfer.runtime.serve.meaning import Text
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
 
@@ -150,12 +151,22 @@ class Tasks:
             raise DisconnectedError
 
     async def _vectors(
-        self, model: Served, receive: Receive, pipeline: Pipeline, texts: list[str]
+        self, model: Served, receive: Receive, texts: list[Text], pooling: str | None
     ) -> tuple[Array, int]:
+        """Return a vector of each text, by a model of embeddings or by a language model."""
         grant = GRANT.get()
         if grant is not None:
             grant.check_tokens()
-        found, tokens = await self._worked(model, receive, lambda: meaning.vectors(pipeline, texts))
+        if model.text is not None:
+            work = partial(meaning.states, model.text, texts, pooling or "last")
+        else:
+            pipeline = _pipeline(model)
+            if pooling is not None:
+                raise RequestError(400, "pooling: this model has its own")
+            if not all(isinstance(text, str) for text in texts):
+                raise RequestError(400, "input: this model takes texts, no tokens")
+            work = partial(meaning.vectors, pipeline, cast("list[str]", texts))
+        found, tokens = await self._worked(model, receive, work)
         if grant is not None:
             grant.count_tokens(tokens)
         return found, tokens
@@ -171,14 +182,13 @@ class Tasks:
         return data, self._hub.get(data["model"])
 
     async def _embeddings(self, receive: Receive, send: Send) -> None:
-        known = {"input", "encoding_format", "dimensions", "user", "input_type"}
+        known = {"input", "encoding_format", "dimensions", "user", "input_type", "pooling"}
         data, model = await self._asked(receive, known)
-        pipeline = _pipeline(model)
-        texts = _texts(data.get("input"), "input")
+        texts = _tokens(data.get("input")) or [*_texts(data.get("input"), "input")]
         form = data.get("encoding_format", "float")
         if form not in ("float", "base64"):
             raise RequestError(400, f"encoding_format: {form!r} is not supported")
-        found, tokens = await self._vectors(model, receive, pipeline, texts)
+        found, tokens = await self._vectors(model, receive, texts, _pooling(data))
         size = data.get("dimensions", found.shape[1])
         if size != found.shape[1]:
             raise RequestError(400, f"dimensions: this model gives {found.shape[1]}")
@@ -191,9 +201,8 @@ class Tasks:
         await answer_json(send, whole)
 
     async def _rerank(self, receive: Receive, send: Send) -> None:
-        known = {"query", "documents", "top_n", "return_documents"}
+        known = {"query", "documents", "top_n", "return_documents", "pooling"}
         data, model = await self._asked(receive, known)
-        pipeline = _pipeline(model)
         query = data.get("query")
         if not isinstance(query, str):
             raise RequestError(400, "query: expected a text")
@@ -204,7 +213,7 @@ class Tasks:
         top = data.get("top_n", len(documents))
         if type(top) is not int or top < 1:
             raise RequestError(400, "top_n: expected a whole number, at least 1")
-        found, tokens = await self._vectors(model, receive, pipeline, [query, *documents])
+        found, tokens = await self._vectors(model, receive, [query, *documents], _pooling(data))
         scores = _cosines(found[0], found[1:])
         results: list[dict[str, Any]] = [
             {"index": int(i), "relevance_score": float(scores[i])}
@@ -269,6 +278,29 @@ def _texts(given: Any, name: str) -> list[str]:
     if len(texts) > MOST:
         raise RequestError(400, f"{name}: at most {MOST} texts, received {len(texts)}")
     return texts
+
+
+def _tokens(given: Any) -> list[Text]:
+    """Return lists of tokens; none where the input is something else.
+
+    Raises:
+        RequestError: there are too many.
+    """
+    lists = [given] if isinstance(given, list) and given and type(given[0]) is int else given
+    if not (isinstance(lists, list) and lists and isinstance(lists[0], list)):
+        return []
+    if len(lists) > MOST:
+        raise RequestError(400, f"input: at most {MOST} texts, received {len(lists)}")
+    if not all(isinstance(each, list) and all(type(t) is int for t in each) for each in lists):
+        raise RequestError(400, "input: expected lists of tokens")
+    return lists
+
+
+def _pooling(data: dict[str, Any]) -> str | None:
+    found = data.get("pooling")
+    if not (found is None or isinstance(found, str)):
+        raise RequestError(400, "pooling: expected a text")
+    return found
 
 
 def _written(row: Array, form: str) -> Any:

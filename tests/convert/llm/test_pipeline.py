@@ -63,6 +63,10 @@ def test_what_says_nothing_to_language_models_is_listed(tmp_path: Path) -> None:
         export(model(tmp_path / "a.gguf"), data="x", labels=("y",))
     with pytest.raises(UsageError, match="calibration: it is for w4 and w8, and stored rounds"):
         export(model(tmp_path / "a.gguf"), calibration="x")
+    with pytest.raises(UsageError, match="block 64: it is for w4 and w8; weights of stored"):
+        export(model(tmp_path / "a.gguf"), block=64)
+    with pytest.raises(UsageError, match="block 48: expected a multiple of 32"):
+        export(model(tmp_path / "a.gguf"), precision="w4", block=48)
     with pytest.raises(UsageError, match="precision 'int3': of language models there are stored"):
         export(model(tmp_path / "a.gguf"), precision="int3")
     with pytest.raises(UsageError, match="target 'ios': no code of language models"):

@@ -15,16 +15,18 @@ import numpy as np
 import pytest
 
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Segment, SpotWord
+from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.serve import inflight
 from edgeinfer.runtime.serve.meaning import Shared
 from edgeinfer.runtime.serve.options import Limits
 from edgeinfer.types import AudioInput, FrameInput, TextInput
 from tests.runtime.conftest import Fakes
+from tests.runtime.llm.test_llm import model as tiny_model
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.pipelines.test_audio import RATE, SAID, SPREAD, TOGETHER
 from tests.runtime.pipelines.test_image import COLOURS, SIZED
 from tests.runtime.pipelines.test_sentence import COUNT, PIECES
-from tests.runtime.serve.conftest import Server, Starter
+from tests.runtime.serve.conftest import Server, Starter, text_bundle
 
 pytest.importorskip("PIL")
 pytest.importorskip("tokenizers")
@@ -80,7 +82,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         for i, (graph, head, name, record) in enumerate(parts)
     ]
     together = f"words={','.join(map(str, chain))}"
+    bundles.append(text_bundle(folder / "tiny.edge"))
     start = Starter(tmp_path_factory.mktemp("served"), Fakes())
+    patch = pytest.MonkeyPatch()
+    patch.setattr(LLM, "_open", lambda *_: tiny_model())
     try:
         made = start(
             *map(str, bundles), only=True, pipelines=(together,), limits=Limits(elements=100_000)
@@ -90,6 +95,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield made
     finally:
         start.close()
+        patch.undo()
 
 
 def post(server: Server, name: str, content: Any, kind: str = "", query: str = "") -> Any:
@@ -222,6 +228,48 @@ def test_the_real_client_gets_vectors(server: Server) -> None:
         client.embeddings.create(model="colours", input="cat")
     with pytest.raises(openai.BadRequestError, match="not supported: colour"):
         client.embeddings.create(model="vectors", input="cat", extra_body={"colour": 1})
+
+
+def test_a_language_model_gives_vectors_too(server: Server) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    model = server.hub.models["tiny"].text
+    assert model is not None
+    texts = ["the cat sat", "a dog"]
+    for pooling in ("last", "mean"):
+        found = client.embeddings.create(
+            model="tiny", input=texts, encoding_format="float", extra_body={"pooling": pooling}
+        )
+        vectors = [each.embedding for each in found.data]
+        np.testing.assert_allclose(vectors, model.embed(texts, pooling=pooling), rtol=1e-6)
+    tokens = [model.request(text).prompt for text in texts]
+    assert found.usage.prompt_tokens == sum(map(len, tokens))
+    given = {"model": "tiny", "input": tokens, "pooling": "mean"}
+    same = server.client.post("/v1/embeddings", json=given).json()["data"]
+    assert [each["embedding"] for each in same] == vectors
+    ranked = {"model": "tiny", "query": "a dog", "documents": ["the cat sat", "a dog"]}
+    first = server.client.post("/v1/rerank", json=ranked).json()["results"][0]
+    assert (first["index"], first["relevance_score"]) == (1, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "text"),
+    [
+        ("tiny", {"pooling": "first"}, "pooling"),
+        ("tiny", {"pooling": 3}, "pooling: expected a text"),
+        ("tiny", {"input": [[1], "two"]}, "expected lists of tokens"),
+        ("tiny", {"input": [[10**9]]}, "tokens from 0"),
+        ("vectors", {"pooling": "mean"}, "pooling: this model has its own"),
+        ("vectors", {"input": [1, 2]}, "takes texts, no tokens"),
+    ],
+)
+def test_vectors_that_cannot_be(
+    server: Server, model: str, more: dict[str, Any], text: str
+) -> None:
+    given = {"model": model, "input": "cat", **more}
+    found = server.client.post("/v1/embeddings", json=given)
+    assert found.status_code == 400
+    assert text in found.json()["error"]["message"]
 
 
 def test_texts_are_ranked(server: Server) -> None:
