@@ -25,7 +25,6 @@ from edgeinfer.convert.lower.onnxruntime.target import EXTERNAL_ABOVE
 from edgeinfer.convert.lower.transposed_weights import may_turn, transposed
 from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.infra import Namer, add_initializer
-from edgeinfer.convert.sources.tflite import file as tflite
 
 if TYPE_CHECKING:
     from edgeinfer.convert.pipeline.front import Written
@@ -226,6 +225,9 @@ def _holder(written: Written) -> _Holder:
 
 
 def _tflite_spans(path: Path) -> tuple[Path, list[tuple[int, int]]]:
+    # Readers of operators come with it.
+    from edgeinfer.convert.sources.tflite import file as tflite
+
     return path, sorted({t.span for g in tflite.load(path).graphs for t in g.tensors if t.span})
 
 

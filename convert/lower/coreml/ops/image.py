@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.ops.matrix import batched
 from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.registry import Refusal
 
 _PADDING = {
     ("zeros", 0): "constant",
@@ -100,82 +98,3 @@ def _weights(
     share = g.binary("mul", share, g.insert_axes(g.cast(inside, low.dtype), [2]))
     cells = g.reshape(share, [g.extent(share, 0), count, samples, g.extent(share, 2)])
     return g.reduce("reduce_mean", cells, [2], False)
-
-
-@OPS.lower("Col2Im", dtypes=FLOATS | INTEGERS)
-def col2im(
-    g: Builder,
-    input: Tensor,
-    image_shape: Const,
-    block_shape: Const,
-    *,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
-) -> Tensor:
-    """conv_transpose whose filters put each column's element in its place."""
-    sizes = [int(s) for s in image_shape.array.reshape(-1)]
-    block = [int(s) for s in block_shape.array.reshape(-1)]
-    count = len(sizes)
-    if count > 3 or not input.is_static or not input.is_float:
-        raise Refusal(f"blocks of {count} axes", "unsupported_rank")
-    steps, gaps = tuple(strides or ()) or (1,) * count, tuple(dilations or ()) or (1,) * count
-    edges = tuple(pads or ()) or (0,) * (2 * count)
-    cells = int(np.prod(block))
-    channels = input.shape[1] // cells
-    reach = [(b - 1) * d + 1 for b, d in zip(block, gaps, strict=True)]
-    whole = [s + edges[i] + edges[i + count] for i, s in enumerate(sizes)]
-    grid = [(w - r) // t + 1 for w, r, t in zip(whole, reach, steps, strict=True)]
-    filters = np.eye(cells).reshape(cells, 1, *block)
-    x = g.reshape(input, [input.shape[0] * channels, cells, *grid])
-    out = g.emit(
-        "conv_transpose",
-        x=x,
-        weight=g.const(filters, input.dtype),
-        strides=steps,
-        dilations=gaps,
-        pad_type="valid",
-    )
-    missing = [w - ((n - 1) * t + r) for w, n, t, r in zip(whole, grid, steps, reach, strict=True)]
-    if any(missing):
-        more = [0, 0, 0, 0, *(p for m in missing for p in (0, m))]
-        out = g.emit("pad", x=out, pad=more, mode="constant", constant_val=0.0)
-    begin = [0, 0, *edges[:count]]
-    end = [None, None, *(b + s for b, s in zip(edges[:count], sizes, strict=True))]
-    return g.reshape(g.slice(out, begin, end), [input.shape[0], channels, *sizes])
-
-
-@OPS.lower("MaxUnpool", dtypes=FLOATS | INTEGERS)
-def max_unpool(
-    g: Builder,
-    X: Tensor,
-    I: Tensor,
-    output_shape: Const | None = None,
-    *,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
-) -> Tensor:
-    """Scatter to the places that a pool remembered."""
-    if not X.is_static:
-        raise Refusal("dynamic sizes", "dynamic_shape")
-    count = len(kernel_shape)
-    steps = tuple(strides or ()) or (1,) * count
-    edges = tuple(pads or ()) or (0,) * (2 * count)
-    own = [
-        (s - 1) * t - edges[i] - edges[i + count] + k
-        for i, (s, t, k) in enumerate(zip(X.shape[2:], steps, kernel_shape, strict=True))
-    ]
-    shape = [*X.shape[:2], *own]
-    places = g.reshape(g.cast(I, np.int32), [-1])
-    room = g.const(np.zeros(int(np.prod(shape))), X.dtype)
-    flat = g.reshape(X, [-1])
-    out = g.emit("scatter", X.dtype, data=room, indices=places, updates=flat, axis=0, mode="update")
-    wanted = None if output_shape is None else [int(s) for s in output_shape.array.reshape(-1)]
-    small = g.reshape(out, shape)
-    if wanted is None or wanted == shape:
-        return small
-    if any(w < s for w, s in zip(wanted, shape, strict=True)):
-        raise Refusal("output_shape is smaller than what is unpooled")
-    more = [p for w, s in zip(wanted, shape, strict=True) for p in (0, w - s)]
-    return g.emit("pad", x=small, pad=more, mode="constant", constant_val=0.0)

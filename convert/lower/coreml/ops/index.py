@@ -203,19 +203,3 @@ def reverse_sequence(
         span=_held(x),
     )
     return g.cast(out, input.dtype)
-
-
-@OPS.lower("Compress", dtypes=ALL)
-def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
-    """Gather at the places where a condition holds."""
-    x = _as_number(g, input if axis is not None else g.reshape(input, [-1]))
-    at = 0 if axis is None else axis % input.rank
-    if condition.data is not None:
-        places = np.flatnonzero(condition.data)
-        if not places.size:
-            raise Refusal("tensors without elements do not exist", "dynamic_shape")
-        where = g.const(places, np.int32)
-    else:
-        found = g.emit("non_zero", np.int32, x=g.cast(condition, np.float32))
-        where = g.reshape(found, [-1])
-    return g.cast(g.emit("gather", x=x, indices=where, axis=at, span=_held(x)), input.dtype)

@@ -13,7 +13,7 @@ from edgeinfer.convert.lower.tflite.ops.integer import (
     power,
     remainder,
 )
-from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
+from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 
@@ -86,34 +86,3 @@ def _by_squaring(g: Builder, x: Tensor, exponent: int) -> Tensor:
         if not exponent:
             return x if result is None else result
         x = g.binary("MUL", x, x)
-
-
-@OPS.lower("Det", dtypes=FLOATS)
-def det(g: Builder, x: Tensor) -> Tensor:
-    """Determinant of small matrices, by rows."""
-    size = x.shape[-1]
-    if size is None or size > 3:
-        raise Refusal(f"matrices of {size or 'unknown'} rows; takes up to 3", "dynamic_shape")
-    return _determinant(g, _entries(g, x, size))
-
-
-def _entries(g: Builder, x: Tensor, size: int) -> list[list[Tensor]]:
-    def entry(row: int, column: int) -> Tensor:
-        index = [g.const(i, np.int32) for i in (row, column)]
-        return g.gather(g.gather(x, index[0], x.rank - 2), index[1], x.rank - 2)
-
-    return [[entry(i, j) for j in range(size)] for i in range(size)]
-
-
-def _determinant(g: Builder, m: list[list[Tensor]]) -> Tensor:
-    if len(m) == 1:
-        return m[0][0]
-    total: Tensor | None = None
-    for column, factor in enumerate(m[0]):
-        minor = [[v for j, v in enumerate(row) if j != column] for row in m[1:]]
-        term = g.binary("MUL", factor, _determinant(g, minor))
-        code = "SUB" if column % 2 else "ADD"
-        total = term if total is None else g.binary(code, total, term)
-    if total is None:
-        raise ValueError("a matrix has columns")
-    return total

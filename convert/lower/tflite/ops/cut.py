@@ -287,6 +287,7 @@ def reverse_sequence(
     return g.emit("REVERSE_SEQUENCE", [input, sequence_lens], input.shape, **options)
 
 
+# The definition takes 5 times as long (LiteRT, x86-64, 144x256 elements).
 @OPS.lower("Col2Im")
 def col2im(
     g: Builder,

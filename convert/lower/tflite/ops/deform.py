@@ -17,6 +17,7 @@ from edgeinfer.convert.lower.tflite.widen import REALS, widened
 from edgeinfer.types import Array
 
 
+# The definition takes 1.23 times as long (LiteRT, x86-64, 16 channels of 32x32).
 @OPS.lower("DeformConv", dtypes=REALS)
 @widened
 def deform_conv(

@@ -251,6 +251,7 @@ def _roi_taps(
     ]
 
 
+# The definition takes 1.8 times as long (LiteRT, x86-64, 16x16x16 elements).
 @OPS.lower("MaxUnpool", dtypes=_WITH_INDICES)
 def max_unpool(
     g: Builder,

@@ -317,16 +317,6 @@ def tensor_scatter(
     return scatter_elements(g, past_cache, where, update, axis=at, reduction="none")
 
 
-@OPS.lower("Compress", dtypes=ANY)
-@carried()
-def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
-    """GATHER of what WHERE finds."""
-    found = g.reshape(g.emit("WHERE", [condition], (None, 1), np.int64), [-1])
-    if axis is None:
-        return g.gather(_flat(g, input), found, 0)
-    return g.gather(input, found, axis_of(axis, input.rank))
-
-
 @OPS.lower("NonZero", dtypes=ANY)
 def non_zero(g: Builder, x: Tensor) -> Tensor:
     """WHERE, transposed."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
@@ -13,12 +12,6 @@ from edgeinfer.convert.lower.tvm.ops.arith import larger, smaller
 from edgeinfer.convert.lower.tvm.registry import NUMBERS, OPS
 
 Value = Any
-
-_MISH_END = 20.0
-
-
-def _choose(test: Value, yes: Value, no: Value) -> Value:
-    return tirx.Select(test, yes, no)
 
 
 @OPS.lower("Clip", dtypes=NUMBERS)
