@@ -6,6 +6,7 @@ are run, and a model that takes an engine down does not take its caller along.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import sys
@@ -151,6 +152,7 @@ class _Log(logging.Handler):
 
 def main() -> None:
     """Be the process: do one thing, tell how it went."""
+    gc.freeze()
     connection, _ = child.connect()
     line = _Line(connection)
     logging.getLogger().addHandler(_Log(line))

@@ -119,6 +119,21 @@ def test_the_collector_rests_during_an_import_only(was_enabled: bool) -> None:
         (gc.enable if before else gc.disable)()
 
 
+def test_a_process_that_froze_its_imports_freezes_further_ones() -> None:
+    gc.unfreeze()
+    with engines.collector_paused():
+        pass
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with engines.collector_paused():
+            kept: list[list[int]] = [[] for _ in range(1000)]
+        assert gc.get_freeze_count() >= before + len(kept)
+    finally:
+        gc.unfreeze()
+
+
 @pytest.mark.parametrize(
     ("call", "package", "other"),
     [
