@@ -28,6 +28,7 @@ from edgeinfer.convert.passes.control_flow import InlineControlFlow
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode, drop_unused_imports
 from edgeinfer.convert.passes.drop_zero_states import DropZeroStates
 from edgeinfer.convert.passes.fold_shapes import FoldShapes
+from edgeinfer.convert.passes.fold_zero_products import FoldZeroProducts
 from edgeinfer.convert.passes.fusions import FUSIONS
 from edgeinfer.convert.passes.infra import Outcome, all_nodes
 from edgeinfer.convert.passes.inline import InlineFunctions
@@ -90,6 +91,7 @@ SIMPLIFY: Passes = (
     InferShapes(),
     FoldShapes(),
     FoldConstants(),
+    FoldZeroProducts(),
     InlineControlFlow(),
     SettleSqueeze(),
     SettleSequences(),

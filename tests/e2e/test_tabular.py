@@ -158,6 +158,16 @@ def columns_of_floats() -> Trained:
     return _sklearn(make_pipeline(columns, LogisticRegression()), rows, CLASSES)
 
 
+def places_among_quantiles() -> Trained:
+    """Zeros that are written as products, of which the cast of an open input is one."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import QuantileTransformer
+
+    model = make_pipeline(QuantileTransformer(n_quantiles=20), LogisticRegression())
+    return _sklearn(model, ROWS, CLASSES)
+
+
 def counted_categories() -> Trained:
     """Floats that say where to read."""
     from sklearn.naive_bayes import CategoricalNB
@@ -250,6 +260,7 @@ FROM_SKLEARN = (
     gaussian_processes,
     regressing_processes,
     columns_of_floats,
+    places_among_quantiles,
     counted_categories,
     neighbours_within_reach,
     outliers_by_trees,

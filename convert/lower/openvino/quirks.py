@@ -53,6 +53,8 @@ def _unseen_sizes(node: ir.Node) -> str:
         return ""
     if not all(isinstance(d, int) and d > 1 for d in x.shape):
         return ""
+    if sizes.shape is None or len(sizes.shape) != 1 or sizes.shape[0] != len(x.shape):
+        return ""
     return "an expansion that seems to keep the shape is taken out, whatever sizes a run gives"
 
 

@@ -203,11 +203,13 @@ def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
     rank = max(len(entries), input.rank)
     entries = [*([1] * (rank - len(entries))), *entries]
     x = g.insert_axes(input, list(range(rank - input.rank)))
+    if x.is_integer:
+        x.span = input.bounds
     if all(isinstance(e, int) for e in entries) and all(
         e == 1 or isinstance(s, int) for e, s in zip(entries, x.shape, strict=True)
     ):
         reps = [e if s == 1 and e != 0 else 1 for e, s in zip(entries, x.shape, strict=True)]
-        return g.emit("tile", x=x, reps=reps, span=input.span)
+        return g.emit("tile", x=x, reps=reps, span=x.span)
     zeros = g.emit("fill", np.float32, shape=g.vector(entries), value=0.0)
     if wanted is not None:
         # A run may give other sizes than those that are declared: it is to fail. An addition of a
