@@ -105,6 +105,7 @@ class LoadOptions:
         device: kind of unit; no backend may pick another one by itself.
         threads: intra-op threads; None lets the backend take what this process may use.
         spinning: worker threads spin between runs: lower latency alone, harmful in company.
+        callers: how many runs go on at once; an engine that can divides its threads among them.
         optimize: the engine's own graph optimisation; off for oracles.
         precise: forbid shortcuts that lower precision below the artifact's (TF32, fp16 on ARM,
             bf16 on AMX).
@@ -121,6 +122,7 @@ class LoadOptions:
     device: DeviceKind = "cpu"
     threads: int | None = None
     spinning: bool = False
+    callers: int = 1
     optimize: bool = True
     precise: bool = True
     fallback: bool = False

@@ -2,8 +2,11 @@
 
     python -m benchmarks.consent cpu NET|MODEL.onnx[:NAME=1,3,224,224] ... [--threads 1,4]
     python -m benchmarks.consent cuda NET[:BATCH] ...
+    python -m benchmarks.consent threads NET ... [--threads 2,4]
 
-NET is one of the tests'.
+NET is one of the tests', or vit-base or minilm-random. ``threads`` times ONNX Runtime with threads
+that sleep, that are awake within a run, and that are awake always; and counts runs a second of as
+many callers as threads with the policies latency and throughput.
 
 On a processor: a session that allows bf16 beside OpenVINO as it comes, which computes in bf16 where
 the processor does, and both in fp32. On an NVIDIA GPU: bound sessions that allow TF32 and fp16
@@ -25,17 +28,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import edgeinfer
+from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.engines import import_onnxruntime, import_openvino
+from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.types import Array
 
 LIMIT = 1.02
+SPIN = "session.intra_op.allow_spinning"
 TURN_S, WARM_S = 0.012, 0.003
 
 Way = Callable[[], Any]
@@ -232,12 +239,69 @@ def on_cuda(text: str, rounds: int) -> Iterator[dict[str, Any]]:
         yield {**row, "errors": errors}
 
 
+def on_threads(net: str, threads: list[int], rounds: int) -> Iterator[dict[str, Any]]:
+    """Time one net with threads that sleep or not, and with several callers at once."""
+    wakes = {
+        "asleep": {},
+        "awake in a run": {SPIN: "1", "session.force_spinning_stop": "1"},
+        "awake": {SPIN: "1"},
+    }
+    with tempfile.TemporaryDirectory() as temporary:
+        path, feeds = _exported(net, 1, Path(temporary))
+        made = edgeinfer.export(path, Path(temporary) / "m.edge", targets=("cpu",))
+        for count in threads:
+            opened = {
+                name: OnnxRuntimeBackend().load(
+                    Artifact("onnx", path, (), ()), LoadOptions(threads=count, extra=extra)
+                )
+                for name, extra in wakes.items()
+            }
+            ways = {n: (lambda e=e: e.run(feeds)) for n, e in opened.items()}
+            pairs = [("awake in a run", "asleep"), ("awake", "asleep")]
+            yield told(f"{net}, {count} threads", rounds_of(ways, rounds), pairs)
+            for executable in opened.values():
+                executable.close()
+            found: dict[str, list[float]] = {}
+            for policy in ("latency", "throughput"):
+                with edgeinfer.load(made.path, threads=count, policy=policy) as session:
+                    rates = [_rate(lambda s=session: s.run(feeds), count) for _ in range(5)]
+                    found[f"{policy} ({session.report().backend})"] = rates
+            listed = ", ".join(f"{n} {statistics.median(r):.1f}" for n, r in found.items())
+            print(f"{net}, {count} callers and threads, runs a second: {listed}", flush=True)
+            yield {"name": f"{net}, {count} callers", "rates": found}
+
+
+def _rate(way: Way, callers: int) -> float:
+    """Runs a second of so many callers at once."""
+    until = time.perf_counter() + 0.5
+
+    def call(_: int) -> int:
+        done = 0
+        while time.perf_counter() < until:
+            way()
+            done += 1
+        return done
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(callers) as pool:
+        return sum(pool.map(call, range(callers))) / (time.perf_counter() - start)
+
+
 def _exported(net: str, batch: int, folder: Path) -> tuple[Path, dict[str, Array]]:
     import torch
 
     from tests.zoo.nets import torch_model
+    from tests.zoo.sequence import BertEncoder, BertSizes, VisionTransformer
 
-    module, inputs, _ = torch_model(net)
+    torch.manual_seed(0)
+    if net == "vit-base":
+        module, inputs = VisionTransformer(768, 12, 12).eval(), {"x": torch.randn(1, 3, 224, 224)}
+    elif net == "minilm-random":
+        module = BertEncoder(BertSizes(30522, 384, 1536, 12, 6)).eval()
+        ids = torch.randint(1, 30522, (1, 128))
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    else:
+        module, inputs, _ = torch_model(net)
     inputs = {n: torch.cat([t] * batch) for n, t in inputs.items()}
     path = folder / f"{net}.onnx"
     torch.onnx.export(
@@ -280,7 +344,7 @@ def _graph(path: Path, feeds: dict[str, Array], options: dict[str, str]) -> Way:
 def main() -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("where", choices=["cpu", "cuda"])
+    parser.add_argument("where", choices=["cpu", "cuda", "threads"])
     parser.add_argument("models", nargs="+")
     parser.add_argument("--threads", default="1,4")
     parser.add_argument("--rounds", type=int, default=24)
@@ -291,8 +355,12 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for text in given.models:
         try:
-            found = on_cpu(text, threads, given.rounds)
-            rows += found if given.where == "cpu" else on_cuda(text, given.rounds)
+            if given.where == "cuda":
+                rows += on_cuda(text, given.rounds)
+            else:
+                rows += {"cpu": on_cpu, "threads": on_threads}[given.where](
+                    text, threads, given.rounds
+                )
         # One that fails must not take the others along.
         except Exception as e:
             rows.append({"name": text, "failed": f"{type(e).__name__}: {e}"})

@@ -360,6 +360,8 @@ class _Chooser:
         options: dict[str, object] = {"policy": self._request.policy, "threads": self._threads}
         if self._request.isolate:
             options["isolate"] = True
+        if self._request.spinning:
+            options["spinning"] = True
         if self._request.calls != "run":
             options["calls"] = self._request.calls
         if not self._request.strict and pair.device != "cpu":
@@ -393,7 +395,10 @@ class _Chooser:
         artifact = artifact_of(self._bundle, variant)
         request = self._request
         options = LoadOptions(
-            pair.device, self._threads, fallback=not request.strict, pooled=request.pooled
+            *(pair.device, self._threads, request.spinning),
+            callers=self._threads if request.policy == "throughput" else 1,
+            fallback=not request.strict,
+            pooled=request.pooled,
         )
         options = as_built(self._bundle, variant, pair.backend, options)
         return guard.load(

@@ -32,7 +32,8 @@ class ChoiceOptions:
     policy: Policy = option(
         "latency",
         "Optimisation goal of the choice between engines. ``latency``, ``throughput``, "
-        "``memory`` or ``energy``; ``explicit`` takes what ``backend`` names, in the bundle's "
+        "``memory`` or ``energy``; for ``throughput`` engines divide their threads among runs "
+        "that go on at once; ``explicit`` takes what ``backend`` names, in the bundle's "
         "order, whatever else is faster.",
         ENGINE,
         value=Value(kind="policy"),
@@ -54,6 +55,12 @@ class ChoiceOptions:
         "commas; without either they do not run.",
         ENGINE,
         value=Value("bf16,tf32,...", multiple=True),
+    )
+    spinning: bool = option(
+        False,
+        "Let an engine's threads wait for work awake: faster with several threads, harmful in "
+        "company. They keep their cores busy, for a while after a run too. ONNX Runtime does so.",
+        ENGINE,
     )
     strict: bool = option(
         True,

@@ -205,7 +205,8 @@ def _open_session(
     config, provider = _split_extra(options)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = _LOG_FATAL
-    settings.intra_op_num_threads = thread_count(NAME, options)
+    # What runs at once shares one pool; each caller's own thread is one of it.
+    settings.intra_op_num_threads = max(1, thread_count(NAME, options) // options.callers)
     settings.inter_op_num_threads = 1
     # With patterns, memory is planned anew and kept for each input shape that was ever seen.
     settings.enable_mem_pattern = False

@@ -44,6 +44,8 @@ class Kind:
         smallest: normal number.
         masked: what "minus infinity" of a mask becomes.
         long_sum: length from which products are summed in single precision; 0 where none are.
+        least: what a positive lower bound becomes that the type rounds to zero, against which it
+            stands; 0 where such operators stay in single precision.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Kind:
     smallest: float
     masked: float
     long_sum: int
+    least: float = 0.0
 
     @property
     def spelled(self) -> str:
@@ -164,7 +167,18 @@ def _spoiled(node: ir.Node, value: ir.Value | None, kind: Kind) -> bool:
     if finite.max() > kind.largest:
         masking = node.op_type in _MASKING
         return not (masking and _is_mask(value.const_value.numpy(), kind.largest))
+    if kind.least and _is_floor(node, value):
+        return False
     return bool(np.mean(finite < kind.smallest) > 0.5)
+
+
+def _is_floor(node: ir.Node, value: ir.Value) -> bool:
+    """Whether an operand is one number above zero that results are kept from falling below."""
+    if value.const_value is None or value.const_value.size != 1:
+        return False
+    bounds = node.inputs[1:2] if node.op_type == "Clip" else node.inputs
+    is_bound = node.op_type in ("Clip", "Max") and any(v is value for v in bounds)
+    return is_bound and bool(value.const_value.numpy().item() > 0)
 
 
 def only_masks(node: ir.Node, value: ir.Value) -> bool:
@@ -259,6 +273,8 @@ class _Rewriter:
             array = np.where(low, np.float32(kind.masked), array)
             end, masked = _short(-kind.largest), _short(kind.masked)
             self.notes.add(f"{kind.name}: {value.name!r}: values below {end} became {masked}")
+        if array.size == 1 and 0 < array.item() < kind.least:
+            array = np.full_like(array, kind.least)
         name = self.namer.fresh(f"{value.name}.{kind.name}")
         tensor = ir.tensor(array.astype(kind.dtype.numpy()), name=name)
         half = ir.Value(

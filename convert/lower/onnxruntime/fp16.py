@@ -38,6 +38,10 @@ ISLANDS = frozenset({
 than eleven bits; the rest makes or takes a type by attribute, or holds a graph of its own."""
 
 
+_LEAST = 2.0**-24
+"""The smallest half above zero: every other half is above it, so that as a lower bound it moves
+zero alone, as any smaller bound does."""
+
 _ROUNDINGS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
@@ -65,5 +69,5 @@ def halve(
         anywhere.halve(model, ISLANDS, keep, notes, bridges=bridges)
         return
     islands = {n.op_type for n in model.graph if n.op_type not in ops}
-    kind = replace(anywhere.FP16, long_sum=0)
+    kind = replace(anywhere.FP16, long_sum=0, least=_LEAST)
     anywhere.halve(model, islands, keep, notes, bridges=bridges, kind=kind)

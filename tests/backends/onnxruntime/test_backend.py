@@ -108,6 +108,13 @@ def test_options_reach_the_engine(write: Write) -> None:
     assert [settings.get_session_config_entry(e) for e in entries] == ["1", "1", "0"]
 
 
+def test_threads_are_divided_among_runs_that_go_on_at_once(write: Write) -> None:
+    artifact = write("(float[2] x) => (float[2] y) { y = Neg(x) }")
+    for threads, callers, each in ((4, 1, 4), (4, 2, 2), (4, 4, 1), (2, 4, 1)):
+        settings = load(artifact, threads=threads, callers=callers)._session.get_session_options()
+        assert settings.intra_op_num_threads == each
+
+
 def test_absent_gpu_says_what_to_do(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "cuda_devices", lambda: ())
     with pytest.raises(NotAvailableError, match="'gpu' here, only cpu; needs an NVIDIA driver"):

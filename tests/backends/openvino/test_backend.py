@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_precise_asks_for_full_precision(write: Write) -> None:
     assert got["KV_CACHE_PRECISION"].get_type_name() == "f32"
     assert got["INFERENCE_NUM_THREADS"] == 2
     assert got["ENABLE_CPU_PINNING"] is False
+
+
+def test_threads_are_divided_among_runs_that_go_on_at_once(write: Write) -> None:
+    executable = load(write("(float[2] x) => (float[2] y) { y = Neg(x) }"), threads=2, callers=2)
+    compiled = executable._compiled
+    assert compiled.get_property("NUM_STREAMS") == 2
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 2
+    x = np.asarray([1, 2], np.float32)
+    with ThreadPoolExecutor(4) as pool:
+        for y in pool.map(lambda k: executable.run({"x": x * k})["y"], range(16)):
+            assert y.shape == (2,)
+    np.testing.assert_array_equal(executable.run({"x": x})["y"], -x)
 
 
 def test_without_precise_the_engine_chooses() -> None:

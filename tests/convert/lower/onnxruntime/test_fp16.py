@@ -270,3 +270,31 @@ def test_what_a_gpu_has_no_kernel_for_is_an_island() -> None:
     }}""")
     halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
     assert ops(whole) == ["Cast", "MatMul", "Cast", "CumSum", "Cast", "MatMul", "Cast"]
+
+
+def test_a_bound_against_division_by_zero_needs_no_single_precision() -> None:
+    whole = model(f"""g (float[4,16] x) => (float[4,16] y)
+        <{weights("w", 16, 16)}, float least = {{1e-12}}, int64[1] axes = {{1}}> {{
+        a = MatMul(x, w)
+        size = ReduceL2(a, axes)
+        held = Clip(size, least)
+        b = Div(a, held)
+        y = MatMul(b, w)
+    }}""")
+    before = whole.clone()
+    halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    assert sum(n.op_type == "Cast" for n in whole.graph) == 2
+    for x in (np.zeros((4, 16), np.float32), RNG.standard_normal((4, 16)).astype(np.float32)):
+        np.testing.assert_allclose(run(whole, {"x": x})[0], run(before, {"x": x})[0], atol=2e-2)
+
+
+def test_a_small_number_that_is_added_needs_it() -> None:
+    whole = model(f"""g (float[4,16] x) => (float[4,16] y)
+        <{weights("w", 16, 16)}, float little = {{1e-12}}> {{
+        a = MatMul(x, w)
+        b = Add(a, little)
+        y = MatMul(b, w)
+    }}""")
+    halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    kinds = {n.op_type: n.outputs[0].dtype for n in whole.graph if n.op_type != "Cast"}
+    assert (kinds["Add"], kinds["MatMul"]) == (SINGLE, HALF)
