@@ -357,13 +357,7 @@ class _Chooser:
         # What a vector allows decides too, or a refusal would outlive the bundle that caused it.
         digests += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
         digests += [f"{key}={value}" for key, value in sorted(variant.constraints.items())]
-        options: dict[str, object] = {"policy": self._request.policy, "threads": self._threads}
-        if self._request.isolate:
-            options["isolate"] = True
-        if self._request.spinning:
-            options["spinning"] = True
-        if self._request.calls != "run":
-            options["calls"] = self._request.calls
+        options = self._request.decisive(self._threads)
         if not self._request.strict and pair.device != "cpu":
             options["fallback"] = True
         if named := options_named(variant, pair.backend):

@@ -106,6 +106,12 @@ class ChoiceOptions:
         "process.",
     )
 
+    def decisive(self, threads: int) -> dict[str, object]:
+        """Return what decides how fast an engine is, beside what and where it runs."""
+        found: dict[str, object] = {"policy": self.policy, "threads": threads}
+        found |= {name: True for name in ("isolate", "spinning") if getattr(self, name)}
+        return found if self.calls == "run" else {**found, "calls": self.calls}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions(ChoiceOptions, Opening):
