@@ -38,6 +38,12 @@ def test_it_is_one_where_packaging_says_so(version: str) -> None:
     assert (parse(version) is not None) == known
 
 
+def test_a_number_that_python_does_not_read_is_no_version() -> None:
+    for text in ("9" * 5000, "1.0.post" + "9" * 5000, "1+" + "9" * 5000):
+        assert parse(text) is None
+        assert not is_specifier(f">={text}")
+
+
 def test_their_order() -> None:
     valid = [v for v in VERSIONS if parse(v) is not None]
     for one, other in itertools.product(valid, valid):

@@ -18,7 +18,7 @@ from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Notes, SpotWord
 from edgeinfer.media.audio import Framer, open_recording, pieces, resampled
 from edgeinfer.results import Result
-from edgeinfer.runtime.pipelines.model import Model, shaped
+from edgeinfer.runtime.pipelines.model import Model, as_head_says, shaped
 from edgeinfer.runtime.pipelines.spectra import spectra
 from edgeinfer.types import Array, AudioInput, FrameInput, SpectrogramInput
 
@@ -193,13 +193,19 @@ class AudioStream(Generic[R]):
         """
         self._check_open()
         found: list[Result] = []
-        for scores in self._scores(self._framer.feed(as_mono(np.asarray(samples)))):
-            found += self._told(scores)
+        given = as_mono(np.asarray(samples))
+        with as_head_says(self._model.path):
+            for scores in self._scores(self._framer.feed(given)):
+                found += self._told(scores)
         return cast("list[R]", found)
 
     def finish(self) -> list[R]:
         """End the stream; return what was still open."""
         self._check_open()
+        with as_head_says(self._model.path):
+            return cast("list[R]", self._finished())
+
+    def _finished(self) -> list[Result]:
         if self._voice is not None:
             self._voice.limit = self._framer.received
         found: list[Result] = []
@@ -210,7 +216,7 @@ class AudioStream(Generic[R]):
             found += self._voice.finish(self._framer.received)
         if isinstance(self._head, Notes):
             found += _notes(self._notes, self._head, self._framer, self._record.sample_rate)
-        return cast("list[R]", found)
+        return found
 
     def mean_classes(self, parts: Iterable[Array]) -> list[Result]:
         """Name the classes of a whole recording, by the mean of its windows' scores."""
@@ -218,15 +224,16 @@ class AudioStream(Generic[R]):
         if not isinstance(head, Classify):
             raise UsageError(f"{self._model.path}: {head.kind!r} gives no classes")
         windows = chain.from_iterable(map(self._framer.feed, parts))
-        rows = [
-            self._model.output(scores.outputs).reshape(-1)
-            for each in (windows, self._framer.finish())
-            for scores in self._scores(each)
-        ]
-        if not rows:
-            return []
-        mean = np.asarray(np.mean(rows, axis=0, dtype=np.float64))
-        return [*classify(mean, head, self._model.labels)]
+        with as_head_says(self._model.path):
+            rows = [
+                self._model.output(scores.outputs).reshape(-1)
+                for each in (windows, self._framer.finish())
+                for scores in self._scores(each)
+            ]
+            if not rows:
+                return []
+            mean = np.asarray(np.mean(rows, axis=0, dtype=np.float64))
+            return [*classify(mean, head, self._model.labels)]
 
     def _check_open(self) -> None:
         if not self._open:

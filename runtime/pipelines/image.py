@@ -32,7 +32,7 @@ from edgeinfer.media.geometry import Placement
 from edgeinfer.media.image import Picture
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.grouping import grouping
-from edgeinfer.runtime.pipelines.model import Model
+from edgeinfer.runtime.pipelines.model import Model, as_head_says
 from edgeinfer.runtime.pipelines.pictures import preparation
 from edgeinfer.types import Array, ImageInput
 
@@ -91,6 +91,10 @@ class ImagePipeline:
             RunError: the engine failed, or the outputs are not what the head says.
         """
         outputs, placement = self.outputs(picture)
+        with as_head_says(self.model.path):
+            return self._read(outputs, placement)
+
+    def _read(self, outputs: dict[str, Array], placement: Placement) -> list[Result]:
         head, model = self.model.head, self.model
         match head:
             case Classify():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.headrules import FOLDER
 from edgeinfer.bundle.opening import OPENINGS, openings
-from edgeinfer.errors import RunError, UsageError
+from edgeinfer.errors import EdgeInferError, RunError, UsageError
 from edgeinfer.heads import Head, files_of
 from edgeinfer.runtime.pipelines.code import open_code
 from edgeinfer.runtime.session import Session, load
@@ -166,6 +168,22 @@ class Model:
             self.inputs.append((spec, record))
 
 
+@contextmanager
+def as_head_says(path: str) -> Iterator[None]:
+    """Read outputs: shapes and numbers that nobody foresaw are the model's fault.
+
+    Raises:
+        RunError: as said.
+    """
+    try:
+        yield
+    except EdgeInferError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as e:
+        reason = " ".join(str(e).split())[:160] or type(e).__name__
+        raise RunError(f"{path}: the outputs are not what its head says: {reason}") from e
+
+
 _HINT = "convert the model again with --pipeline FILE"
 
 
@@ -196,13 +214,21 @@ def shaped(array: Array, spec: TensorSpec) -> Array:
 def _zeros(spec: TensorSpec) -> Array:
     """Return a first state; sizes that the model leaves open are 1."""
     shape = [d if isinstance(d, int) else 1 for d in spec.shape or ()]
+    if math.prod(shape) > _MOST_STATE:
+        raise UsageError(f"state {spec}: more than {_MOST_STATE} values")
     return np.zeros(shape, spec.dtype)
+
+
+_MOST_CONSTANT, _MOST_STATE = 1 << 22, 1 << 28
+"""Values of an input that is always the same, which the file may say with one, and of a state."""
 
 
 def _constant(path: str, spec: TensorSpec, record: ConstantInput) -> Array:
     shape = [d if isinstance(d, int) else 1 for d in spec.shape or ()]
     values = np.asarray(record.values, np.float64)
-    count = int(np.prod(shape))
+    count = math.prod(shape)
+    if count > _MOST_CONSTANT:
+        raise UsageError(f"{path}: input {spec}: {count} values, at most {_MOST_CONSTANT} are made")
     if len(values) not in (1, count):
         raise UsageError(f"{path}: input {spec}: expected 1 or {count} values, got {len(values)}")
     exact = values.astype(spec.dtype)

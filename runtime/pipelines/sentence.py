@@ -12,7 +12,7 @@ from edgeinfer.errors import UsageError
 from edgeinfer.heads import Classify, Embed
 from edgeinfer.media.tokens import Tokenizer
 from edgeinfer.results import Result
-from edgeinfer.runtime.pipelines.model import Model
+from edgeinfer.runtime.pipelines.model import Model, as_head_says
 from edgeinfer.types import TextInput
 
 if TYPE_CHECKING:
@@ -69,11 +69,12 @@ class SentencePipeline:
             for name, dtype, record in self._fields
         }
         output = self.model.output(self.model.run(feeds, {}))
-        if isinstance(self.model.head, Embed):
-            mask = next(iter(encoded.values()))["mask"]
-            return [embed(output, self.model.head, mask)]
-        if isinstance(self.model.head, Classify):
-            return [*classify(np.squeeze(output), self.model.head, self.model.labels)]
+        with as_head_says(self.model.path):
+            if isinstance(self.model.head, Embed):
+                mask = next(iter(encoded.values()))["mask"]
+                return [embed(output, self.model.head, mask)]
+            if isinstance(self.model.head, Classify):
+                return [*classify(np.squeeze(output), self.model.head, self.model.labels)]
         raise UsageError(f"{self.model.path}: {self.model.head.kind!r} is not read from a text")
 
     def count(self, text: str) -> int:

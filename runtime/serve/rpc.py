@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -14,7 +15,7 @@ from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors, wire
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, Held
+from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, WAIT_S, Held
 from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.options import MOST_KEYS
@@ -62,6 +63,12 @@ _OPEN = frozenset({"ServerLive", "ServerReady", "Check"})
 _WHOLE = ("", SERVICE)
 """What ``Check`` is asked for where it is no model."""
 
+_STREAMS, _CALLS = 100, 1024
+"""Calls of one connection, and of all, that are under way at once: each may have sent 64 KiB."""
+
+_PROBES, _PROBE_S = 4, 5.0
+"""Messages of probes that are received at once, without a key, and seconds for each."""
+
 _MOST_PARAMETERS = 64
 """Of one request or tensor; those that are known are far fewer."""
 
@@ -92,6 +99,11 @@ class Rpc:
             raise NotAvailableError(f"gRPC needs grpcio and protobuf: {install('serve')}") from e
         self._grpc, self._hub, self._keys = grpc, hub, keys
         self._traces = Traces()
+        limits = hub.options.limits
+        # Nobody says how large a message is, and gRPC takes memory for it as it comes.
+        self._most = max(1, limits.memory_bytes // limits.body_bytes)
+        self._reading, self._probing = asyncio.Semaphore(self._most), asyncio.Semaphore(_PROBES)
+        self._streams = 0
         self._server: Any = None
         self.port = 0
         self.problem: UsageError | None = None
@@ -109,7 +121,9 @@ class Rpc:
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
-            ]
+                ("grpc.max_concurrent_streams", _STREAMS),
+            ],
+            maximum_concurrent_rpcs=_CALLS,
         )
         generic = grpc.method_handlers_generic_handler
         server.add_generic_rpc_handlers(
@@ -164,13 +178,14 @@ class Rpc:
     def _unary(self, name: str, work: Callable[[Any], Awaitable[Any]], message: str = "") -> Any:
         kind = f"{message or name}Request"
 
-        async def call(raw: bytes, context: ServicerContext[Any, Any]) -> Any:
+        async def call(requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]) -> Any:
             given = dict(_metadata(context))
             id, held = str(given.get("x-request-id", "")), Held(self._hub.memory)
             with self._traces.span(name, given.get("traceparent"), id) as note:
                 try:
                     if name not in _OPEN:
                         self._let_in(context)
+                    raw = await self._received(requests, name in _OPEN)
                     await held.take(len(raw))
                     request = self._parsed(kind, raw)
                     if name == "Check" and request.service not in _WHOLE:
@@ -188,10 +203,32 @@ class Rpc:
             _log.info("%s OK", name)
             return answer
 
-        return self._grpc.unary_unary_rpc_method_handler(
+        # On the wire it is a call with one message, which is received behind the key.
+        return self._grpc.stream_unary_rpc_method_handler(
             call,
             response_serializer=_serialized,
         )
+
+    async def _received(self, requests: AsyncIterator[bytes], is_open: bool) -> bytes:
+        """Receive the message of a call, as many at once as there is memory for.
+
+        Raises:
+            RequestError: others are received, it did not come in time, or there is none.
+        """
+        seconds = _PROBE_S if is_open else self._hub.options.limits.body_s
+        turns = self._probing if is_open else self._reading
+        try:
+            await asyncio.wait_for(turns.acquire(), WAIT_S)
+        except TimeoutError as e:
+            raise RequestError(503, "too many messages are received at once", 1.0) from e
+        try:
+            return await asyncio.wait_for(anext(requests), seconds)
+        except TimeoutError as e:
+            raise RequestError(408, f"the message did not come within {seconds:g} s") from e
+        except StopAsyncIteration as e:
+            raise RequestError(400, "the call has no message") from e
+        finally:
+            turns.release()
 
     def _let_in(self, context: ServicerContext[Any, Any]) -> None:
         given = {k: v.encode() if isinstance(v, str) else v for k, v in _metadata(context)}
@@ -293,8 +330,22 @@ class Rpc:
         """Answer requests in the order they came; they run together."""
         try:
             self._let_in(context)
+            self._check_streams()
         except RequestError as error:
             await context.abort(self._code(error), error.text)
+        self._streams += 1
+        try:
+            async with contextlib.aclosing(self._answered(requests)) as answers:
+                async for answer in answers:
+                    yield answer
+        finally:
+            self._streams -= 1
+
+    def _check_streams(self) -> None:
+        if self._streams >= self._most:
+            raise RequestError(503, f"{self._most} streams are open; --max-requests-mb", 1.0)
+
+    async def _answered(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         most = self._hub.options.limits.queue
         running: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(most)
 

@@ -18,6 +18,8 @@ _VERSION = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 _CLAUSE = re.compile(r"\s*(===|==|!=|~=|<=|>=|<|>)\s*([^\s,;)]+)\s*")
+_LONGEST = 256
+"""Characters of a version; Python reads no number of many thousand digits."""
 _PRE = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
 
 _Part = tuple[float, str]
@@ -77,7 +79,7 @@ def _trimmed(release: tuple[int, ...]) -> tuple[int, ...]:
 
 def parse(text: str) -> Version | None:
     """Return a version; None where the text is none."""
-    match = _VERSION.fullmatch(text)
+    match = _VERSION.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         return None
     pre = match["pre"] and match["pre"].lower()

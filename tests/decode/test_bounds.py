@@ -49,6 +49,9 @@ SQUARE = Placement((1.0, 1.0), (0.0, 0.0), (64, 64), (64, 64))
         (FindText(most=1 << 40), "most: expected at most 3000"),
         (Classify(top=1 << 40), "top: expected at most 10000"),
         (DetectGrid(extra=Keypoints(513)), "extra.count: expected 1 to 512"),
+        (DetectGrid(unit="cells", strides=(1,) * 65), "strides: expected at most 64"),
+        (DetectAnchors(("b",), ("s",), (AnchorLayer(1, (1.0,)),) * 65), "layers: expected 1 to 64"),
+        (DetectAnchors(("b",), ("s",), (AnchorLayer(1, (1.0,) * 65),)), "at most 64 widths"),
     ],
 )
 def test_numbers_of_heads_have_bounds(record: Head, said: str) -> None:
@@ -111,6 +114,13 @@ def test_anchors_are_counted_before_they_are_made() -> None:
             from_anchors(outputs, head, (64, 64))
 
     assert peak_mb(fails) < 5
+    grid = DetectGrid(unit="cells", strides=(1,) * 6000)
+
+    def fails_too() -> None:
+        with pytest.raises(RunError, match="24576000 cells, but the model gives 1 boxes"):
+            detect({"o": np.ones((1, 1, 5), np.float32)}, grid, SQUARE, ())
+
+    assert peak_mb(fails_too) < 5
 
 
 def _side_by_side(count: int, numbers: int) -> Any:

@@ -40,6 +40,13 @@ def test_contradictions_are_listed_together() -> None:
         assert part in str(error.value)
 
 
+@pytest.mark.parametrize(("name", "size"), [("vocab", 10**9), ("context", 10**9), ("heads", 8192)])
+def test_sizes_have_bounds(name: str, size: int) -> None:
+    """A list was made of 10^9 tokens, by a file of a kilobyte."""
+    with pytest.raises(BundleError, match=f"{name}: expected 1 to "):
+        LlmConfig.from_json(replace(SMALL, **{name: size}).to_json())  # type: ignore[arg-type]
+
+
 def test_an_unknown_key_is_refused() -> None:
     text = SMALL.to_json().replace('"family"', '"familie"', 1)
     with pytest.raises(BundleError, match="familie: unknown key"):

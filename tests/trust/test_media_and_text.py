@@ -61,13 +61,15 @@ def test_others_are_not(tmp_path: Path, form: str) -> None:
         "ffconcat version 1.0\nfile /etc/hostname\n",
         "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\nm=video 5004 RTP/AVP 96\r\n",
         "<?xml version='1.0'?><MPD></MPD>",
+        "#EXTM3U\n# é\n#EXTINF:10,\nfile:///etc/hostname\n",
+        "ffconcat version 1.0\n# \0\nfile other.ts\n",
     ],
 )
 def test_a_playlist_is_no_video(tmp_path: Path, text: str) -> None:
     pytest.importorskip("cv2")
     video = tmp_path / "v.mp4"
     video.write_text(text)
-    with pytest.raises(InputError, match="a text, such as a playlist; name what it plays"):
+    with pytest.raises(InputError, match="another file, such as a playlist; name what it plays"):
         next(frames(str(video)))
 
 

@@ -141,16 +141,22 @@ def _notes(record: Notes) -> Iterator[str]:
         yield f"threshold: expected above 0 and at most 1, received {record.threshold}"
 
 
+_MOST_LAYERS = 64
+"""Grids of a detector, and anchors of a cell."""
+
+
 def _anchors(record: DetectAnchors) -> Iterator[str]:
     if not record.boxes or len(record.boxes) != len(record.scores):
         yield "boxes, scores: expected as many outputs of each, at least one"
     if len(record.scales) != 4 or any(s == 0 for s in record.scales):
         yield f"scales: expected 4 numbers other than 0, received {list(record.scales)}"
-    if not record.layers:
-        yield "layers: expected at least one"
+    if not 1 <= len(record.layers) <= _MOST_LAYERS:
+        yield f"layers: expected 1 to {_MOST_LAYERS}, received {len(record.layers)}"
     if record.keypoints < 0:
         yield f"keypoints: expected at least 0, received {record.keypoints}"
-    for i, layer in enumerate(record.layers):
+    for i, layer in enumerate(record.layers[:_MOST_LAYERS]):
+        if len(layer.widths) > _MOST_LAYERS:
+            yield f"layers[{i}]: expected at most {_MOST_LAYERS} widths"
         if layer.stride < 1:
             yield f"layers[{i}].stride: expected at least 1, received {layer.stride}"
         if not layer.widths or (layer.heights and len(layer.heights) != len(layer.widths)):
@@ -162,7 +168,9 @@ def _anchors(record: DetectAnchors) -> Iterator[str]:
 def _grid(record: DetectGrid) -> Iterator[str]:
     if (record.unit == "cells") != bool(record.strides):
         yield "strides: expected with unit = 'cells', and only there"
-    if any(stride < 1 for stride in record.strides):
+    if len(record.strides) > _MOST_LAYERS:
+        yield f"strides: expected at most {_MOST_LAYERS}, received {len(record.strides)}"
+    elif any(stride < 1 for stride in record.strides):
         yield f"strides: expected at least 1, received {list(record.strides)}"
     if record.unit == "cells" and record.box != "xywh":
         yield "box: expected 'xywh' with unit = 'cells'"

@@ -238,7 +238,7 @@ def from_boxes(
     corners = corners * np.asarray(size * 2) if head.unit == "share" else corners
     kept = np.flatnonzero(scores >= head.threshold)
     kept = kept[(-scores[kept]).argsort(kind="stable")][:MOST_OBJECTS]
-    return Candidates(corners, scores, classes, _none(len(scores))).take(kept)
+    return _sound(Candidates(corners, scores, classes, _none(len(scores))).take(kept))
 
 
 def from_rows(outputs: Mapping[str, Array], head: DetectRows, size: tuple[int, int]) -> Candidates:
@@ -350,9 +350,11 @@ def _in_pixels(
         return numbers
     if head.unit == "share":
         return np.asarray(numbers * np.asarray(size * 2, np.float32))
+    wanted = sum((size[0] // stride) * (size[1] // stride) for stride in head.strides)
+    if wanted != count:
+        # Before they are made: their number is the file's word.
+        raise RunError(f"head: {wanted} cells, but the model gives {count} boxes")
     cells, strides = _cells(head.strides, size)
-    if len(cells) != count:
-        raise RunError(f"head: {len(cells)} cells, but the model gives {count} boxes")
     cells, strides = cells[worth], strides[worth]
     middle = (numbers[:, :2] + cells) * strides
     return np.concatenate([middle, np.exp(numbers[:, 2:]) * strides], axis=1)

@@ -86,6 +86,14 @@ class Experts:
     normalised: bool
 
 
+_MOST = {
+    **dict.fromkeys(("layers", "heads", "kv_heads", "head_dim"), 1 << 12),
+    **dict.fromkeys(("hidden", "ffn", "vocab"), 1 << 20),
+    "context": 1 << 24,
+}
+"""What sizes may be: tables are made by them, before any weight is looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class LlmConfig:
     """A decoder.
@@ -167,10 +175,9 @@ class LlmConfig:
 
     def problems(self) -> Iterator[str]:
         """List what contradicts itself."""
-        sizes = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "context")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                yield f"{name}: expected at least 1, received {getattr(self, name)}"
+        for name, most in _MOST.items():
+            if not 1 <= (value := getattr(self, name)) <= most:
+                yield f"{name}: expected 1 to {most}, received {value}"
         if self.kv_heads > 0 and self.heads % self.kv_heads:
             yield f"heads: {self.heads} are no multiple of {self.kv_heads} kv_heads"
         for name in ("layer_rope", "windows"):

@@ -226,17 +226,28 @@ def _by_opencv(source: str, size: tuple[int, int] | None) -> Generator[Array, No
         capture.release()
 
 
+_VIDEOS = "AVI, FLV, GIF, IVF, Matroska, MJPEG, MP4, MPEG, Ogg, QuickTime, WMV"
+_BEGINNINGS = (
+    *((4, kind) for kind in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")),
+    *((0, mark) for mark in (b"RIFF", b"FLV\x01", b"GIF8", b"DKIF", b"OggS", b"\x1aE\xdf\xa3")),
+    *((0, mark) for mark in (b"\xff\xd8\xff", b"\x00\x00\x01", b"\x00\x00\x00\x01")),
+    (0, b"0&\xb2u\x8ef\xcf\x11"),
+)
+"""First bytes of containers, at their places: FFmpeg takes what begins so for nothing else."""
+
+
 def _refuse_lists(path: Path) -> None:
-    """Refuse a file of text: playlists and descriptions of sessions name other files and addresses.
+    """Refuse what does not begin as videos do: playlists name other files and addresses.
 
     Raises:
-        InputError: it is one.
+        InputError: it does not.
     """
     with open_file(path) as file:
         head = file.read(512)
-    text = head.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
-    if text.isascii() and all(c >= " " or c in "\t\r\n\f" for c in text):
-        raise InputError(str(path), "a video", "a text, such as a playlist", "name what it plays")
+    is_stream = head[:1] == head[188:189] == b"G"
+    if not is_stream and not any(head[at : at + len(mark)] == mark for at, mark in _BEGINNINGS):
+        received = "another file, such as a playlist"
+        raise InputError(str(path), f"a video ({_VIDEOS})", received, "name what it plays")
 
 
 def _build_hint(cv2: Any) -> str:

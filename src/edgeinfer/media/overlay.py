@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,9 @@ COLOURS = (
 _MASK_SHARE = 0.45
 _MARGIN = 3
 
+_MOST, _LONGEST = 1000, 80
+"""Results that are drawn, the first ones, and characters of a name."""
+
 _ROWS = 64
 """Of a picture that are tinted at once."""
 
@@ -51,7 +55,7 @@ def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Imag
     """
     from PIL import ImageDraw
 
-    found = list(results)
+    found = [*itertools.islice(results, _MOST)]
     image = open_picture(picture)
     for result in found:
         match result:
@@ -72,8 +76,9 @@ def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Imag
             case Detection():
                 _box(draw, result, size)
             case Text() if result.corners:
-                draw.polygon([*result.corners], outline=COLOURS[0], width=max(size // 8, 1))
-                _label(draw, result.corners[0], result.text, COLOURS[0], size)
+                corners = _near(draw, result.corners)
+                draw.polygon(corners, outline=COLOURS[0], width=max(size // 8, 1))
+                _label(draw, corners[0], result.text, COLOURS[0], size)
             case Classification():
                 text = f"{result.label} {result.score:.2f}"
                 _label(draw, (0.0, (row + 1.0) * (size + 2 * _MARGIN)), text, (0, 0, 0), size)
@@ -85,15 +90,28 @@ def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Imag
 
 def _box(draw: ImageDraw.ImageDraw, found: Detection, size: int) -> None:
     colour = COLOURS[found.index % len(COLOURS)]
+    left, top, right, bottom = found.box
+    first, last = _near(draw, ((left, top), (right, bottom)))
     if found.corners:
-        draw.polygon([*found.corners], outline=colour, width=max(size // 6, 1))
+        draw.polygon(_near(draw, found.corners), outline=colour, width=max(size // 6, 1))
     else:
-        draw.rectangle(found.box, outline=colour, width=max(size // 6, 1))
-    for x, y in found.keypoints:
+        ends = (max(first[0], last[0]), max(first[1], last[1]))
+        draw.rectangle((first, ends), outline=colour, width=max(size // 6, 1))
+    for x, y in _near(draw, found.keypoints):
         radius = size / 6
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
     number = "" if found.track is None else f"#{found.track} "
-    _label(draw, found.box[:2], f"{number}{found.label} {found.score:.2f}", colour, size)
+    _label(draw, first, f"{number}{found.label} {found.score:.2f}", colour, size)
+
+
+def _near(
+    draw: ImageDraw.ImageDraw, points: Iterable[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Return points where numbers can be drawn: at most a picture away from it."""
+    wide, high = draw.im.size
+    found = np.nan_to_num(np.asarray([*points], np.float64).reshape(-1, 2))
+    near = found.clip((-wide, -high), (2 * wide, 2 * high))
+    return [(float(x), float(y)) for x, y in near]
 
 
 def _part(mask: Mask) -> tuple[int, int, int, int]:
@@ -121,6 +139,7 @@ def _label(
     """Write on a filled ground whose lower left corner is given; it stays in the picture."""
     from PIL import ImageFont
 
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     font = ImageFont.load_default(size)
     left, top, right, bottom = font.getbbox(text)
     x, y = corner[0], max(corner[1] - (bottom - top) - 2 * _MARGIN, 0.0)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgeinfer.runtime.serve.messages import messages
+from edgeinfer.runtime.serve import rpc
+from edgeinfer.runtime.serve.messages import SERVICE, messages
 from edgeinfer.runtime.serve.options import Limits
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import KEY, Server, Start, starter
@@ -229,6 +232,73 @@ def test_a_message_is_not_read_before_the_key(start: Start) -> None:
     server, answer = start(keys=(KEY,), grpc_port=0), messages()["ModelInferResponse"]
     with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
         called(server, "ModelInfer", b"\xff" * 8, answer)
+
+
+def _slowly(server: Server, name: str, count: int = 1, **metadata: str) -> list[Any]:
+    """Begin calls whose message never comes; return how they end."""
+    assert server.app.rpc is not None
+    with grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}") as channel:
+        call = channel.stream_unary(f"/{SERVICE}/{name}")
+        over = threading.Event()
+
+        def nothing() -> Iterator[bytes]:
+            over.wait(60)
+            yield from ()
+
+        headers = [*metadata.items()]
+        calls = [call.future(nothing(), metadata=headers, timeout=30) for _ in range(count)]
+        try:
+            return [each.exception() for each in calls]
+        finally:
+            over.set()
+
+
+def test_no_memory_is_taken_for_a_message_before_the_key(start: Start) -> None:
+    """24 clients without a key each sent most of 60 MB, and waited."""
+    server = start(keys=(KEY,), grpc_port=0)
+    (refused,) = _slowly(server, "ModelInfer")
+    assert refused.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_message_has_its_time(start: Start) -> None:
+    server = start(keys=(KEY,), grpc_port=0, limits=Limits(body_s=0.3))
+    (refused,) = _slowly(server, "ModelInfer", authorization=f"Bearer {KEY}")
+    assert refused.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "did not come within 0.3 s" in refused.details()
+    with connected(server) as triton:
+        headers = {"x-api-key": KEY}
+        assert triton.infer("double", inputs(), headers=headers).as_numpy("k'") is not None
+
+
+def test_as_many_messages_are_received_as_there_is_memory_for(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "WAIT_S", 0.1)
+    server = start(grpc_port=0, limits=Limits(body_s=2.0, body_bytes=1 << 20, memory_bytes=2 << 20))
+    codes = Counter(each.code() for each in _slowly(server, "ModelInfer", 5))
+    assert codes == {
+        grpc.StatusCode.DEADLINE_EXCEEDED: 2,
+        grpc.StatusCode.UNAVAILABLE: 3,
+    }
+    # Probes do not wait for them.
+    with connected(server) as triton:
+        assert triton.is_server_live()
+
+
+def test_a_stream_too_many_is_refused(start: Start) -> None:
+    server = start(grpc_port=0, limits=Limits(body_bytes=1 << 20, memory_bytes=1 << 20))
+    with connected(server) as first, connected(server) as second:
+        answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        for triton in (first, second):
+            triton.start_stream(lambda result, error: answers.put((result, error)))
+            with contextlib.suppress(client.InferenceServerException):
+                # It may know already.
+                triton.async_stream_infer("double", inputs())
+            result, error = answers.get(timeout=60)
+            if triton is first:
+                assert result.as_numpy("k'") is not None
+            else:
+                assert "1 streams are open" in str(error)
 
 
 def test_what_is_no_message_is_told(server: Server) -> None:
