@@ -49,7 +49,7 @@ def save(text: str, path: Path) -> None:
     ir.save(model, path)
 
 
-def bundle(text: str, output: Path, feeds: dict[str, Array]) -> Path:
+def bundle(text: str, output: Path, feeds: dict[str, Array], engine: str = "onnxruntime") -> Path:
     """Write a bundle of one variant, with one vector whose outputs ONNX Runtime gave."""
     model = output.with_suffix(".onnx")
     save(text, model)
@@ -62,7 +62,7 @@ def bundle(text: str, output: Path, feeds: dict[str, Array]) -> Path:
     )
     with BundleWriter(output, overwrite=True) as writer:
         file = writer.add_file("variants/cpu-onnx-fp32/model.onnx", model)
-        engines = (EngineRequirement("onnxruntime"),)
+        engines = (EngineRequirement(engine),)
         variant = Variant("cpu-onnx-fp32", "cpu", "onnx", "fp32", (file,), engines)
         vector = writer.add_vector(inputs, outputs, feeds, expected, "synthetic:normal")
         digest = hashlib.sha256(model.read_bytes()).hexdigest()

@@ -8,15 +8,13 @@ process's memory (models with one are refused).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet
-
-import numpy as np
 
 from edgeinfer.backends.base import (
     Artifact,
@@ -28,7 +26,6 @@ from edgeinfer.backends.base import (
     Probe,
 )
 from edgeinfer.backends.checks import (
-    array_type,
     check_buffers,
     check_device,
     check_file,
@@ -39,9 +36,11 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.backends.openvino import floats
 from edgeinfer.backends.openvino.operators import COUNTERS, placement, profile
+from edgeinfer.backends.openvino.ports import Port, SqueezedPort
+from edgeinfer.backends.openvino.running import infer_by, may_fail
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bounded import parse_json
-from edgeinfer.bundle.values import FINITE, beyond, integer_bounds
+from edgeinfer.bundle.values import FINITE, integer_bounds
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.installed import install
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
@@ -74,9 +73,6 @@ cannot hold a result whose rank follows from the sizes."""
 
 BOUNDS = ("edgeinfer", "integers")
 """Where a model says between which values its integer inputs are computed right."""
-
-_WIDE = ("int64", "uint64", "uint32")
-_INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
 class OpenVinoBackend:
@@ -134,14 +130,16 @@ class OpenVinoBackend:
         return OpenVinoExecutable(
             compiled,
             tuple(
-                _Port(spec, compiled.inputs[index], bounds.get(spec.name, ()))
+                Port(spec, compiled.inputs[index], bounds.get(spec.name, ()))
                 for spec, index in inputs
             ),
             tuple(
                 _port(spec, compiled.outputs[index], spec.name in squeezed)
                 for spec, index in outputs
             ),
-            single=options.device == "cpu" and _threads_a_run(options) == 1,
+            asynchronous=options.device == "cpu"
+            and _threads_a_run(options) == 1
+            and may_fail(model),
             placed=placed,
         )
 
@@ -297,10 +295,10 @@ def _bounds(model: Any) -> dict[str, tuple[int, ...]]:
     return integer_bounds(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else {}
 
 
-def _port(spec: TensorSpec, port: Any, squeezed: bool) -> _Port:
+def _port(spec: TensorSpec, port: Any, squeezed: bool) -> Port:
     if squeezed:
-        return _SqueezedPort(TensorSpec(spec.name, spec.dtype, None), port)
-    return _Port(spec, port)
+        return SqueezedPort(TensorSpec(spec.name, spec.dtype, None), port)
+    return Port(spec, port)
 
 
 def _spec(kind: str, port: Any) -> TensorSpec:
@@ -329,16 +327,6 @@ def _dims(shape: Any) -> tuple[Dim, ...] | None:
     return tuple(None if dim.is_dynamic else dim.get_length() for dim in shape)
 
 
-def wait_for(request: Any) -> None:
-    """Run once, and raise what went wrong.
-
-    With one thread the engine's ``infer`` (2026.4.1) swallows an error that shows while it runs, a
-    shape that does not fit for one, and leaves an empty result; its asynchronous way raises.
-    """
-    request.start_async(None, share_inputs=True)
-    request.wait()
-
-
 def _closed(*_: object, **__: object) -> NoReturn:
     raise ClosedError(f"backend {NAME!r}: used after close()")
 
@@ -349,17 +337,17 @@ class OpenVinoExecutable:
     def __init__(
         self,
         compiled: Any,
-        tensors: tuple[_Port, ...],
-        results: tuple[_Port, ...],
+        tensors: tuple[Port, ...],
+        results: tuple[Port, ...],
         *,
-        single: bool,
+        asynchronous: bool,
         placed: Placement | None = None,
     ) -> None:
         self._placed = placed
         self.inputs = tuple(port.spec for port in tensors)
         self.outputs = tuple(port.spec for port in results)
         self._compiled = compiled
-        self._single = single
+        self._asynchronous = asynchronous
         self._tensors = tensors
         self._results = results
         self._idle: deque[Any] = deque()
@@ -382,8 +370,12 @@ class OpenVinoExecutable:
             shared = [port.share(feeds[port.name]) for port in tensors]
             for port, tensor in zip(tensors, shared, strict=True):
                 request.set_tensor(port.port, tensor)
-            self._infer(request)
-            outputs = {port.name: port.copy(request) for port in results}
+            fresh = [port.fresh(request) for port in results]
+            infer_by(request, asynchronous=self._asynchronous)()
+            outputs = {
+                port.name: port.copy(request) if array is None else array
+                for port, array in zip(results, fresh, strict=True)
+            }
         except BackendError:
             raise
         except Exception as error:
@@ -409,12 +401,6 @@ class OpenVinoExecutable:
             past=1,
         )
 
-    def _infer(self, request: Any) -> None:
-        if self._single:
-            wait_for(request)
-        else:
-            request.infer(None, share_outputs=True)
-
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix the buffers of all inputs and outputs; the engine reads and writes them in place.
 
@@ -428,7 +414,12 @@ class OpenVinoExecutable:
         ins = check_buffers("input", self.inputs, inputs, types)
         outs = check_buffers("output", self.outputs, outputs, types)
         bound = OpenVinoBound(
-            self._request(new=True), self._tensors, self._results, ins, outs, single=self._single
+            self._request(new=True),
+            self._tensors,
+            self._results,
+            ins,
+            outs,
+            asynchronous=self._asynchronous,
         )
         self._bounds.add(bound)
         return bound
@@ -461,12 +452,12 @@ class OpenVinoBound:
     def __init__(
         self,
         request: Any,
-        tensors: tuple[_Port, ...],
-        results: tuple[_Port, ...],
+        tensors: tuple[Port, ...],
+        results: tuple[Port, ...],
         inputs: dict[str, Array],
         outputs: dict[str, Array],
         *,
-        single: bool,
+        asynchronous: bool,
     ) -> None:
         self.inputs: Feeds = MappingProxyType(inputs)
         self.outputs: Feeds = MappingProxyType(outputs)
@@ -485,11 +476,7 @@ class OpenVinoBound:
             raise
         except Exception as error:
             raise RunError(f"openvino cannot bind: {_reason(error)}") from error
-        self._infer: Callable[[], Any] = (
-            partial(wait_for, request)
-            if single
-            else partial(request.infer, None, share_outputs=True)
-        )
+        self._infer = infer_by(request, asynchronous=asynchronous)
 
     def __call__(self) -> None:
         """Run once over the bound buffers."""
@@ -513,66 +500,3 @@ class OpenVinoBound:
         """Let go of the engine's request; a later call raises ``ClosedError``."""
         self._infer = _closed
         self._checks = ()
-
-
-class _Port:
-    """One input or output: how arrays go in and come out."""
-
-    __slots__ = ("bounds", "dtype", "name", "port", "spec")
-
-    def __init__(self, spec: TensorSpec, port: Any, bounds: Sequence[int] = ()) -> None:
-        self.spec = spec
-        self.bounds = bounds or (_INT32 if spec.dtype in _WIDE else ())
-        self.name = spec.name
-        self.dtype = array_type(spec.dtype)
-        self.port = port
-
-    def share(self, array: Array) -> Any:
-        """Return an engine's tensor over the array, or over a copy where it cannot be shared."""
-        if array.dtype != self.dtype:
-            raise RunError(
-                f"run: input {self.name!r}: expected {self.spec.dtype}, received {array.dtype}"
-            )
-        if self.bounds:
-            self.check_range(array)
-        if not (array.flags.c_contiguous and array.flags.writeable):
-            array = array.copy(order="C")
-        return self.tensor(array)
-
-    def tensor(self, array: Array) -> Any:
-        """Return an engine's tensor in the array's memory."""
-        openvino = import_openvino()
-        if self.spec.dtype == "bfloat16":
-            return openvino.Tensor(array.view(np.uint16), array.shape, openvino.Type.bf16)
-        return openvino.Tensor(array, shared_memory=True)
-
-    def copy(self, request: Any) -> Array:
-        """Return the result in memory of its own."""
-        data = request.get_tensor(self.port).data
-        # The engine shows bfloat16 as float16 of the same bits.
-        return np.array(data.view(self.dtype) if self.spec.dtype == "bfloat16" else data)
-
-    def check_fixed(self) -> None:
-        """Refuse a result that the engine cannot write into a given buffer."""
-
-    def check_range(self, array: Array) -> None:
-        """Refuse values that the engine would cut to 32 bits."""
-        if found := beyond(self.bounds, array):
-            raise RunError(
-                f"run: input {self.name!r}: openvino computes 64-bit integers in 32 bits and "
-                f"{found}; use onnxruntime"
-            )
-
-
-class _SqueezedPort(_Port):
-    """An output whose axes of size 1 are removed after the engine."""
-
-    __slots__ = ()
-
-    def copy(self, request: Any) -> Array:
-        """Return the squeezed result in memory of its own."""
-        return super().copy(request).squeeze()
-
-    def check_fixed(self) -> None:
-        """Refuse: the engine's buffer has more axes than the result."""
-        raise RunError(f"bind: output {self.name!r}: its rank follows from the sizes; use run()")

@@ -15,6 +15,7 @@ from edgeinfer.backends.base import Artifact, Device, LoadOptions
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.backends.openvino import backend as module
 from edgeinfer.backends.openvino.backend import OpenVinoBackend
+from edgeinfer.backends.openvino.running import may_fail
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.types import TensorSpec
 
@@ -235,3 +236,53 @@ def test_an_error_while_running_is_raised(write: Write, threads: int) -> None:
     with pytest.raises(RunError):
         executable.run({"x": x, "w": np.ones((4, 2), np.float32)})
     assert executable.run({"x": x, "w": np.ones((3, 2), np.float32)})["y"].shape == (2, 2)
+
+
+STATIC = "(float[4,3] x, int64[2,1] i, float[2,3] u) => (float[4,3] y) { y = ScatterND(x, i, u) }"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_place_beyond_the_end_is_raised_where_sizes_are_fixed(write: Write, threads: int) -> None:
+    executable = load(write(STATIC), threads=threads)
+    x, u = np.zeros((4, 3), np.float32), np.ones((2, 3), np.float32)
+    with pytest.raises(RunError):
+        executable.run({"x": x, "i": np.array([[99], [0]]), "u": u})
+    y = executable.run({"x": x, "i": np.array([[1], [2]]), "u": u})["y"]
+    np.testing.assert_array_equal(y[:, 0], [0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ("(float[2,3] x) => (float[2,3] y) { y = Relu(x) }", False),
+        ("(uint8[2,3] x) => (float[2,3] y) { c = Cast<to=1>(x) y = Relu(c) }", False),
+        (
+            "(float[2,3] x) => (float[3,2] y) { s = Shape(x) i = Constant<value_ints=[1,0]>() "
+            "t = Gather(s, i) y = Reshape(x, t) }",
+            False,
+        ),
+        ("(float[N,3] x) => (float[N,3] y) { y = Relu(x) }", True),
+        (STATIC, True),
+        ("(float[4,3] x, int64[2] i) => (float[2,3] y) { y = Gather(x, i) }", True),
+        (
+            "(float[2,3] x) => (int64[2,1] y) { y = ArgMax<axis=1>(x) }",
+            False,
+        ),
+    ],
+)
+def test_runs_that_may_bring_an_error_are_known(write: Write, text: str, may: bool) -> None:
+    model = import_openvino().Core().read_model(write(text).path)
+    assert may_fail(model) == may
+
+
+def test_large_results_belong_to_the_caller(write: Write) -> None:
+    """The engine writes them where they stay; the next run writes elsewhere."""
+    executable = load(write("(float[1,64,64,8] x) => (float[1,64,64,8] y) { y = Neg(x) }"))
+    x = np.ones((1, 64, 64, 8), np.float32)
+    first = executable.run({"x": x})["y"]
+    second = executable.run({"x": 2 * x})["y"]
+    assert first.flags.owndata
+    np.testing.assert_array_equal(first, -x)
+    np.testing.assert_array_equal(second, -2 * x)
+    executable.close()
+    np.testing.assert_array_equal(first, -x)
