@@ -6,12 +6,13 @@ import os
 from typing import Any
 
 from edgeinfer.errors import UsageError
-from edgeinfer.heads import Classify, FindText, ReadText
+from edgeinfer.heads import Classify, FindText, ReadText, WriteSpeech
 from edgeinfer.runtime.pipelines.audio import AudioPipeline, AudioStream
 from edgeinfer.runtime.pipelines.image import ImagePipeline
 from edgeinfer.runtime.pipelines.lines import LinesPipeline
 from edgeinfer.runtime.pipelines.model import Model
 from edgeinfer.runtime.pipelines.sentence import SentencePipeline
+from edgeinfer.runtime.pipelines.speech import SpeechPipeline
 from edgeinfer.types import AudioInput, FrameInput, ImageInput, SpectrogramInput, TextInput
 
 __all__ = [
@@ -22,19 +23,20 @@ __all__ = [
     "Model",
     "Pipeline",
     "SentencePipeline",
+    "SpeechPipeline",
     "pipeline",
     "put_together",
 ]
 
-Pipeline = ImagePipeline | AudioPipeline | LinesPipeline | SentencePipeline
+Pipeline = ImagePipeline | AudioPipeline | LinesPipeline | SentencePipeline | SpeechPipeline
 
 
 def pipeline(*bundles: str | os.PathLike[str], **options: Any) -> Pipeline:
     """Open one bundle, or several that work together, as what their records say they are.
 
     Several are either a chain, in which each model takes the frames that the one before gives
-    (sound to features to a word), or one that finds text, one that reads it and maybe one that
-    tells which way up it is, in any order.
+    (sound to features to a word, or to a text), or one that finds text, one that reads it and
+    maybe one that tells which way up it is, in any order.
 
     >>> named = edgeinfer.pipeline("lite0.edge")("cat.jpg")            # doctest: +SKIP
     >>> ocr = edgeinfer.pipeline("det.edge", "cls.edge", "rec.edge")   # doctest: +SKIP
@@ -77,6 +79,8 @@ def put_together(models: list[Model]) -> Pipeline:
             case _:
                 kind = "frames of another model" if isinstance(first.record, FrameInput) else "ids"
                 raise UsageError(f"{first.path}: takes {kind}; name the bundle that gives them too")
+    if len(models) == 2 and isinstance(models[1].head, WriteSpeech):
+        return SpeechPipeline(*models)
     if isinstance(first.record, AudioInput | SpectrogramInput):
         return AudioPipeline(models)
     return _lines(models)

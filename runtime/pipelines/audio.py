@@ -66,6 +66,8 @@ class AudioPipeline:
         for model in models[1:]:
             if not isinstance(model.record, FrameInput):
                 raise UsageError(f"{model.path}: takes {model.record.kind}, not frames of a chain")
+            if model.record.frames is None:
+                raise UsageError(f"{model.path}: it takes all frames at once; say how many")
         if not isinstance(last.head, _HEADS):
             raise UsageError(f"{last.path}: {last.head.kind!r} is not read from a recording")
         if not isinstance(first.record, AudioInput | SpectrogramInput):
@@ -76,7 +78,7 @@ class AudioPipeline:
         """Samples a second that streams take."""
         self.takes_whole = first.record.samples is None
         """Whether the first model takes a recording as one."""
-        self._prepare = _preparation(first, first.record)
+        self._prepare = preparation(first, first.record)
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +98,7 @@ class AudioPipeline:
             InputError: it is no recording, or an array without its rate.
             RunError: an engine failed, or outputs are not what a head says.
         """
-        parts, whole = self._parts(recording, rate)
+        parts, whole = recorded(recording, rate, self.rate, whole=self.takes_whole)
         stream = self.stream(whole=whole)
         if isinstance(self.model.head, Classify):
             return stream.mean_classes(parts)
@@ -119,22 +121,32 @@ class AudioPipeline:
         for model in self.models:
             model.close()
 
-    def _parts(self, recording: Any, rate: int | None) -> tuple[Iterable[Array], int | None]:
-        """Return a recording at the model's rate, in pieces, and its samples where they are asked.
 
-        A file is never held as a whole, unless the model takes it so.
-        """
-        if isinstance(recording, str | Path | bytes):
-            if not self.takes_whole:
-                return pieces(recording, self.rate), None
-            signal = open_recording(recording, self.rate)
-            return [signal], len(signal)
-        signal = as_mono(np.asarray(recording))
-        if rate is None:
-            expected = f"its sample rate with the array (the model takes {self.rate} Hz)"
-            raise InputError("recording", expected, "none", "give rate=...")
-        signal = signal if rate == self.rate else resampled(signal, rate, self.rate)
+def recorded(
+    recording: Any, rate: int | None, wanted: int, *, whole: bool
+) -> tuple[Iterable[Array], int | None]:
+    """Return a recording at a model's rate, in pieces, and its samples where they are asked.
+
+    Args:
+        recording: a path, the contents of a file, or an array.
+        rate: Rate of an array, in Hz.
+        wanted: Rate of the model.
+        whole: it is taken as one; otherwise a file is never held as a whole.
+
+    Raises:
+        InputError: it is no recording, or an array without its rate.
+    """
+    if isinstance(recording, str | Path | bytes):
+        if not whole:
+            return pieces(recording, wanted), None
+        signal = open_recording(recording, wanted)
         return [signal], len(signal)
+    signal = as_mono(np.asarray(recording))
+    if rate is None:
+        expected = f"its sample rate with the array (the model takes {wanted} Hz)"
+        raise InputError("recording", expected, "none", "give rate=...")
+    signal = signal if rate == wanted else resampled(signal, rate, wanted)
+    return [signal], len(signal)
 
 
 R = TypeVar("R", bound=Result)
@@ -251,7 +263,7 @@ class AudioStream(Generic[R]):
                 if index == len(self._models) - 1:
                     yield from (Scores(outputs, seconds) for outputs in results)
                     break
-                frames = [_features(model, outputs) for outputs in results]
+                frames = [features(model, outputs) for outputs in results]
                 taker = self._frames[index]
                 spec = self._models[index + 1].spec
                 pending = [shaped(w, spec) for f in frames for w in taker.feed(f)]
@@ -288,8 +300,9 @@ class _Frames:
     def feed(self, frames: Array) -> Iterator[Array]:
         """Take frames (n, size) and yield the windows (frames, size) that are now complete."""
         kept = frames if self._kept is None else np.concatenate([self._kept, frames])
-        while len(kept) >= self._record.frames:
-            yield kept[: self._record.frames]
+        size = self._record.frames or 1
+        while len(kept) >= size:
+            yield kept[:size]
             kept = kept[self._record.hop :]
         self._kept = kept
 
@@ -311,7 +324,7 @@ def as_mono(samples: Array) -> Array:
     return mono.astype(np.float32, copy=False)
 
 
-def _preparation(model: Model, record: AudioInput | SpectrogramInput) -> _Prepare:
+def preparation(model: Model, record: AudioInput | SpectrogramInput) -> _Prepare:
     """What makes the samples of a call the values that the model takes."""
     if isinstance(record, AudioInput):
         gain = np.float32(record.gain)
@@ -321,7 +334,7 @@ def _preparation(model: Model, record: AudioInput | SpectrogramInput) -> _Prepar
     return by
 
 
-def _features(model: Model, outputs: dict[str, Array]) -> Array:
+def features(model: Model, outputs: dict[str, Array]) -> Array:
     """Return the frames (n, size) that a model of a chain gives."""
     head = model.head
     if not isinstance(head, Features):

@@ -16,7 +16,13 @@ from edgeinfer.heads import Embed
 from edgeinfer.media import audio, image
 from edgeinfer.results import Embedding, Result, Segmentation, as_json
 from edgeinfer.runtime.fleet import Model
-from edgeinfer.runtime.pipelines import AudioPipeline, Pipeline, SentencePipeline, put_together
+from edgeinfer.runtime.pipelines import (
+    AudioPipeline,
+    Pipeline,
+    SentencePipeline,
+    SpeechPipeline,
+    put_together,
+)
 from edgeinfer.runtime.pipelines.model import Model as Meaning
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError
 from edgeinfer.types import Array, ImageInput
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.vectors import Pooling
 
-Text = str | list[int]
+Prompt = str | list[int]
 """A text, or its tokens."""
 
 LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
@@ -100,7 +106,7 @@ def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> 
         raise RequestError(400, f"this model takes {takes}, not a text")
     if not given:
         raise RequestError(400, f"the body is empty; this model takes {takes}")
-    if isinstance(pipeline, AudioPipeline):
+    if isinstance(pipeline, AudioPipeline | SpeechPipeline):
         size, samples = audio.measured(given, pipeline.rate)
         whole = audio.HELD_BYTES * samples if pipeline.takes_whole else 0
         needed = max(whole, min(_BLOCKS * audio.BLOCK, audio.HELD_BYTES * (size + samples)))
@@ -151,7 +157,7 @@ def vectors(pipeline: Pipeline, texts: Sequence[str]) -> tuple[Array, int]:
     return np.asarray(found, np.float32).reshape(len(texts), -1), tokens
 
 
-def states(model: LLM, texts: Sequence[Text], pooling: str) -> tuple[Array, int]:
+def states(model: LLM, texts: Sequence[Prompt], pooling: str) -> tuple[Array, int]:
     """Return what a language model makes of each text, and the tokens that were read.
 
     Args:

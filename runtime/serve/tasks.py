@@ -16,7 +16,8 @@ from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 
-from edgeinfer.runtime.pipelines import Pipeline
+from edgeinfer.results import Text
+from edgeinfer.runtime.pipelines import Pipeline, SpeechPipeline
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve import meaning
 from edgeinfer.runtime.serve.forms import read_form
@@ -35,14 +36,17 @@ from edgeinfer.runtime.serve.http import (
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.keys import GRANT
-from edgeinfer.runtime.serve.meaning import Text
+from edgeinfer.runtime.serve.meaning import Prompt
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
 
 R = TypeVar("R")
 PATH = "/v1/pipelines"
 SPEECH = ("/v1/audio/transcriptions", "/v1/audio/translations")
-"""What OpenAI's clients ask for speech; no bundle writes it down yet."""
+"""What OpenAI's clients ask for speech; no bundle translates it."""
+
+WRITTEN = ("json", "text")
+"""Forms of a transcription."""
 
 MOST = 2048
 """Texts of one request."""
@@ -55,7 +59,7 @@ DRAW = ("false", "true", "both")
 
 
 class Tasks:
-    """Answers below ``/v1/pipelines``, and ``/v1/embeddings`` and ``/v1/rerank``.
+    """Answers below ``/v1/pipelines``, ``/v1/embeddings``, ``/v1/rerank``, and transcriptions.
 
     Args:
         hub: the models.
@@ -84,9 +88,14 @@ class Tasks:
             else:
                 await self._run(model, pipeline, scope, receive, send)
         elif path in SPEECH and method == "POST":
-            raise RequestError(
-                404, f"no model transcribes speech here; {PATH} lists what recordings are for"
-            )
+            pipelines = (model.pipeline for model in self._hub.visible.values())
+            is_there = any(isinstance(each, SpeechPipeline) for each in pipelines)
+            if path != SPEECH[0] or not is_there:
+                word = "transcribes" if path == SPEECH[0] else "translates"
+                raise RequestError(
+                    404, f"no model {word} speech here; {PATH} lists what recordings are for"
+                )
+            await self._transcribe(scope, receive, send)
         elif path in ("/v1/embeddings", "/v1/rerank", "/rerank") and method == "POST":
             work = self._embeddings if path == "/v1/embeddings" else self._rerank
             await work(receive, send)
@@ -127,6 +136,27 @@ class Tasks:
             whole["drawn"] = base64.b64encode(picture).decode()
         await answer_json(send, whole)
 
+    async def _transcribe(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limits = self._hub.options.limits
+        body = await read_body(receive, limits.body_bytes, limits.body_s)
+        name, recording, form = _spoken(body, header(scope, b"content-type") or b"")
+        model = self._hub.get(name)
+        pipeline = _pipeline(model)
+        if not isinstance(pipeline, SpeechPipeline):
+            raise RequestError(400, f"model {name!r} transcribes no speech")
+
+        def weigh() -> int:
+            return meaning.cost(pipeline, recording, limits.elements, draws=False)
+
+        await held().take(await self._pool.run(weigh))
+        found = await self._worked(model, receive, partial(pipeline, recording))
+        text = " ".join(each.text for each in found if isinstance(each, Text))
+        if form == "text":
+            kind = (b"content-type", b"text/plain; charset=utf-8")
+            await answer(send, 200, f"{text}\n".encode(), (kind,))
+        else:
+            await answer_json(send, {"text": text})
+
     async def _worked(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
         """Run something of a model in a thread, within its queue."""
         with self._hub.counted(model), self._hub.place(model):
@@ -151,7 +181,7 @@ class Tasks:
             raise DisconnectedError
 
     async def _vectors(
-        self, model: Served, receive: Receive, texts: list[Text], pooling: str | None
+        self, model: Served, receive: Receive, texts: list[Prompt], pooling: str | None
     ) -> tuple[Array, int]:
         """Return a vector of each text, by a model of embeddings or by a language model."""
         grant = GRANT.get()
@@ -271,6 +301,28 @@ def _given(scope: Scope, body: bytes | dict[str, Any]) -> tuple[bytes | str, str
     return given, draw
 
 
+def _spoken(body: bytes, content_type: bytes) -> tuple[str, bytes, str]:
+    """Return the model, the recording and the form of the answer that a form asks for.
+
+    Raises:
+        RequestError: a field lacks, or is not supported; the message lists which.
+    """
+    fields = read_form(body, content_type)
+    if missing := sorted({"file", "model"} - fields.keys()):
+        raise RequestError(400, f"missing: {', '.join(missing)}")
+    recording, name = fields.pop("file").content, fields.pop("model").text("model")
+    said = {key: field.text(key) for key, field in fields.items()}
+    form = said.pop("response_format", "json")
+    # What these say is what is done.
+    usual = {"temperature": ("0", "0.0"), "stream": ("false", "False")}
+    wrong = sorted(key for key, value in said.items() if value not in usual.get(key, ()))
+    if form not in WRITTEN:
+        wrong.append(f"response_format={form}")
+    if wrong:
+        raise RequestError(400, f"not supported: {', '.join(wrong)}")
+    return name, recording, form
+
+
 def _texts(given: Any, name: str) -> list[str]:
     texts = [given] if isinstance(given, str) else given
     if not (isinstance(texts, list) and texts and all(isinstance(t, str) and t for t in texts)):
@@ -280,7 +332,7 @@ def _texts(given: Any, name: str) -> list[str]:
     return texts
 
 
-def _tokens(given: Any) -> list[Text]:
+def _tokens(given: Any) -> list[Prompt]:
     """Return lists of tokens; none where the input is something else.
 
     Raises:

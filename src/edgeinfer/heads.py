@@ -395,6 +395,31 @@ class SpotWord:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteSpeech:
+    """Tokens of what is said, each the likeliest behind those before; by a decoder over frames.
+
+    The model takes the tokens so far, or where its input holds one the last alone and keeps what it
+    needs in states, and all frames that the model before it in a chain gives.
+
+    Attributes:
+        vocabulary: file below ``pipeline/``: a ``tokenizer.json``.
+        begin: Tokens that every text begins with, which are no text.
+        end: Tokens that end it.
+        output: (1, tokens, scores).
+        most: tokens of a text, the first ones left aside.
+        per_second: the same for a second of sound; 0 for no such limit.
+    """
+
+    vocabulary: str
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    output: str | None = None
+    most: int = 448
+    per_second: float = 0.0
+    kind: Literal["write_speech"] = "write_speech"
+
+
+@dataclass(frozen=True, slots=True)
 class Features:
     """Frames for the next model of a chain: value * scale + offset.
 
@@ -425,6 +450,7 @@ Head = (
     | Notes
     | HearVoice
     | SpotWord
+    | WriteSpeech
     | Features
 )
 """What the bundle records about the outputs."""
@@ -454,4 +480,10 @@ def outputs_of(head: Head) -> tuple[str | None, ...]:
 
 def files_of(head: Head | None) -> tuple[str, ...]:
     """Name the files below ``pipeline/`` that a head reads."""
-    return (head.charset,) if isinstance(head, ReadText) else ()
+    match head:
+        case ReadText():
+            return (head.charset,)
+        case WriteSpeech():
+            return (head.vocabulary,)
+        case _:
+            return ()

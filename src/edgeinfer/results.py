@@ -198,11 +198,11 @@ class WakeWord:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line of text.
+    """A line of text, or what a recording says.
 
     Attributes:
         text: what it says; empty where it was only found.
-        score: mean score of its characters, or of its box where it was only found.
+        score: mean score of its characters or tokens, or of its box where it was only found.
         corners: Corners of its turned box, from the top left of the text clockwise; empty where the
             whole picture is the line.
     """

@@ -253,11 +253,11 @@ class FrameInput:
     """Frames that an earlier model of a chain gives, a window of them in one call.
 
     Attributes:
-        frames: in one call.
+        frames: in one call; None takes all of a recording's.
         hop: frames from one call's first to the next one's.
     """
 
-    frames: int
+    frames: int | None = None
     hop: int = 1
     kind: Literal["frames"] = "frames"
 

@@ -25,6 +25,7 @@ from edgeinfer.heads import (
     Segment,
     SpotWord,
     Turned,
+    WriteSpeech,
     files_of,
     outputs_of,
 )
@@ -115,6 +116,8 @@ def head(record: Head) -> Iterator[str]:
             yield f"rest_ms: expected at least 0, received {record.rest_ms}"
         case Notes():
             yield from _notes(record)
+        case WriteSpeech():
+            yield from _written(record)
         case DetectRows():
             yield from _extra(record.extra)
             if isinstance(record.extra, Turned) and record.box != "xywh":
@@ -130,6 +133,21 @@ def _extra(record: Extra | None) -> Iterator[str]:
 
 _MOST_POINTS = 1 << 9
 """Of an object; a mesh of a face has 478."""
+
+
+def _written(record: WriteSpeech) -> Iterator[str]:
+    if not record.vocabulary.endswith(".json"):
+        yield f"vocabulary: expected a tokenizer.json, received {record.vocabulary!r}"
+    for key in ("begin", "end"):
+        tokens = getattr(record, key)
+        if not 1 <= len(tokens) <= _MOST_TOKENS or min(tokens) < 0:
+            yield f"{key}: expected 1 to {_MOST_TOKENS} tokens, none below 0"
+    if not 0 <= record.per_second <= _MOST_PER_SECOND:
+        yield f"per_second: expected 0 to {_MOST_PER_SECOND}, received {record.per_second}"
+
+
+_MOST_TOKENS, _MOST_PER_SECOND = 64, 1000
+"""Tokens that a text begins or ends with, and those of a second of sound."""
 
 
 def _notes(record: Notes) -> Iterator[str]:
@@ -208,7 +226,7 @@ def input_record(record: Preprocessing) -> Iterator[str]:
                 yield f"vocabulary: expected a .json or .txt file, received {record.vocabulary!r}"
         case FrameInput():
             yield from _positive(record, "frames", "hop")
-            if record.hop > record.frames:
+            if record.frames is not None and record.hop > record.frames:
                 yield f"hop: expected at most frames = {record.frames}, received {record.hop}"
         case ConstantInput() if not record.values:
             yield "values: expected at least one"

@@ -7,6 +7,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.pipelines.test_audio import RATE, SAID, SPREAD, TOGETHER
 from tests.runtime.pipelines.test_image import COLOURS, SIZED
 from tests.runtime.pipelines.test_sentence import COUNT, PIECES
+from tests.runtime.pipelines.test_speech import bundles as speech_bundles
+from tests.runtime.pipelines.test_speech import samples
 from tests.runtime.serve.conftest import Server, Starter, text_bundle
 
 pytest.importorskip("PIL")
@@ -189,6 +192,45 @@ def test_speech_is_not_written_down(server: Server) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
     with pytest.raises(openai.NotFoundError, match="no model transcribes speech here"):
         client.audio.transcriptions.create(model="loud", file=("a.wav", b"RIFF"))
+
+
+def spoken(*tokens: int) -> bytes:
+    """A file that says tokens; see ``tests.runtime.pipelines.test_speech``."""
+    soundfile = pytest.importorskip("soundfile")
+    out = io.BytesIO()
+    soundfile.write(out, samples(*tokens) / 8, RATE, format="WAV")
+    return out.getvalue()
+
+
+def test_speech_is_written_down(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    openai = pytest.importorskip("openai")
+    paths = speech_bundles(partial(write_graph, tmp_path), sound=AudioInput(RATE, gain=8.0))
+    start = Starter(tmp_path_factory.mktemp("speech"), Fakes())
+    try:
+        server = start(only=True, pipelines=(f"speech={','.join(map(str, paths))}",))
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        create = client.audio.transcriptions.create
+        recording = ("talk.wav", spoken(2, 5, 3))
+        assert create(model="speech", file=recording).text == "abghcd"
+        assert create(model="speech", file=recording, response_format="text") == "abghcd\n"
+        assert create(model="speech", file=("none.wav", spoken()), temperature=0).text == ""
+        asked: list[tuple[dict[str, Any], str]] = [
+            ({"language": "de", "prompt": "x"}, "not supported: language, prompt"),
+            ({"temperature": 0.5}, "not supported: temperature"),
+            ({"response_format": "srt"}, "not supported: response_format=srt"),
+            ({"file": ("talk.wav", b"RIFF")}, "recording"),
+        ]
+        for more, text in asked:
+            with pytest.raises(openai.BadRequestError, match=text):
+                create(**{"model": "speech", "file": recording, **more})
+        with pytest.raises(openai.NotFoundError, match="no model translates speech here"):
+            client.audio.translations.create(model="speech", file=recording)
+        lacking = server.client.post("/v1/audio/transcriptions", files={"file": recording})
+        assert "missing: model" in lacking.json()["error"]["message"]
+        found = server.client.get("/v1/pipelines/speech").json()
+        assert (found["takes"], found["gives"]) == ("a recording", "write_speech")
+    finally:
+        start.close()
 
 
 def test_bundles_that_work_together_are_one_model(server: Server) -> None:
