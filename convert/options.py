@@ -276,9 +276,9 @@ class ConvertOptions(ArtifactOptions):
     )
     io_dtypes: str | Mapping[str, str] = option(
         dict,
-        "Element type of inputs and outputs in .tflite files. int8, uint8 or int16, with the "
-        "scales of the operators next to them, for all or by name. The bundle's inputs and "
-        "outputs stay floats.",
+        "Element type of inputs and outputs, for all or by name. float16 for every target: the "
+        "bundle then takes and gives halves. int8, uint8 or int16 in .tflite files, with the "
+        "scales of the operators next to them; the bundle's inputs and outputs stay floats.",
         STORAGE,
         "--io-dtype",
         value=words.DTYPES,

@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.mask_inputs import clamp_mask_inputs
+from edgeinfer.convert.passes.clean_cast import CleanCast
 from edgeinfer.convert.passes.infra import Namer
 from edgeinfer.errors import Notes
 from edgeinfer.types import Array
@@ -97,6 +98,8 @@ def halve(
     chosen = _choose(model, islands, keep, kind)
     _join_islands(model, chosen, bridges)
     _Rewriter(model, chosen, notes, kind).run()
+    # Ends of the model may be in the type already, with casts of their own.
+    CleanCast()(model)
     floats = [n for n in model.graph if n.op_type != "Cast" and _has_float(n, kind)]
     alone = Counter(n.op_type for n in floats if n not in chosen)
     if alone:

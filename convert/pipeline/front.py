@@ -29,7 +29,7 @@ from edgeinfer.convert.pipeline.engines import Wanted, place_for
 from edgeinfer.convert.pipeline.kept import Kept
 from edgeinfer.convert.pipeline.plan import Job, plan
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
-from edgeinfer.convert.pipeline.request import Request, in_layout
+from edgeinfer.convert.pipeline.request import HALVES, Request, in_layout
 from edgeinfer.convert.pipeline.rows import told
 from edgeinfer.convert.pipeline.shape_checks import (
     check_input_ranges,
@@ -353,6 +353,7 @@ class Front:
             source.settle_noise(self._asked.random, self._asked.fixed_shapes)
             source.move_channels(self._asked.channels_last, self._asked.channels_first)
             source.take_pixels(self._asked.pictures, self._records(source))
+            source.exchange_halves([n for n, k in self._asked.io_dtypes.items() if k == HALVES])
             self._kept.model("read", source.model)
             return source
 
@@ -401,6 +402,8 @@ class Front:
             "recipe": self._quantize.recipe.name,
             "integers": request.whole_ranges(passes.input_specs(self._normalised.model)),
             "one_file": request.alone,
+            # Halves are the model's own by now.
+            "io_dtypes": {n: k for n, k in request.io_dtypes.items() if k != HALVES},
         }
         return LowerOptions(**{**{name: given[name] for name in known}, **own})
 

@@ -308,7 +308,8 @@ def _input_ranges(given: Mapping[str, tuple[float, float]]) -> dict[str, tuple[f
     return found
 
 
-IO_DTYPES = ("float32", "int8", "uint8", "int16")
+HALVES = "float16"
+IO_DTYPES = ("float32", HALVES, "int8", "uint8", "int16")
 
 
 def _io_dtypes(given: str | Mapping[str, str], chosen: Sequence[Profile]) -> dict[str, str]:
@@ -318,7 +319,7 @@ def _io_dtypes(given: str | Mapping[str, str], chosen: Sequence[Profile]) -> dic
             where = f" of {name!r}" if name else ""
             raise UsageError(f"io dtype{where}: {kind!r} is none of {', '.join(IO_DTYPES)}")
     formats = {f for p in chosen for f in (*p.formats, *p.optional_formats)}
-    if any(kind != "float32" for kind in kinds.values()) and "tflite" not in formats:
+    if any(k not in ("float32", HALVES) for k in kinds.values()) and "tflite" not in formats:
         names = ", ".join(p.name for p in chosen)
         raise UsageError(f"io dtype: only .tflite files hold integers there, not those of {names}")
     return kinds

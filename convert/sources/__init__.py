@@ -76,6 +76,20 @@ class Source:
         for name in names:
             self.notes.add(f"{name!r} takes pixels of 0 to 255 now")
 
+    def exchange_halves(self, names: Sequence[str]) -> None:
+        """Let inputs and outputs be half precision; see ``halves.exchange_halves``.
+
+        Raises:
+            UsageError: a name is unknown, or is no float.
+        """
+        from edgeinfer.convert.sources.halves import exchange_halves
+
+        if names and self.original is not None:
+            raise UsageError("io dtype: the ends of a .tflite file keep the types that it has")
+        if names:
+            found = exchange_halves(self.model, names)
+            self.notes.add(f"float16 instead of float32: {', '.join(map(repr, found))}")
+
     def settle_noise(self, mode: str, shapes: Mapping[str, Sequence[int | None]]) -> None:
         """Replace what draws random numbers; see ``noise.settle_noise``.
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import Rule, attribute, given
+from edgeinfer.types import Array
 
 
 def _moves_batch_into_product(node: ir.Node) -> str:
@@ -24,15 +28,55 @@ def _moves_batch_into_product(node: ir.Node) -> str:
     rest = [axis for axis in perm if axis != 0]
     if len(perm) < 3 or place < len(perm) - 2 or rest != sorted(rest):
         return ""
-    fused = any(
-        user.op_type == "MatMul"
-        and index == 0
-        and (weight := given(user, 1)) is not None
-        and weight.const_value is not None
-        and len(weight.const_value.shape) == 2
-        for user, index in node.outputs[0].uses()
-    )
+    fused = any(True for _ in _products(node))
     return "its fusion with a half-precision product ends the process" if fused else ""
+
+
+def _products(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the products with a constant matrix that read a ``Transpose`` first."""
+    for user, index in node.outputs[0].uses():
+        weight = given(user, 1)
+        if user.op_type != "MatMul" or index or weight is None or weight.const_value is None:
+            continue
+        if len(weight.const_value.shape) == 2:
+            yield user
+
+
+def _multiply_rows(model: ir.Model, node: ir.Node) -> bool:
+    """Multiply rows of a matrix; the two changes of shape move no data.
+
+    Given::
+
+        y = Transpose(x); z = MatMul(y, w)
+
+    Result::
+
+        y = Transpose(x); a = Reshape(y, [-1, K]); b = MatMul(a, w); z = Reshape(b, [..., N])
+    """
+    shapes = [_whole(product.outputs[0].shape) for product in _products(node)]
+    if any(shape is None for shape in shapes):
+        return _transpose_in_single(model, node)
+    for product, shape in zip(list(_products(node)), shapes, strict=True):
+        weight = product.inputs[1]
+        if weight is None or weight.shape is None or shape is None:
+            return False
+        build = builder(model, product)
+        rows = build.const(np.asarray([-1, weight.shape[0]], np.int64), "rows")
+        made = [build.op("Reshape", node.outputs[0], rows)]
+        made.append(build.op("MatMul", made[0], weight))
+        made.append(build.op("Reshape", made[1], build.const(shape, "shape")))
+        for value in made:
+            value.type = ir.TensorType(ir.DataType.FLOAT16)
+        made[2].shape = product.outputs[0].shape
+        build.commit(model.graph, product)
+    return True
+
+
+def _whole(shape: ir.Shape | None) -> Array | None:
+    """Return sizes as ``Reshape`` takes them; None where more than one is open."""
+    if shape is None or sum(not isinstance(d, int) for d in shape) > 1:
+        return None
+    return np.asarray([d if isinstance(d, int) else -1 for d in shape], np.int64)
 
 
 def _transpose_in_single(model: ir.Model, node: ir.Node) -> bool:
@@ -68,6 +112,6 @@ HALF_RULES: tuple[Rule, ...] = (
         ops=frozenset({"Transpose"}),
         fault=_moves_batch_into_product,
         source="onnxruntime 1.32: segmentation fault in InferenceSession, also without our halving",
-        repair=_transpose_in_single,
+        repair=_multiply_rows,
     ),
 )
