@@ -24,6 +24,7 @@ from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.options import EngineOptions, Limits
 from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob, SamplingParams, Usage
+from edgeinfer.runtime.llm.ranking import INSTRUCTION, answers, question
 from edgeinfer.runtime.llm.sequence import Request
 from edgeinfer.runtime.llm.stats import EngineStats
 from edgeinfer.runtime.llm.thread import EngineThread
@@ -327,10 +328,35 @@ class LLM:
             MemoryBudgetError: there is no room for the cache.
         """
         requests = [self.request(text) for text in self._several(texts)]
+        return self._reader().of([r.prompt for r in requests], pooling, unit)
+
+    def rank(
+        self, query: str, documents: Sequence[str], *, instruction: str = INSTRUCTION
+    ) -> Floats:
+        """Return how well each document answers a query, (documents,) float32 from 0 to 1.
+
+        It is for models that were trained to judge so, as Qwen3-Reranker: each document is put into
+        that model's prompt, and the odds of "yes" over "no" behind it are told.
+
+        Args:
+            query: what is looked for.
+            documents: texts to judge.
+            instruction: what makes a document right.
+
+        Raises:
+            UsageError: the vocabulary has no tokens "yes" and "no".
+            InputError: a document is too long.
+            MemoryBudgetError: there is no room for the cache.
+        """
+        yes, no = answers(self.model.tokenizer)
+        asked = [self.request(question(query, text, instruction)).prompt for text in documents]
+        return self._reader().odds(asked, yes, no)
+
+    def _reader(self) -> Vectors:
         with self._opening:
             if self._vectors is None:
                 self._vectors = Vectors(self._alone().open_executor())
-        return self._vectors.of([r.prompt for r in requests], pooling, unit)
+        return self._vectors
 
     @staticmethod
     def _several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Any]:

@@ -1,9 +1,10 @@
-"""Vectors of texts: what the last block of a decoder makes of them."""
+"""Vectors of texts, and odds: what the last block of a decoder makes of them."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -46,14 +47,7 @@ class Vectors:
         if pooling not in POOLINGS:
             raise InputError("pooling", f"one of {', '.join(POOLINGS)}", repr(pooling))
         with self._lock:
-            executor = self._executor
-            if executor is None:
-                raise ClosedError("the language model is closed")
-            for tokens in sequences:
-                if not 0 < len(tokens) <= self._most:
-                    raise InputError("text", f"1 to {self._most} tokens", str(len(tokens)))
-                if not 0 <= min(tokens) <= max(tokens) < executor.vocab:
-                    raise InputError("text", f"tokens from 0 to {executor.vocab - 1}", "others")
+            executor = self._checked(sequences)
             found = [self._one(executor, tokens, pooling) for tokens in sequences]
         made = np.array(found, np.float32).reshape(len(found), executor.hidden)
         if unit:
@@ -61,8 +55,48 @@ class Vectors:
             made /= np.where(length > 0, length, np.float32(1))
         return made
 
+    def odds(self, sequences: Sequence[Sequence[int]], yes: int, no: int) -> Floats:
+        """Return how much likelier one token is than another behind each sequence, 0 to 1.
+
+        Raises:
+            InputError: a sequence is empty, too long, or of tokens that there are not.
+            ClosedError: it is closed.
+        """
+        found = np.zeros(len(sequences), np.float32)
+        with self._lock:
+            executor = self._checked(sequences)
+            for at, tokens in enumerate(sequences):
+                for batch in self._batches(executor, tokens, "last"):
+                    logits = executor.step(batch)
+                    if len(logits):
+                        apart = float(logits[0, no]) - float(logits[0, yes])
+                        found[at] = 1 / (1 + math.exp(min(apart, 700.0)))
+        return found
+
+    def _checked(self, sequences: Sequence[Sequence[int]]) -> Executor:
+        executor = self._executor
+        if executor is None:
+            raise ClosedError("the language model is closed")
+        for tokens in sequences:
+            if not 0 < len(tokens) <= self._most:
+                raise InputError("text", f"1 to {self._most} tokens", str(len(tokens)))
+            if not 0 <= min(tokens) <= max(tokens) < executor.vocab:
+                raise InputError("text", f"tokens from 0 to {executor.vocab - 1}", "others")
+        return executor
+
     def _one(self, executor: Executor, tokens: Sequence[int], pooling: Pooling) -> Floats:
         total, count = np.zeros(executor.hidden, np.float32), len(tokens)
+        for batch in self._batches(executor, tokens, pooling):
+            for state in executor.states(batch):
+                # One after the other: the sum does not depend on where the text was cut.
+                total += state
+        return total / np.float32(count) if pooling == "mean" else total
+
+    def _batches(
+        self, executor: Executor, tokens: Sequence[int], pooling: Pooling
+    ) -> Iterator[StepBatch]:
+        """Yield the steps that read a text; their rows are the tokens that count."""
+        count = len(tokens)
         for first in range(0, count, executor.max_tokens):
             ids = np.array(tokens[first : first + executor.max_tokens], np.int32)
             size = len(ids)
@@ -71,11 +105,7 @@ class Vectors:
             else:
                 rows = np.array([size - 1] if first + size == count else [], np.int32)
             places = np.arange(first, first + size, dtype=np.int32)
-            batch = StepBatch(ids, places, np.zeros(size, np.int32), self._table, rows)
-            for state in executor.states(batch):
-                # One after the other: the sum does not depend on where the text was cut.
-                total += state
-        return total / np.float32(count) if pooling == "mean" else total
+            yield StepBatch(ids, places, np.zeros(size, np.int32), self._table, rows)
 
     def close(self) -> None:
         """Release the executor; may be called twice."""

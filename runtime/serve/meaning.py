@@ -175,6 +175,20 @@ def states(model: LLM, texts: Sequence[Prompt], pooling: str) -> tuple[Array, in
     return model.embed(read, pooling=cast("Pooling", pooling)), sum(map(len, read))
 
 
+def judged(
+    model: LLM, query: str, documents: Sequence[str], instruction: str | None
+) -> tuple[Array, int]:
+    """Return how well documents answer a query by a language model, and the tokens of them.
+
+    Raises:
+        UsageError: the model's vocabulary has no yes and no.
+        InputError: a document is too long.
+    """
+    more = {} if instruction is None else {"instruction": instruction}
+    tokens = sum(len(model.request(text).prompt) for text in (query, *documents))
+    return model.rank(query, documents, **more), tokens
+
+
 def _png(mask: Array) -> bytes:
     from PIL import Image
 

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
@@ -47,6 +47,9 @@ SPEECH = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
 WRITTEN = ("json", "text")
 """Forms of a transcription."""
+
+SCORINGS = ("cosine", "judge")
+"""How documents are ranked: by vectors, or by a language model that says yes or no."""
 
 MOST = 2048
 """Texts of one request."""
@@ -181,12 +184,9 @@ class Tasks:
             raise DisconnectedError
 
     async def _vectors(
-        self, model: Served, receive: Receive, texts: list[Prompt], pooling: str | None
+        self, model: Served, receive: Receive, texts: Sequence[Prompt], pooling: str | None
     ) -> tuple[Array, int]:
         """Return a vector of each text, by a model of embeddings or by a language model."""
-        grant = GRANT.get()
-        if grant is not None:
-            grant.check_tokens()
         if model.text is not None:
             work = partial(meaning.states, model.text, texts, pooling or "last")
         else:
@@ -195,7 +195,16 @@ class Tasks:
                 raise RequestError(400, "pooling: this model has its own")
             if not all(isinstance(text, str) for text in texts):
                 raise RequestError(400, "input: this model takes texts, no tokens")
-            work = partial(meaning.vectors, pipeline, cast("list[str]", texts))
+            work = partial(meaning.vectors, pipeline, cast("Sequence[str]", texts))
+        return await self._granted(model, receive, work)
+
+    async def _granted(
+        self, model: Served, receive: Receive, work: Callable[[], tuple[Array, int]]
+    ) -> tuple[Array, int]:
+        """Read texts, whose tokens count for the key."""
+        grant = GRANT.get()
+        if grant is not None:
+            grant.check_tokens()
         found, tokens = await self._worked(model, receive, work)
         if grant is not None:
             grant.count_tokens(tokens)
@@ -232,6 +241,7 @@ class Tasks:
 
     async def _rerank(self, receive: Receive, send: Send) -> None:
         known = {"query", "documents", "top_n", "return_documents", "pooling"}
+        known |= {"scoring", "instruction"}
         data, model = await self._asked(receive, known)
         query = data.get("query")
         if not isinstance(query, str):
@@ -243,8 +253,15 @@ class Tasks:
         top = data.get("top_n", len(documents))
         if type(top) is not int or top < 1:
             raise RequestError(400, "top_n: expected a whole number, at least 1")
-        found, tokens = await self._vectors(model, receive, [query, *documents], _pooling(data))
-        scores = _cosines(found[0], found[1:])
+        if _is_judged(data):
+            if model.text is None:
+                raise RequestError(400, f"scoring: model {model.name!r} is no language model")
+            work = partial(meaning.judged, model.text, query, documents, data.get("instruction"))
+            scores, tokens = await self._granted(model, receive, work)
+        else:
+            read = [query, *documents]
+            found, tokens = await self._vectors(model, receive, read, _pooling(data))
+            scores = _cosines(found[0], found[1:])
         results: list[dict[str, Any]] = [
             {"index": int(i), "relevance_score": float(scores[i])}
             for i in np.argsort(-scores, kind="stable")[:top]
@@ -353,6 +370,23 @@ def _pooling(data: dict[str, Any]) -> str | None:
     if not (found is None or isinstance(found, str)):
         raise RequestError(400, "pooling: expected a text")
     return found
+
+
+def _is_judged(data: dict[str, Any]) -> bool:
+    """Say whether a model judges documents itself, instead of by their vectors.
+
+    Raises:
+        RequestError: what is asked contradicts itself.
+    """
+    scoring, instruction = data.get("scoring", "cosine"), data.get("instruction")
+    if scoring not in SCORINGS:
+        raise RequestError(400, f"scoring: expected one of {', '.join(SCORINGS)}")
+    if not (instruction is None or isinstance(instruction, str)):
+        raise RequestError(400, "instruction: expected a text")
+    idle = "pooling" if scoring == "judge" else "instruction"
+    if data.get(idle) is not None:
+        raise RequestError(400, f"{idle}: not with scoring {scoring!r}")
+    return bool(scoring == "judge")
 
 
 def _written(row: Array, form: str) -> Any:

@@ -14,6 +14,7 @@ import pytest
 
 from edgeinfer.errors import ClosedError, InputError, LoadError, MemoryBudgetError, UsageError
 from edgeinfer.llm.generation import Generation
+from edgeinfer.runtime.llm import ranking
 from edgeinfer.runtime.llm.bundle import CacheSizes, Model, page_bytes, pages_for
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.llm import LLM
@@ -289,3 +290,23 @@ def test_what_has_no_vector_is_refused(llm: LLM) -> None:
     llm.close()
     with pytest.raises(ClosedError):
         llm.embed("a")
+
+
+def test_documents_are_judged(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no tokens 'yes' and 'no': it judges nothing"):
+        llm.rank("a", ["b"])
+    tokenizer = llm.model.tokenizer
+    words = [p.decode() for p in tokenizer.pieces.bytes if p.isalpha() and p.isascii()]
+    yes, no = [w for w in words if len(tokenizer.encode_part(w)) == 1][:2]
+    monkeypatch.setattr(ranking, "ANSWERS", (yes, no))
+    documents = ["the cat", "hello world", ""]
+    scores = llm.rank("who is there", documents, instruction="find it")
+    for document, score in zip(documents, scores, strict=True):
+        prompt = ranking.question("who is there", document, "find it")
+        assert "<Query>: who is there\n<Document>: " + document in prompt
+        params = SamplingParams(max_tokens=1, temperature=0, logprobs=VOCAB, ignore_eos=True)
+        (told,) = llm.generate(prompt, params)[0].outputs[0].logprobs
+        chances = {token: np.exp(value) for token, value in told.top}
+        one, other = (chances[tokenizer.encode_part(word)[0]] for word in (yes, no))
+        assert score == pytest.approx(one / (one + other), rel=1e-4)
+    assert len(set(scores.tolist())) == 3

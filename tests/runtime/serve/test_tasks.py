@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Segment, SpotWord
+from edgeinfer.runtime.llm import ranking
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.serve import inflight
 from edgeinfer.runtime.serve.meaning import Shared
@@ -292,6 +293,24 @@ def test_a_language_model_gives_vectors_too(server: Server) -> None:
     ranked = {"model": "tiny", "query": "a dog", "documents": ["the cat sat", "a dog"]}
     first = server.client.post("/v1/rerank", json=ranked).json()["results"][0]
     assert (first["index"], first["relevance_score"]) == (1, pytest.approx(1.0))
+
+
+def test_a_language_model_judges(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"model": "tiny", "query": "dog", "documents": ["the cat", "a"], "scoring": "judge"}
+    lacking = server.client.post("/v1/rerank", json=given)
+    assert (lacking.status_code, "judges nothing" in lacking.text) == (400, True)
+    model = server.hub.models["tiny"].text
+    assert model is not None
+    pieces = model.model.tokenizer.pieces.bytes
+    words = [p.decode() for p in pieces if p.isalpha() and p.isascii()][:2]
+    monkeypatch.setattr(ranking, "ANSWERS", tuple(words))
+    right = model.rank("dog", ["the cat", "a"], instruction="find")
+    found = server.client.post("/v1/rerank", json={**given, "instruction": "find"}).json()
+    scores = {each["index"]: each["relevance_score"] for each in found["results"]}
+    assert [scores[0], scores[1]] == right.tolist()
+    wrongs: list[dict[str, Any]] = [{"scoring": "other"}, {"pooling": "mean"}, {"instruction": 3}]
+    for wrong in (*wrongs, {"model": "vectors"}, {"scoring": None, "instruction": "find"}):
+        assert server.client.post("/v1/rerank", json={**given, **wrong}).status_code == 400
 
 
 @pytest.mark.parametrize(
