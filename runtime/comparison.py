@@ -107,6 +107,7 @@ def bench(
     allow_fallback: bool = False,
     source: Path | None = None,
     engine_defaults: bool = False,
+    time_limit_s: float | None = None,
     progress: Callable[[float], None] | None = None,
     **opening: Any,
 ) -> Timed:
@@ -122,6 +123,8 @@ def bench(
         allow_fallback: operators that the device does not take may run on the CPU.
         engine_defaults: the plain engines run as they come, which may be in another precision and
             with threads that spin; else like for like, with the settings that edgeinfer has.
+        time_limit_s: that an engine may take to load an artifact, and for a run, in a process of
+            its own; plain engines, which nothing can end, are then left out. None for no limit.
         source: model that the plain engines run instead of the artifacts.
         progress: told what share is done, 0..1.
         **opening: how the bundle is opened, as ``Bundle.open`` takes it.
@@ -139,6 +142,7 @@ def bench(
             *(open_bundle, found, feeds, list(threads), source, stack),
             fallback=allow_fallback,
             defaults=engine_defaults,
+            limit_s=time_limit_s,
         )
         timings = interleave(plan.calls, runs=runs, seconds=seconds, progress=progress)
         ordered = sorted(timings.items(), key=lambda item: item[1].median_ms)
@@ -172,6 +176,7 @@ def _plan(
     *,
     fallback: bool,
     defaults: bool,
+    limit_s: float | None,
 ) -> Plan:
     checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
     plan = Plan({}, [])
@@ -185,15 +190,17 @@ def _plan(
                 consent=variant.consent,
             )
             try:
-                executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
+                executable = open_pair(
+                    *(bundle, found, candidate, threads), fallback=fallback, limit_s=limit_s
+                )
                 stack.callback(executable.close)
                 if warning := fallen(executable):
                     plan.failed.append(f"{pair}: warning: {warning}")
                 plan.calls[row] = _running(executable.run, checked)
             except BackendError as e:
                 plan.failed.append(f"{pair}: {e}")
-            if source is None and variant.format == REGIONS:
-                # Without edgeinfer there is no such graph.
+            if limit_s is not None or (source is None and variant.format == REGIONS):
+                # Without edgeinfer there is no such graph, and no end of a run.
                 continue
             artifact = source or bundle.paths(variant)[0]
             told = "" if defaults else variant.computed_in

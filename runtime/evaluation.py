@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from edgeinfer.errors import BackendError, InputError, UsageError
 from edgeinfer.llm.generation import is_language_model
 from edgeinfer.media.samples import SampleSet, open_data
 from edgeinfer.runtime.inputs import InputCheck
-from edgeinfer.runtime.pairs import Pairs, open_pair, opened, pairs
+from edgeinfer.runtime.pairs import open_pair, opened, pairs
 from edgeinfer.runtime.select import Candidate, Rejected
 from edgeinfer.types import Feeds, Progress
 
@@ -95,6 +96,7 @@ def evaluate(
     backend: str | None = None,
     threads: int | None = None,
     allow_fallback: bool = False,
+    time_limit_s: float | None = None,
     progress: Progress | None = None,
     **opening: Any,
 ) -> Evaluation:
@@ -110,6 +112,8 @@ def evaluate(
         backend: only this engine; None is every one here.
         threads: Threads of the engine; None leaves them to it.
         allow_fallback: operators that the device does not take may run on the CPU.
+        time_limit_s: that an engine may take to load an artifact, and for a run, in a process of
+            its own; None runs it in this one, where nothing can end it.
         progress: Called with what is being done and what share of it is done, 0..1.
         **opening: how the bundle is opened, as ``Bundle.open`` takes it.
 
@@ -136,8 +140,11 @@ def evaluate(
         for number, candidate in enumerate(found.candidates):
             if progress is not None:
                 progress(f"evaluate {candidate.pair}", number / len(found.candidates))
+            start = partial(open_pair, open_bundle, found, candidate, threads)
+            start = partial(start, fallback=allow_fallback, limit_s=time_limit_s)
+            variant = found.variants[candidate.pair.variant]
             rows.append(
-                _row(open_bundle, found, candidate, threads, samples, labels, judge, allow_fallback)
+                _row(start, open_bundle.manifest, candidate, variant, samples, labels, judge)
             )
         return Evaluation(
             bundle=str(open_bundle.location),
@@ -162,22 +169,21 @@ def _labels(samples: SampleSet) -> list[Any]:
 
 
 def _row(
-    bundle: Bundle,
-    found: Pairs,
+    start: Callable[[], Executable],
+    manifest: Manifest,
     candidate: Candidate,
-    threads: int | None,
+    variant: Variant,
     samples: SampleSet,
     labels: list[Any],
     judge: Metric,
-    fallback: bool,
 ) -> Evaluated:
-    pair, variant = candidate.pair, found.variants[candidate.pair.variant]
+    pair = candidate.pair
     quality, sample_ms, problem = None, None, ""
     try:
-        executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
+        executable = start()
         try:
             first_only = isinstance(judge, Named)
-            outputs, times = _run(executable, bundle.manifest, variant, samples, first_only)
+            outputs, times = _run(executable, manifest, variant, samples, first_only)
         finally:
             executable.close()
     except (BackendError, InputError) as e:

@@ -479,9 +479,10 @@ class Hub:
             several = len(model.parts) > 1
             for i, path in enumerate(model.parts):
                 name = f"{model.name}/{i}" if several else model.name
-                model.engines.append(
-                    self._runtime.add(path, name=name, isolate=self.options.isolate)
-                )
+                limits: dict[str, Any] = {"isolate": self.options.isolate}
+                if self.options.run_timeout_s is not None:
+                    limits["run_timeout_s"] = self.options.run_timeout_s
+                model.engines.append(self._runtime.add(path, name=name, **limits))
         for engine in model.engines:
             # Loaded before it is ready, also where the bundle has no vectors to run.
             engine.engine.warm()

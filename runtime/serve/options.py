@@ -106,6 +106,7 @@ class ServeOptions:
             turns batching off.
         limits: Limits of requests.
         isolate: run engines of tensor models in processes of their own.
+        run_timeout_s: that a run of such an engine may take, and its load; None for any time.
         cors: origins whose pages may read answers; none by default.
         certificate: PEM file for TLS; None for plain HTTP.
         private_key: PEM file of the certificate's key.
@@ -127,6 +128,7 @@ class ServeOptions:
     batch: int = 16
     limits: Limits = field(default_factory=Limits)
     isolate: bool = False
+    run_timeout_s: float | None = None
     cors: tuple[str, ...] = ()
     certificate: Path | None = None
     private_key: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -345,7 +345,7 @@ class Rpc:
         if self._streams >= self._most:
             raise RequestError(503, f"{self._most} streams are open; --max-requests-mb", 1.0)
 
-    async def _answered(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async def _answered(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[Any, None]:
         most = self._hub.options.limits.queue
         running: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(most)
 

@@ -18,7 +18,7 @@ from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import EdgeInferError, RunError, UsageError
 from edgeinfer.heads import Classify, DetectBoxes, FindText, Head, Notes, Segment
 from edgeinfer.media.overlay import overlay
-from edgeinfer.results import Classification, Detection, Text
+from edgeinfer.results import Classification, Detection, Result, Text
 from edgeinfer.runtime.pipelines import pipeline
 from edgeinfer.types import Array, AudioInput, ConstantInput, ImageInput, StateInput, TensorSpec
 
@@ -128,7 +128,7 @@ def test_an_input_that_is_filled_by_itself_has_a_bound(
 def test_anything_can_be_drawn() -> None:
     pytest.importorskip("PIL")
     page, none = np.zeros((20, 30, 3), np.uint8), float("nan")
-    odd = [
+    odd: list[Result] = [
         Detection((5.0, 5.0, 1.0, 1.0), 1.0, 0, "turned over"),
         Detection((none, -1e30, float("inf"), 1e30), 1.0, 0, "x" * 1_100_000),
         Detection((0.0, 0.0, 9.0, 9.0), 1.0, 0, "", keypoints=((none, 1e300),)),

@@ -15,6 +15,7 @@ from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.cli.declared import declared
 from edgeinfer.cli.device import device_option
 from edgeinfer.cli.files import check_output, write_bytes
+from edgeinfer.cli.loading import time_limit_option
 from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, milliseconds, output_options, table, to_json
@@ -66,6 +67,7 @@ OPS_RUNS = 20
     "--engine-defaults", is_flag=True, help="Run the plain engines as they come, not like for like."
 )
 @declared(SessionOptions, ("allow", "allow_fallback"))
+@time_limit_option(None)
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
 @TRUST_SOURCE
@@ -84,6 +86,7 @@ def bench(
     engine_defaults: bool,
     allow: tuple[str, ...],
     allow_fallback: bool,
+    time_limit: float | None,
     output: str | None,
     overwrite: bool,
     trust_source: bool,
@@ -136,6 +139,7 @@ def bench(
                 allow_fallback=allow_fallback,
                 source=source,
                 engine_defaults=engine_defaults,
+                time_limit_s=time_limit,
                 progress=None if progress is None else lambda done: progress("measure", done),
             )
         machine = fingerprint()

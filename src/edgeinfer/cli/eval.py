@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.declared import declared
+from edgeinfer.cli.loading import time_limit_option
 from edgeinfer.cli.models import measure
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 )
 @named("-b", "--backend", type=BACKEND, help="Only this engine; default every one here.")
 @declared(SessionOptions, ("threads", "allow_fallback"))
+@time_limit_option(None)
 @trust_options()
 @output_options
 def eval(
@@ -41,6 +43,7 @@ def eval(
     backend: str | None,
     threads: int | None,
     allow_fallback: bool,
+    time_limit: float | None,
     trust: dict[str, Any],
     out: Output,
 ) -> None:
@@ -64,6 +67,7 @@ def eval(
             backend=backend,
             threads=threads,
             allow_fallback=allow_fallback,
+            time_limit_s=time_limit,
             progress=progress,
             **trust,
         )

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from edgeinfer.bundle.opening import Opening
 from edgeinfer.cli.declared import declared, spelled
 from edgeinfer.cli.output import visible
@@ -26,6 +28,23 @@ _NAMES = spelled(SessionOptions).keys() - spelled(Opening).keys()
 def loading_options(command: F) -> F:
     """Add the options; the command gets them by keyword, for ``as_loaded`` to read."""
     return trust_options()(declared(SessionOptions, _NAMES)(command))  # type: ignore[return-value]
+
+
+def time_limit_option(default: float | None) -> Callable[[F], F]:
+    """Add ``--time-limit`` to a command that runs artifacts one after the other.
+
+    Args:
+        default: seconds; None runs engines in this process, where nothing can end them.
+    """
+    where = "" if default else "Each engine then has a process of its own. "
+    return click.option(
+        "--time-limit",
+        type=click.FloatRange(0, min_open=True),
+        default=default,
+        show_default=default is not None,
+        metavar="SECONDS",
+        help=f"Time limit of loading an artifact and of a run. {where}A loop may never end.",
+    )
 
 
 def as_loaded(*, trust: dict[str, Any], **given: Any) -> dict[str, Any]:

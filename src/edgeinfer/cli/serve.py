@@ -114,6 +114,12 @@ from edgeinfer.errors import UsageError
 )
 @click.option("--isolate", is_flag=True, help="Run engines in processes of their own.")
 @click.option(
+    "--run-timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Stop a run of an isolated engine that takes longer.",
+)
+@click.option(
     "--log", "logs", is_flag=True, help="Write a line of JSON to stderr for each request."
 )
 @click.option(
@@ -173,6 +179,7 @@ def serve(
     wait_s: float | None,
     drain_s: float,
     isolate: bool,
+    run_timeout: float | None,
     logs: bool,
     cors: tuple[str, ...],
     mdns: bool,
@@ -212,7 +219,8 @@ def serve(
         threads=threads,
         memory_mb=memory_mb,
         batch=batch,
-        isolate=isolate,
+        isolate=isolate or run_timeout is not None,
+        run_timeout_s=run_timeout,
         limits=Limits(
             body_bytes=max_body_mb << 20,
             json_bytes=max_json_mb << 20,

@@ -9,6 +9,7 @@ import click
 
 from edgeinfer.cli.declared import declared
 from edgeinfer.cli.device import device_option
+from edgeinfer.cli.loading import time_limit_option
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, output_options, table, together
 from edgeinfer.cli.threads import within
@@ -24,14 +25,7 @@ if TYPE_CHECKING:
 @click.argument("bundle")
 @named("-b", "--backend", type=BACKEND, help="Only this engine; default every one here.")
 @declared(SessionOptions, ("threads", "allow_fallback"))
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit of loading an artifact and of a run; a loop may never end.",
-)
+@time_limit_option(600.0)
 @trust_options("--key")
 @output_options
 @device_option("bundle", *TRUST_FILES)

@@ -103,7 +103,8 @@ def _masked(masks: Iterable[Mask]) -> list[dict[str, Any]]:
     Raises:
         RunError: they have more pixels than pictures of objects have.
     """
-    found, pixels = [], 0
+    found: list[dict[str, Any]] = []
+    pixels = 0
     for mask in masks:
         pixels += mask.pixels.size
         if pixels > _MOST_MASKED:

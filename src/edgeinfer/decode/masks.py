@@ -86,10 +86,10 @@ def object_mask(
         places.append(where[kept])
     columns, rows = places
     found = np.empty((len(rows), len(columns)), bool)
-    high = max(1, _BAND // max(len(columns), scores.shape[1]))
-    for top in range(0, len(rows), high):
-        some = rows[top : top + high]
-        found[top : top + high] = _sampled(scores[:, :, np.newaxis], some, columns)[:, :, 0] > 0
+    band = max(1, _BAND // max(len(columns), scores.shape[1]))
+    for top in range(0, len(rows), band):
+        some = rows[top : top + band]
+        found[top : top + band] = _sampled(scores[:, :, np.newaxis], some, columns)[:, :, 0] > 0
     return Mask(int(low[0]), int(low[1]), found)
 
 
