@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -23,13 +23,22 @@ from edgeinfer.bundle.consent import allowed
 from edgeinfer.bundle.manifest import Variant, VectorRecord
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.bundle.values import KEY, fits
-from edgeinfer.errors import BackendError, InputError, LoadError, NotAvailableError, UsageError
+from edgeinfer.errors import (
+    BackendError,
+    ClosedError,
+    InputError,
+    LoadError,
+    NotAvailableError,
+    UsageError,
+)
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.machine.cores import cores_here, on_cores
-from edgeinfer.machine.fingerprint import Fingerprint, fingerprint, known_facts
+from edgeinfer.machine.fingerprint import fingerprint, known_facts
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.metrics import budget_for
 from edgeinfer.runtime import probes
+from edgeinfer.runtime.chips import chip_here
+from edgeinfer.runtime.chosen import Choice
 from edgeinfer.runtime.failover import SurvivingExecutable
 from edgeinfer.runtime.offered_variants import with_requested
 from edgeinfer.runtime.operators import placement_of
@@ -37,14 +46,11 @@ from edgeinfer.runtime.options import ChoiceOptions
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built, options_named
 from edgeinfer.runtime.profiledb import Key, ProfileDB, ended_while_tried, is_being_tried
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, rank
+from edgeinfer.runtime.settling import SettlingExecutable
 from edgeinfer.runtime.trusted import barred, left_out
 
 if TYPE_CHECKING:
-    from edgeinfer.profiles.schema import Chip
     from edgeinfer.runtime.bench import Vector
-
-WITH_CHIPS = frozenset({"macos"})
-"""Systems whose profile tells chips apart; elsewhere no profile is read."""
 
 MAX_VECTORS = 8
 """Vectors that a load checks and times; ``Session.verify`` checks all."""
@@ -66,52 +72,28 @@ takes more, runs are long enough to make little of an instance's luck."""
 _log = logging.getLogger("edgeinfer")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What was chosen, and everything that was considered.
-
-    Attributes:
-        executable: loaded.
-        concurrent: whether it takes several runs at once.
-        candidate: the pair it is.
-        variant: its variant.
-        plan: the ranking that put it first.
-        machine: this machine.
-        threads: that it was loaded with.
-        notes: what the user should know.
-        isolated: whether the engine runs in a process of its own.
-        variants: all of the bundle, by id.
-    """
-
-    executable: Executable
-    concurrent: bool
-    candidate: Candidate
-    variant: Variant
-    plan: Plan
-    machine: Fingerprint
-    threads: int
-    notes: tuple[str, ...]
-    isolated: bool = False
-    variants: Mapping[str, Variant] = field(default_factory=dict)
-
-    @property
-    def current(self) -> tuple[Candidate, Variant]:
-        """What runs now: the choice, or what took over after it kept crashing."""
-        if not isinstance(self.executable, SurvivingExecutable):
-            return self.candidate, self.variant
-        candidate = self.executable.candidate
-        return candidate, self.variants[candidate.pair.variant]
-
-
-def choose(bundle: Bundle, request: ChoiceOptions, history: ProfileDB) -> Choice:
+def choose(
+    bundle: Bundle,
+    request: ChoiceOptions,
+    history: ProfileDB,
+    *,
+    unwanted: Callable[[], bool] | None = None,
+) -> Choice:
     """Load the best that can run here.
 
+    Args:
+        bundle: open.
+        request: what to heed.
+        history: what was measured before.
+        unwanted: asked before each candidate is opened to be measured; true ends the choice.
+
     Raises:
+        ClosedError: it is not wanted any more.
         UsageError: the request names an unknown backend or policy.
         NotAvailableError: nothing can run here, or nothing of what was asked for.
         LoadError: an accelerator failed and ``strict`` forbids to go on without it.
     """
-    return _Chooser(bundle, request, history).run()
+    return _Chooser(bundle, request, history, unwanted).run()
 
 
 def ranked(bundle: Bundle, request: ChoiceOptions, history: ProfileDB) -> Plan:
@@ -127,8 +109,15 @@ def ranked(bundle: Bundle, request: ChoiceOptions, history: ProfileDB) -> Plan:
 class _Chooser:
     """The state of one choice."""
 
-    def __init__(self, bundle: Bundle, request: ChoiceOptions, history: ProfileDB) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        request: ChoiceOptions,
+        history: ProfileDB,
+        unwanted: Callable[[], bool] | None = None,
+    ) -> None:
         self._bundle = bundle
+        self._is_unwanted = unwanted or (lambda: False)
         self._request = request
         self._history = history
         self._allow = allowed(request.allow)
@@ -165,13 +154,17 @@ class _Chooser:
                 executable = SurvivingExecutable(
                     (plan.best, executable), partial(self._successor, iter(rest))
                 )
+            if self._is_early(plan):
+                executable = SettlingExecutable((plan.best, executable), plan)
         finally:
             for pair in list(self._loaded):
                 self._close(pair)
         name = plan.best.pair.backend
+        others = plan.candidates if self._is_early(plan) else ()
+        may_run = {name, *(c.pair.backend for c in others)}
         return Choice(
             executable=executable,
-            concurrent=self._backend(name).capabilities().concurrent_runs,
+            concurrent=all(self._backend(n).capabilities().concurrent_runs for n in may_run),
             candidate=plan.best,
             variant=self._by_id[plan.best.pair.variant],
             plan=plan,
@@ -187,11 +180,24 @@ class _Chooser:
             variants=self._by_id,
         )
 
+    def _is_early(self, plan: Plan) -> bool:
+        """Whether a session begins before what could win is measured."""
+        in_background = self._request.measure == "background"
+        return in_background and any(c.measured is None for c in plan.candidates)
+
     def _prove(self, candidate: Candidate) -> None:
-        """Check an engine older than the one that its variant was tested with, measured or not."""
+        """Check what is not measured but is to run.
+
+        An engine older than the one that its variant was tested with answers every vector, one
+        that begins early the first.
+        """
         pair = candidate.pair
-        if pair in self._loaded and candidate.measured is None and self._older(pair):
+        if pair not in self._loaded or candidate.measured is not None:
+            return
+        if self._older(pair):
             self._check(pair, [])
+        elif self._request.measure == "background":
+            self._check(pair, list(islice(self._bundle.vectors(), MAX_VECTORS)), 0.0)
 
     def _older(self, pair: Pair) -> str:
         """Say that an engine is older than the one that a variant was tested with; else nothing."""
@@ -276,7 +282,7 @@ class _Chooser:
             self._variants,
             self._probes,
             self._machine,
-            chip=_chip(self._machine),
+            chip=chip_here(self._machine),
             policy=self._request.policy,
             history=self._known,
             backend=self._request.backend,
@@ -426,6 +432,8 @@ class _Chooser:
             _free(executable, pair)
 
     def _measure(self, pairs: Sequence[Pair]) -> None:
+        if self._request.measure == "background":
+            return
         if not self._request.measure:
             self._notes.append("nothing was measured, as asked; the order is one of preference")
             return
@@ -455,6 +463,8 @@ class _Chooser:
         """Check and time pairs; a failed one has its problem among what is known."""
         left = CHECK_S
         for number, pair in enumerate(pairs):
+            if self._is_unwanted():
+                raise ClosedError("session: closed before its engine was chosen")
             self._known.pop(pair, None)
             _log.info("loading and checking %s, %d of %d", pair, number + 1, len(pairs))
             self._load(pair)
@@ -587,13 +597,3 @@ def _free(executable: Executable, who: object) -> None:
         executable.close()
     except BackendError as e:
         _log.warning("%s could not be closed: %s", who, e)
-
-
-def _chip(machine: Fingerprint) -> Chip | None:
-    """What the profile of its system says of the processor."""
-    if machine.os not in WITH_CHIPS:
-        return None
-    from edgeinfer import profiles
-    from edgeinfer.profiles.schema import chip_of
-
-    return chip_of(profiles.load(machine.os).chips, machine.cpu)

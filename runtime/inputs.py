@@ -142,6 +142,10 @@ class ValueCheck:
             if self._level is not None and (unfitting := unfit(self._level, array)):
                 raise InputError(name, WORDS[self._level], unfitting, self._hint)
 
+    def covers(self, other: ValueCheck) -> bool:
+        """Whether it refuses everything that another one does."""
+        return (self._level, self._reach) == (other._level, other._reach)
+
     def _beyond(self, name: str, found: float) -> None:
         most, span = self._reach[name]
         if not found > most:

@@ -67,7 +67,11 @@ class ChoiceOptions:
         "Raise when an accelerator is here but fails, or when operators land on another device "
         "than the one chosen, and name each; otherwise go on with a note.",
     )
-    measure: bool = option(True, "Check and time what is not known yet.")
+    measure: bool | Literal["background"] = option(
+        True,
+        "Check and time what is not known yet. ``background`` begins at once on what is likely "
+        "best, right on one test vector, and goes over to the winner of a race in another thread.",
+    )
     isolate: bool = option(
         False,
         "Run the engine in a process of its own. A crash there is an exception here, and the "

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, get_args
 
 from edgeinfer import forks
@@ -32,7 +33,8 @@ from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.options import called_with, values_of
 from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
-from edgeinfer.runtime.choice import Choice, choose
+from edgeinfer.runtime.choice import choose
+from edgeinfer.runtime.chosen import Choice
 from edgeinfer.runtime.inputs import InputCheck, ValueCheck, value_check
 from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.operators import placement_of, profile_pair
@@ -40,6 +42,7 @@ from edgeinfer.runtime.options import Calls, OnCrash, SessionOptions
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
+from edgeinfer.runtime.settling import SettlingExecutable
 from edgeinfer.runtime.states import Memory, passing_on
 from edgeinfer.runtime.telemetry import Recorder, SessionStats, wanted
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -83,7 +86,7 @@ def load(options: SessionOptions) -> Session:
                 choice = choose(bundle, asked, own)
         if bundle.checks_later:
             bundle.check()
-        return Session(
+        session = Session(
             bundle,
             choice,
             policy=asked.policy,
@@ -93,6 +96,33 @@ def load(options: SessionOptions) -> Session:
     except BaseException:
         bundle.close()
         raise
+    if isinstance(choice.executable, SettlingExecutable):
+        choice.executable.settle(partial(_raced, bundle, asked), partial(_refused, bundle, choice))
+    return session
+
+
+def _raced(bundle: Bundle, asked: SessionOptions, unwanted: Callable[[], bool]) -> Choice:
+    """Measure what a session that began early has left to do."""
+    asked = replace(asked, measure=True)
+    if asked.history is not None:
+        return choose(bundle, asked, asked.history, unwanted=unwanted)
+    with ProfileDB() as own:
+        return choose(bundle, asked, own, unwanted=unwanted)
+
+
+def _refused(bundle: Bundle, now: Choice, winner: Choice) -> str:
+    """Say why a winner cannot take over in a session made for another engine; else nothing."""
+    first, other = now.candidate.pair, winner.candidate.pair
+    if bundle.manifest.states:
+        return "this session keeps states"
+    if first.device != other.device:
+        return f"this session's tensors are on a {first.device}"
+    checks = value_check(bundle.manifest, winner.variant, other.backend)
+    if checks is not None and first != other:
+        mine = value_check(bundle.manifest, now.variant, first.backend)
+        if mine is None or not mine.covers(checks):
+            return "it takes fewer values than this session"
+    return ""
 
 
 def _consistent(asked: SessionOptions) -> SessionOptions:
@@ -104,6 +134,10 @@ def _consistent(asked: SessionOptions) -> SessionOptions:
     for name, known in (("on_crash", get_args(OnCrash)), ("calls", get_args(Calls))):
         if (value := getattr(asked, name)) not in known:
             raise UsageError(f"{name}: expected {' or '.join(known)}, received {value!r}")
+    if asked.measure not in (True, False, "background"):
+        raise UsageError(f"measure: expected a bool or 'background', received {asked.measure!r}")
+    if asked.measure == "background" and asked.on_crash == "next":
+        raise UsageError("measure='background': a session hands over once, so not with on_crash")
     isolate = asked.isolate or asked.on_crash == "next"
     for name in ("run_timeout_s", "load_timeout_s", "memory_mb"):
         limit = getattr(asked, name)
@@ -397,8 +431,8 @@ class Session(forks.Here):
             threads=choice.threads,
             policy=self._policy,
             machine=choice.machine,
-            candidates=choice.plan.candidates,
-            rejected=choice.plan.rejected,
+            candidates=choice.ranking.candidates,
+            rejected=choice.ranking.rejected,
             notes=(*choice.notes, *(running.notes if able(running, Noting) else ())),
             isolated=running.is_apart if able(running, Apart) else choice.isolated,
             edgeinfer=__version__,
@@ -506,7 +540,10 @@ def _freeing(executable: Executable, bundle: Bundle) -> Callable[[], None]:
         try:
             executable.close()
         finally:
-            bundle.close()
+            if isinstance(executable, SettlingExecutable):
+                executable.after(bundle.close)
+            else:
+                bundle.close()
 
     return free
 

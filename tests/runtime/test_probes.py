@@ -16,7 +16,7 @@ import edgeinfer
 from edgeinfer import profiles
 from edgeinfer.backends.base import Device, Probe
 from edgeinfer.machine.fingerprint import fingerprint
-from edgeinfer.runtime import choice, probes
+from edgeinfer.runtime import chips, probes
 from edgeinfer.runtime.profiledb import ProfileDB
 
 NET = """<ir_version: 10, opset_import: ["": 21]> net (float[1,4] x) => (float[1,4] y)
@@ -169,4 +169,4 @@ def test_systems_whose_profile_tells_chips_apart_are_known() -> None:
     known = {
         p.name for p in profiles.targets() if p.chips and p.name in ("macos", "linux", "windows")
     }
-    assert known == choice.WITH_CHIPS
+    assert known == chips.WITH_CHIPS
