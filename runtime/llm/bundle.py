@@ -83,8 +83,12 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> Model:
         UsageError: there is none, or none of that id.
         BundleError: files of it are damaged.
         DamagedError: they do not fit each other.
+        NotAvailableError: its machine code may not run here.
     """
     chosen = _choose(bundle, variant)
+    # Its code is the whole of it: of a stranger's no text is read either.
+    if why := barred(bundle).get(chosen.id):
+        raise NotAvailableError(f"{bundle.location}: variant {chosen.id} {why}")
     described = LlmConfig.from_json(_text(bundle, chosen, config.FILE_NAME))
     texts = Generation.from_json(_text(bundle, chosen, generation.FILE_NAME))
     tokenizer = TextTokenizer(
@@ -195,8 +199,6 @@ def page_bytes(described: LlmConfig, kind: str) -> int:
 def _executor(
     bundle: Bundle, variant: Variant, described: LlmConfig, sizes: CacheSizes
 ) -> Executor:
-    if why := barred(bundle).get(variant.id):
-        raise NotAvailableError(f"{bundle.location}: variant {variant.id} {why}")
     root = Path("/")
     free = free_mb(root, read_limits(root))
     pages = pages_for(described, sizes, None if free is None else free << 20)

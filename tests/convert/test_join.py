@@ -10,8 +10,10 @@ import pytest
 import edgeinfer
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.coreml_reference.backend import CoreMLReferenceBackend
+from edgeinfer.backends.process import child
+from edgeinfer.convert import join as join_module
 from edgeinfer.convert.join import join
-from edgeinfer.errors import LoadError, UsageError, VerifyError
+from edgeinfer.errors import CrashedError, LoadError, UsageError, VerifyError
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.1, (64, 64)).astype(np.float32)
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
@@ -111,3 +113,30 @@ def test_wrong_numbers_leave_nothing_behind(
     with pytest.raises(VerifyError, match="function 'a': output"):
         join(parts, tmp_path / "both.mlpackage")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.edge", "b.edge"]
+
+
+def test_what_coremltools_cannot_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = pytest.importorskip("coremltools")
+
+    def fails(*args: object) -> None:
+        raise KeyError("main")
+
+    parts = {name: bundle(tmp_path, name, 1) for name in ("a", "b")}
+    monkeypatch.setattr(tools.utils, "save_multifunction", fails)
+    with pytest.raises(LoadError, match="coremltools cannot join these packages: 'main'"):
+        join(parts, tmp_path / "both.mlpackage")
+    assert not (tmp_path / "both.mlpackage").exists()
+
+
+def test_a_package_is_evaluated_where_it_can_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop without an end in a stranger's package kept ``join`` for good."""
+    parts = {name: bundle(tmp_path, name, 1) for name in ("a", "b")}
+    monkeypatch.delenv(child.IN_PROCESS, raising=False)
+    monkeypatch.setattr(join_module, "_LONGEST_S", 1e-3)
+    with pytest.raises(CrashedError):
+        join(parts, tmp_path / "both.mlpackage")
+    assert not (tmp_path / "both.mlpackage").exists()

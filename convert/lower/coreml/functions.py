@@ -11,7 +11,7 @@ from edgeinfer.backends.coreml_reference.package import open_package, package_fo
 from edgeinfer.backends.engines import import_coremltools
 from edgeinfer.convert.lower.coreml.deployment import IOS18
 from edgeinfer.convert.lower.coreml.package import CHECKED, files_of, quiet, settle
-from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.errors import LoadError, NotAvailableError, UsageError
 
 
 def join_packages(
@@ -54,13 +54,18 @@ def join_packages(
         ) from error
     with quiet(), tempfile.TemporaryDirectory(prefix="edgeinfer-") as scratch:
         description = tools.utils.MultiFunctionDescriptor()
-        for name, place in packages.items():
-            folder = _with_weights(package_folder(place), Path(scratch), name, tools)
-            description.add_function(
-                str(folder), src_function_name="main", target_function_name=name
-            )
-        description.default_function_name = default
-        tools.utils.save_multifunction(description, str(output))
+        try:
+            for name, place in packages.items():
+                folder = _with_weights(package_folder(place), Path(scratch), name, tools)
+                description.add_function(
+                    str(folder), src_function_name="main", target_function_name=name
+                )
+            description.default_function_name = default
+            tools.utils.save_multifunction(description, str(output))
+        # Of what a stranger wrote, coremltools refuses each part in its own way.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise LoadError(f"coremltools cannot join these packages: {reason}") from error
     settle(output, {key: value for key, value in metadata.items() if value})
     return files_of(output)
 

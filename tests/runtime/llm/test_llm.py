@@ -7,12 +7,23 @@ import gc
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgeinfer.errors import ClosedError, InputError, LoadError, MemoryBudgetError, UsageError
+from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
+from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.errors import (
+    BundleError,
+    ClosedError,
+    InputError,
+    LoadError,
+    MemoryBudgetError,
+    NotAvailableError,
+    UsageError,
+)
 from edgeinfer.llm.generation import Generation
 from edgeinfer.runtime.llm import ranking
 from edgeinfer.runtime.llm.bundle import CacheSizes, Model, page_bytes, pages_for
@@ -22,6 +33,7 @@ from edgeinfer.runtime.llm.params import Grammar, SamplingParams
 from edgeinfer.runtime.llm.reference import ReferenceExecutor
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.runtime.llm.tools import Tool, ToolFormat
+from edgeinfer.types import TensorSpec
 from tests.runtime.llm.conftest import tiny_config, tiny_weights
 from tests.runtime.llm.texts import TEMPLATE, byte_fallback, byte_level
 
@@ -310,3 +322,27 @@ def test_documents_are_judged(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None
         one, other = (chances[tokenizer.encode_part(word)[0]] for word in (yes, no))
         assert score == pytest.approx(one / (one + other), rel=1e-4)
     assert len(set(scores.tolist())) == 3
+
+
+def test_of_a_strangers_model_no_text_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokenizer, its template and its numbers were read first."""
+    outputs = inputs = (TensorSpec("x", "float32", (1,)),)
+    with BundleWriter(tmp_path / "b.edge") as writer:
+        names = ("llm.json", "generation.json", "tokenizer.json", "chat_template.jinja")
+        files = tuple(writer.add_bytes(f"variants/v/{name}", b"{") for name in names)
+        writer.finish(
+            Manifest(
+                name="m",
+                inputs=inputs,
+                outputs=outputs,
+                vectors=(),
+                variants=(Variant("v", "cpu", "llm", "fp32", files, (EngineRequirement("llm"),)),),
+                source=SourceRecord("hf", "m", "ab" * 32),
+            )
+        )
+    with pytest.raises(NotAvailableError, match="is machine code, and no trusted key signed"):
+        LLM(tmp_path / "b.edge")
+    with pytest.raises(BundleError, match=r"llm\.json"):
+        LLM(tmp_path / "b.edge", native="allow")
