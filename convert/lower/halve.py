@@ -31,6 +31,11 @@ number, so that a score added to it cannot overflow and a fully masked row stays
 LONG_SUM = 8192
 """Products of this length or more are summed in single precision."""
 
+_WHOLE = frozenset(
+    getattr(ir.DataType, name)
+    for name in ("BOOL", *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)))
+)
+
 _MASKING = frozenset({"Add", "Sub", "Mul", "Where", "Attention"})
 
 
@@ -290,8 +295,11 @@ class _Rewriter:
         return half
 
     def _cast_down(self, value: ir.Value) -> ir.Value:
-        cast, half = self._cast(value, self.kind.dtype, f"{value.name}.{self.kind.name}")
         maker = value.producer()
+        source = None if maker is None or maker.op_type != "Cast" else maker.inputs[0]
+        # What was a whole number needs no float in between.
+        start = value if source is None or source.dtype not in _WHOLE else source
+        cast, half = self._cast(start, self.kind.dtype, f"{value.name}.{self.kind.name}")
         if maker is None:
             self.graph.insert_before(self.graph[0], cast)
         else:

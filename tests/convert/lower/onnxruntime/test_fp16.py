@@ -298,3 +298,25 @@ def test_a_small_number_that_is_added_needs_it() -> None:
     halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
     kinds = {n.op_type: n.outputs[0].dtype for n in whole.graph if n.op_type != "Cast"}
     assert (kinds["Add"], kinds["MatMul"]) == (SINGLE, HALF)
+
+
+def test_a_mask_of_whole_numbers_becomes_half_at_once() -> None:
+    whole = model(f"""g (float[4,16] x, int64[4,1] mask) => (float[4,16] y)
+        <{weights("w", 16, 16)}> {{
+        a = MatMul(x, w)
+        m = Cast <to = 1> (mask)
+        b = Mul(a, m)
+        y = MatMul(b, w)
+    }}""")
+    before = whole.clone()
+    halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    used = {node for value in whole.graph.outputs for node in _above(value)}
+    casts = [n.outputs[0].dtype for n in whole.graph if n.op_type == "Cast" and n in used]
+    assert sorted(str(d) for d in casts) == ["FLOAT", "FLOAT16", "FLOAT16"]
+    feeds = {"x": RNG.standard_normal((4, 16)).astype(np.float32), "mask": np.eye(4, 1, dtype=int)}
+    np.testing.assert_allclose(run(whole, feeds)[0], run(before, feeds)[0], atol=2e-2)
+
+
+def _above(value: ir.Value | None) -> set[ir.Node]:
+    maker = None if value is None else value.producer()
+    return set() if maker is None else {maker}.union(*(_above(v) for v in maker.inputs))
