@@ -479,7 +479,10 @@ class Hub:
             several = len(model.parts) > 1
             for i, path in enumerate(model.parts):
                 name = f"{model.name}/{i}" if several else model.name
-                limits: dict[str, Any] = {"isolate": self.options.isolate}
+                limits: dict[str, Any] = {
+                    "isolate": self.options.isolate,
+                    "allow": self.options.allow,
+                }
                 if self.options.run_timeout_s is not None:
                     limits["run_timeout_s"] = self.options.run_timeout_s
                 model.engines.append(self._runtime.add(path, name=name, **limits))

@@ -107,6 +107,8 @@ class ServeOptions:
         limits: Limits of requests.
         isolate: run engines of tensor models in processes of their own.
         run_timeout_s: that a run of such an engine may take, and its load; None for any time.
+        allow: precisions below their own that tensor models may run in; None takes those of
+            EDGEINFER_ALLOW.
         cors: origins whose pages may read answers; none by default.
         certificate: PEM file for TLS; None for plain HTTP.
         private_key: PEM file of the certificate's key.
@@ -129,6 +131,7 @@ class ServeOptions:
     limits: Limits = field(default_factory=Limits)
     isolate: bool = False
     run_timeout_s: float | None = None
+    allow: tuple[str, ...] | None = None
     cors: tuple[str, ...] = ()
     certificate: Path | None = None
     private_key: Path | None = None

@@ -37,7 +37,7 @@ def test_what_it_is_told_reaches_the_server(cli: Any, told: dict[str, Any]) -> N
     more = ["--upstream", "u=http://a", "--fallback", "a=b:2", "--answer-cache-mb", "3"]
     limits = (
         "--queue 3 --max-body-mb 2 --max-json-mb 1 --max-requests-mb 5 --wait-s 0.5 --drain-s 1 "
-        "--batch 4 --isolate"
+        "--batch 4 --isolate --allow tf32,bf16"
     )
     assert cli("serve", *given.split(), *limits.split(), *more).code == 0
     assert told["models"] == ("a.edge", "b=c.edge")
@@ -45,6 +45,7 @@ def test_what_it_is_told_reaches_the_server(cli: Any, told: dict[str, Any]) -> N
     options = told["options"]
     assert (options.host, options.port, options.grpc_port) == ("127.0.0.1", 9, 10)
     assert (options.threads, options.batch, options.isolate) == (2, 4, True)
+    assert options.allow == ("bf16", "tf32")
     assert (options.upstreams, options.fallbacks) == (("u=http://a",), ("a=b:2",))
     assert options.answers_mb == 3
     found = options.limits

@@ -11,11 +11,14 @@ from typing import Any
 
 import click
 
+from edgeinfer.bundle.consent import allowed
+from edgeinfer.cli.declared import declared
 from edgeinfer.cli.emit import KINDS, Asked, default_image
 from edgeinfer.cli.emit import emit as written
 from edgeinfer.cli.output import Output, output_options
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
+from edgeinfer.runtime.options import SessionOptions
 
 
 @click.command()
@@ -113,6 +116,7 @@ from edgeinfer.errors import UsageError
     help="Time to finish requests when the server stops.",
 )
 @click.option("--isolate", is_flag=True, help="Run engines in processes of their own.")
+@declared(SessionOptions, ("allow",))
 @click.option(
     "--run-timeout",
     type=click.FloatRange(0, min_open=True),
@@ -180,6 +184,7 @@ def serve(
     drain_s: float,
     isolate: bool,
     run_timeout: float | None,
+    allow: tuple[str, ...],
     logs: bool,
     cors: tuple[str, ...],
     mdns: bool,
@@ -221,6 +226,7 @@ def serve(
         batch=batch,
         isolate=isolate or run_timeout is not None,
         run_timeout_s=run_timeout,
+        allow=tuple(sorted(allowed(allow))) if allow else None,
         limits=Limits(
             body_bytes=max_body_mb << 20,
             json_bytes=max_json_mb << 20,

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.verify import operators
-from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator, in_tf32
 from edgeinfer.metrics import BUDGETS, check, compare
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -180,3 +180,28 @@ def test_the_model_is_not_modified() -> None:
     before = ir.to_proto(m).SerializeToString()
     Evaluator(m, wide=True).run({"x": np.ones(2, np.float16)})
     assert ir.to_proto(m).SerializeToString() == before
+
+
+def test_tf32_rounds_operands_of_products_and_nothing_else() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[2,2] x, float[2,2] w) => (float[2,2] y, float[2,2] z) {
+            y = MatMul(x, w)
+            z = Add(x, w)
+        }"""
+    )
+    little = 1.0 + 2.0**-11
+    x = np.asarray([[little, 0], [0, 1 + 3 * 2.0**-11]], np.float32)
+    feeds = {"x": x, "w": np.eye(2, dtype=np.float32)}
+    found = Evaluator(model, wide=False, tf32=True).run(feeds)
+    # To the nearest, and where two are as near, to the even one.
+    np.testing.assert_array_equal(found["y"], [[1, 0], [0, 1 + 2 * 2.0**-10]])
+    np.testing.assert_array_equal(found["z"], x + feeds["w"])
+
+
+def test_tf32_keeps_what_is_no_number() -> None:
+    odd = np.asarray([np.inf, -np.inf, np.nan, -0.0, 1e-45, 3.4e38], np.float32)
+    kept = in_tf32(odd)
+    np.testing.assert_array_equal(kept[:3], odd[:3])
+    assert np.signbit(kept[3])
+    assert in_tf32(np.asarray([1], np.int64)).dtype == np.int64
