@@ -230,11 +230,11 @@ class Guarded:
         except (AttributeError, KeyError, TypeError, IndexError):
             pass
         try:
-            self._check(results, feeds, len(getattr(self._inner, "kept", ())) if state else 0)
+            kept = len(getattr(self._inner, "kept", ())) if state else 0
+            return self._checked(results, feeds, kept)
         except RunError:
             self.failed(None, run)
             raise
-        return results
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix buffers; as the backend, with every error one of ours.
@@ -359,14 +359,15 @@ class Guarded:
         hint = hint if isinstance(error, MemoryError) else ""
         return RunError(f"{self._who}: {what} in a run on {given}{_said(error)}{hint}")
 
-    def _check(self, results: Any, feeds: Feeds, kept: int = 0) -> None:
-        """See to the outputs; as many as are kept as states stay inside."""
+    def _checked(self, results: Any, feeds: Feeds, kept: int = 0) -> dict[str, Array]:
+        """Return the outputs that were promised; as many as are kept as states stay inside."""
         if not self._specs:
-            return
+            return dict(results)
         if not isinstance(results, Mapping):
             raise MismatchError(
                 f"{self._who}: expected outputs by name, the engine gave {type(results).__name__}"
             )
+        results = self._sizes.settled(feeds, dict(results))
         given = [spec for spec in self._specs if not kept or spec.name in results]
         if len(given) < len(self._specs) - kept:
             raise MismatchError(f"{self._who}: the engine gave {list(results)} of {self._names}")
@@ -380,10 +381,11 @@ class Guarded:
         if fault := self._sizes.fault(feeds, results):
             raise MismatchError(f"{self._who}: {fault}")
         if len(given) < len(self._specs):
-            return
+            return results
         if len(self._seen) >= _MAX_SHAPES:
             self._seen.clear()
         self._seen.add(self._key(feeds, results))
+        return results
 
 
 class GuardedCovering(Guarded):

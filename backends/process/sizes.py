@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from operator import attrgetter, itemgetter
 from typing import Any
+
+import numpy as np
 
 from edgeinfer.types import Feeds, TensorSpec
 
@@ -69,6 +72,7 @@ class Sizes:
     def __init__(
         self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], examples: Examples
     ) -> None:
+        self._outputs = outputs
         places: dict[str, tuple[str, int]] = {}
         for spec in inputs:
             for axis, dim in enumerate(spec.shape or ()):
@@ -86,15 +90,32 @@ class Sizes:
         """Returns the shapes of an answer and those that decide them: what was right once is
         right for the same."""
 
+    def settled(self, feeds: Feeds, results: dict[str, Any]) -> dict[str, Any]:
+        """Give answers without elements the sizes that are promised.
+
+        Of a loop that made no turn an engine does not know how large its rows would be: ONNX
+        Runtime says 0, OpenVINO 1 or what the run before had.
+        """
+        for spec in self._outputs:
+            array = results.get(spec.name)
+            if (
+                not isinstance(array, np.ndarray)
+                or array.size
+                or array.ndim != len(spec.shape or ())
+            ):
+                continue
+            known = zip(spec.shape or (), array.shape, strict=True)
+            shape = [want if isinstance(want, int) else size for want, size in known]
+            for rule in self._broken(feeds, results):
+                if rule.output == spec.name:
+                    shape[rule.axis] = feeds[rule.input].shape[rule.of]
+            if tuple(shape) != array.shape and not prod(shape):
+                results = {**results, spec.name: array.reshape(shape)}
+        return results
+
     def fault(self, feeds: Feeds, results: Mapping[str, Any]) -> str:
         """Say which output has another size than its inputs give it; empty where none has."""
-        broken = [rule for rule in self._rules if rule.broken(feeds, results)]
-        if broken and self._examples is not None:
-            examples, self._examples = list(self._examples()), None
-            self._rules = [
-                r for r in self._rules if not any(r.broken(fed, right) for fed, right in examples)
-            ]
-            broken = [rule for rule in broken if rule in self._rules]
+        broken = self._broken(feeds, results)
         if not broken:
             return ""
         rule = broken[0]
@@ -103,3 +124,13 @@ class Sizes:
             f"output {rule.output!r}: expected {rule.name} = {wanted} in axis {rule.axis}, as in "
             f"input {rule.input!r}, the engine gave shape {list(results[rule.output].shape)}"
         )
+
+    def _broken(self, feeds: Feeds, results: Mapping[str, Any]) -> list[_Rule]:
+        broken = [rule for rule in self._rules if rule.broken(feeds, results)]
+        if broken and self._examples is not None:
+            examples, self._examples = list(self._examples()), None
+            self._rules = [
+                r for r in self._rules if not any(r.broken(fed, right) for fed, right in examples)
+            ]
+            broken = [rule for rule in broken if rule in self._rules]
+        return broken

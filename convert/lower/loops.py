@@ -10,7 +10,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.passes.control_flow import connect
 from edgeinfer.convert.passes.inference import infer
-from edgeinfer.convert.passes.infra import Namer, replace_value
+from edgeinfer.convert.passes.infra import Namer, add_initializer, replace_value
 from edgeinfer.convert.passes.rewrite import Builder
 
 
@@ -136,7 +136,8 @@ def settle_loops(model: ir.Model) -> None:
 
     The iteration number and the condition are scalars by definition. A carried value keeps the
     shape it starts with if one step keeps it: that is assumed, inferred through the body, and taken
-    back where the step gives another shape.
+    back where the step gives another shape. In a turn the condition is true, which loops inside are
+    told: OpenVINO 2026.4.1 does not hand it on to them.
     """
     loops = [node for _, node in walk(model) if node.op_type == "Loop" and not node.domain]
     if not loops:
@@ -144,6 +145,7 @@ def settle_loops(model: ir.Model) -> None:
     assumed: list[tuple[ir.Graph, ir.Value, ir.Value]] = []
     for node in loops:
         body = node.attributes["body"].as_graph()
+        _tell_condition(model, body)
         for value, dtype in zip(body.inputs, (ir.DataType.INT64, ir.DataType.BOOL), strict=False):
             value.type = ir.TensorType(dtype)
             if value.shape is None:
@@ -166,6 +168,15 @@ def settle_loops(model: ir.Model) -> None:
     for body in wrong:
         _forget(body)
     infer(model)
+
+
+def _tell_condition(model: ir.Model, body: ir.Graph) -> None:
+    inside = [(n, i) for n, i in body.inputs[1].uses() if n.op_type == "Loop" and not n.domain]
+    if inside:
+        name = Namer(model).fresh("in_a_turn")
+        true = add_initializer(model.graph, name, np.asarray(True))
+        for node, index in inside:
+            node.replace_input_with(index, true)
 
 
 def _same(before: ir.Shape | None, after: ir.Shape | None) -> bool:

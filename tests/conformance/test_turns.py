@@ -1,4 +1,4 @@
-"""A Scan of opset 8 on every format: a batch, lengths of sequences, from the end."""
+"""Turns on every format: a Scan of opset 8 with its batch, and loops inside loops."""
 
 from __future__ import annotations
 
@@ -74,3 +74,21 @@ def test_each_sequence_is_scanned(lengths: bool, back: int, place: str) -> None:
 def test_own_lengths_from_the_end_are_refused() -> None:
     with pytest.raises(SourceError, match=r"opset 8 .*from their ends.*export the model"):
         normalise(ir.from_proto(_model(True, 1)))
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
+def test_a_loop_inside_another_one_reads_its_condition(place: str) -> None:
+    if why := lacking(place):
+        pytest.skip(why)
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+        g (int64 n, int64 k, float[2] x) => (float[2] y) <bool go = {1}> {
+            y = Loop(n, go, x) <body = outer (int64 i, bool c, float[2] s) => (bool d, float[2] u) {
+                d = Identity(c)
+                u = Loop(k, c, s) <body = inner (int64 j, bool e, float[2] v)
+                    => (bool f, float[2] w) { f = Identity(e) w = Add(v, x) }>
+            }>
+        }""")
+    x = np.array([1, 0.5], np.float32)
+    for turns, inside in ((2, 3), (0, 3), (2, 0)):
+        feeds = {"n": np.array(turns), "k": np.array(inside), "x": x}
+        np.testing.assert_allclose(run(place, model, feeds).outputs["y"], x * (1 + turns * inside))
