@@ -56,6 +56,7 @@ class Model:
         without_code: why not.
         around: what stands before and behind the engine, a line each.
         inputs: specs of the inputs that are not filled by themselves, with their records.
+        outputs: names of the outputs.
 
     Raises:
         UsageError: the bundle does not say what an input or its outputs mean.
@@ -100,7 +101,7 @@ class Model:
             self._place(spec, records[spec.name])
         if not self.inputs:
             raise UsageError(f"{self.path}: no input takes a picture, a recording or a text")
-        self._outputs = tuple(spec.name for spec in manifest.outputs)
+        self.outputs = tuple(spec.name for spec in manifest.outputs)
 
     @property
     def spec(self) -> TensorSpec:
@@ -131,7 +132,7 @@ class Model:
     def output(self, outputs: Mapping[str, Array]) -> Array:
         """Return what the head reads, where that is one output."""
         name = getattr(self.head, "output", None)
-        return outputs[self._outputs[0] if name is None else name]
+        return outputs[self.outputs[0] if name is None else name]
 
     def scalar(self, outputs: Mapping[str, Array]) -> float:
         """Return the head's output as the number that it is.

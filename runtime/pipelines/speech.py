@@ -9,13 +9,20 @@ import numpy as np
 
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import DamagedError, RunError, UsageError
-from edgeinfer.heads import Features, WriteSpeech
+from edgeinfer.heads import Encode, Features, WriteSpeech
 from edgeinfer.media.audio import Framer
 from edgeinfer.results import Result, Text
 from edgeinfer.runtime.llm.pieces import Pieces, pieces
 from edgeinfer.runtime.pipelines.audio import features, preparation, recorded
 from edgeinfer.runtime.pipelines.model import Model, shaped
-from edgeinfer.types import Array, AudioInput, FrameInput, SpectrogramInput, TokenInput
+from edgeinfer.types import (
+    Array,
+    AudioInput,
+    EncodedInput,
+    FrameInput,
+    SpectrogramInput,
+    TokenInput,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -25,8 +32,8 @@ class SpeechPipeline:
     """A model that makes frames of a recording, and one that writes what they say.
 
     Args:
-        hears: takes sound and gives frames.
-        writes: takes frames and tokens and gives scores of the next one.
+        hears: takes sound and gives frames, or what else it encodes for the other.
+        writes: takes that and tokens and gives scores of the next one.
 
     Raises:
         UsageError: they do not fit together.
@@ -39,7 +46,7 @@ class SpeechPipeline:
         record, head = hears.record, writes.head
         if not isinstance(record, AudioInput | SpectrogramInput) or len(hears.inputs) != 1:
             raise UsageError(f"{hears.path}: expected one input that takes a recording")
-        if not isinstance(hears.head, Features):
+        if not isinstance(hears.head, Features | Encode):
             raise UsageError(f"{hears.path}: {hears.head.kind!r} gives no frames for a chain")
         if not isinstance(head, WriteSpeech):
             raise UsageError(f"{writes.path}: {head.kind!r} writes no text of a recording")
@@ -50,6 +57,10 @@ class SpeechPipeline:
         self._record, self._head = record, head
         self._prepare = preparation(hears, record)
         self._tokens = _Writer(writes, head)
+        missing = sorted(set(self._tokens.encoded.values()) - set(hears.outputs))
+        if isinstance(hears.head, Encode) != bool(self._tokens.encoded) or missing:
+            wanted = ", ".join(map(repr, missing or self._tokens.encoded)) or "frames"
+            raise UsageError(f"{writes.path}: takes {wanted}, which {hears.path} does not give")
 
     def __enter__(self) -> Self:
         return self
@@ -85,13 +96,16 @@ class SpeechPipeline:
     def _written(self, window: Array) -> Text:
         hears = self.models[0]
         given = shaped(self._prepare(window).astype(hears.spec.dtype, copy=False), hears.spec)
-        frames = features(hears, hears.run({hears.spec.name: given}, hears.fresh()))
+        outputs = hears.run({hears.spec.name: given}, hears.fresh())
+        feeds = {name: outputs[output] for name, output in self._tokens.encoded.items()}
+        if not feeds:
+            feeds = self._tokens.framed(features(hears, outputs))
         most = self._head.most
         if self._head.per_second:
             # At least one: nobody says nothing at all in a shorter piece.
             seconds = len(window) / self.rate
             most = min(most, max(1, math.ceil(seconds * self._head.per_second)))
-        return self._tokens.write(frames, most)
+        return self._tokens.write(feeds, most)
 
     def close(self) -> None:
         """Free the engines."""
@@ -100,39 +114,54 @@ class SpeechPipeline:
 
 
 class _Writer:
-    """A decoder that is asked for one token after the other."""
+    """A decoder that is asked for one token after the other.
+
+    Attributes:
+        encoded: Output of the encoder for each input that takes one.
+    """
 
     def __init__(self, model: Model, head: WriteSpeech) -> None:
         frames = [s for s, r in model.inputs if isinstance(r, FrameInput) and r.frames is None]
         tokens = [s for s, r in model.inputs if isinstance(r, TokenInput)]
-        if not (len(frames) == len(tokens) == 1 and len(model.inputs) == 2):
+        self.encoded = {
+            s.name: r.output or s.name for s, r in model.inputs if isinstance(r, EncodedInput)
+        }
+        others = len(model.inputs) - len(tokens) - len(frames) - len(self.encoded)
+        if len(tokens) != 1 or others or (len(frames) == 1) == bool(self.encoded):
             raise UsageError(
-                f"{model.path}: expected an input of tokens and one that takes all frames"
+                f"{model.path}: expected an input of tokens and one that takes all frames, or "
+                "those that take what is encoded"
             )
         self._model, self._head = model, head
-        self._frames, self._tokens = frames[0], tokens[0]
+        self._frames, self._tokens = next(iter(frames), None), tokens[0]
         shape = self._tokens.shape or ()
         self._one_by_one = bool(shape) and shape[-1] == 1
         if self._one_by_one and not model.is_stateful:
             raise UsageError(f"{model.path}: it takes one token, and keeps nothing in states")
         self._pieces = _read(model.files[head.vocabulary], head.vocabulary)
 
-    def write(self, frames: Array, most: int) -> Text:
-        """Return the text that frames (n, size) say, with the mean probability of its tokens.
+    def framed(self, frames: Array) -> dict[str, Array]:
+        """Return what is given for frames (n, size)."""
+        if self._frames is None:
+            raise UsageError(f"{self._model.path}: it takes no frames")
+        given = shaped(frames.astype(self._frames.dtype, copy=False), self._frames)
+        return {self._frames.name: given}
+
+    def write(self, heard: dict[str, Array], most: int) -> Text:
+        """Return the text of what was heard, with the mean probability of its tokens.
 
         Raises:
             RunError: the engine failed, or the output is not what the head says.
         """
         head, kept = self._head, self._model.fresh()
-        given = shaped(frames.astype(self._frames.dtype, copy=False), self._frames)
         tokens, chances = list(head.begin), list[float]()
         pending = tokens[:] if self._one_by_one else [-1]
         while len(chances) < most:
             for token in pending:
                 ids = np.array([token] if self._one_by_one else tokens, self._tokens.dtype)
-                feeds = {self._frames.name: given, self._tokens.name: shaped(ids, self._tokens)}
+                feeds = {**heard, self._tokens.name: shaped(ids, self._tokens)}
                 outputs = self._model.run(feeds, kept)
-            token, chance = self._next(self._model.output(outputs))
+            token, chance = self._next(self._model.output(outputs), first=not chances)
             if token in head.end:
                 break
             tokens.append(token)
@@ -141,7 +170,7 @@ class _Writer:
         text = self._pieces.decode(tokens[len(head.begin) :]).strip()
         return Text(text, float(np.mean(chances)) if chances else 0.0)
 
-    def _next(self, output: Array) -> tuple[int, float]:
+    def _next(self, output: Array, *, first: bool) -> tuple[int, float]:
         """Return the likeliest token, of equals the lowest, and its probability."""
         count = len(self._pieces.bytes)
         if output.ndim != 3 or not output.size or output.shape[0] != 1:
@@ -150,7 +179,11 @@ class _Writer:
         row = output[0, -1].astype(np.float64)
         if not np.isfinite(row).all():
             raise RunError(f"{self._model.path}: head: a score is not finite")
+        left_out = (*self._head.suppress, *(self._head.suppress_first if first else ()))
+        row[[token for token in left_out if token < len(row)]] = -np.inf
         token = int(row.argmax())
+        if not np.isfinite(row[token]):
+            raise RunError(f"{self._model.path}: head: every token is suppressed")
         if token >= count:
             raise RunError(f"{self._model.path}: head: token {token} of a vocabulary of {count}")
         return token, float(1 / np.exp(row - row[token]).sum())

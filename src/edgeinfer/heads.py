@@ -399,7 +399,8 @@ class WriteSpeech:
     """Tokens of what is said, each the likeliest behind those before; by a decoder over frames.
 
     The model takes the tokens so far, or where its input holds one the last alone and keeps what it
-    needs in states, and all frames that the model before it in a chain gives.
+    needs in states, and all frames that the model before it in a chain gives, or what that one
+    encoded for it.
 
     Attributes:
         vocabulary: file below ``pipeline/``: a ``tokenizer.json``.
@@ -408,6 +409,8 @@ class WriteSpeech:
         output: (1, tokens, scores).
         most: tokens of a text, the first ones left aside.
         per_second: the same for a second of sound; 0 for no such limit.
+        suppress: tokens that never come.
+        suppress_first: tokens that are not the first of a text.
     """
 
     vocabulary: str
@@ -416,7 +419,16 @@ class WriteSpeech:
     output: str | None = None
     most: int = 448
     per_second: float = 0.0
+    suppress: tuple[int, ...] = ()
+    suppress_first: tuple[int, ...] = ()
     kind: Literal["write_speech"] = "write_speech"
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """All outputs are for the decoder that follows, by their names."""
+
+    kind: Literal["encode"] = "encode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +464,7 @@ Head = (
     | SpotWord
     | WriteSpeech
     | Features
+    | Encode
 )
 """What the bundle records about the outputs."""
 
@@ -472,6 +485,8 @@ def outputs_of(head: Head) -> tuple[str | None, ...]:
             return (head.boxes, head.scores, *masks)
         case DetectGrid(extra=Prototypes() as extra) | DetectRows(extra=Prototypes() as extra):
             return (head.output, extra.output)
+        case Encode():
+            return ()
         case Notes():
             return (head.onsets, head.sounding)
         case _:

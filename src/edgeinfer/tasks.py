@@ -23,6 +23,7 @@ from edgeinfer.heads import (
     Notes,
     Segment,
     SpotWord,
+    WriteSpeech,
 )
 from edgeinfer.media.image import Picture
 from edgeinfer.results import (
@@ -44,6 +45,7 @@ from edgeinfer.runtime.pipelines import (
     LinesPipeline,
     Pipeline,
     SentencePipeline,
+    SpeechPipeline,
     pipeline,
 )
 from edgeinfer.types import Array
@@ -99,7 +101,7 @@ class _Task:
         return [r for r in self._audio(recording, rate) if isinstance(r, kind)]
 
     def _audio(self, recording: str | Path | Array, rate: int | None) -> list[Result]:
-        if not isinstance(self._inner, AudioPipeline):
+        if not isinstance(self._inner, AudioPipeline | SpeechPipeline):
             raise UsageError(f"{self.name}: takes {self._inner.takes}")
         return self._inner(recording, rate)
 
@@ -206,6 +208,18 @@ class PitchTranscriber(_Task):
     def transcribe(self, recording: str | Path | Array, rate: int | None = None) -> list[Pitch]:
         """Return the notes in the order of their beginnings."""
         return self._listen(recording, rate, Pitch)
+
+
+class SpeechTranscriber(_Task):
+    """Writes down what is said in a recording: a bundle that hears and one that writes."""
+
+    name = "transcribing speech"
+    heads = (WriteSpeech,)
+    pipelines = (SpeechPipeline,)
+
+    def transcribe(self, recording: str | Path | Array, rate: int | None = None) -> str:
+        """Return what is said."""
+        return " ".join(text.text for text in self._listen(recording, rate, Text))
 
 
 class VoiceDetector(_Task):

@@ -263,6 +263,18 @@ class FrameInput:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedInput:
+    """What the encoder in front of a decoder gives for a recording.
+
+    Attributes:
+        output: Output of the encoder; None: the one that is named as this input.
+    """
+
+    output: str | None = None
+    kind: Literal["encoded"] = "encoded"
+
+
+@dataclass(frozen=True, slots=True)
 class StateInput:
     """What an output of the call before gives back; zeros at first.
 
@@ -293,6 +305,7 @@ Preprocessing = (
     | SpectrogramInput
     | TextInput
     | FrameInput
+    | EncodedInput
     | StateInput
     | ConstantInput
 )

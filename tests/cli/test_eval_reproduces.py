@@ -76,7 +76,7 @@ def test_of_speech_and_what_is_none(cli: Any, tmp_path: Path) -> None:
     x = np.concatenate([loud, quiet]).astype(np.float32)
     model = fetch("silero-vad-openvino-16k.onnx")
     feeds, labels = _feeds(model, x), np.repeat([1, 0], [len(loud), len(quiet)])
-    np.savez(tmp_path / "speech.npz", **feeds, labels=labels)
+    np.savez(tmp_path / "speech.npz", **{**feeds, "labels": labels})  # type: ignore[arg-type]
     (tmp_path / "judge.py").write_text(RIGHT)
     metric = f"{tmp_path / 'judge.py'}:right"
     found = reproduced(cli, model, tmp_path / "speech.npz", metric, "onnxruntime", "rpi5")

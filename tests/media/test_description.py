@@ -98,7 +98,7 @@ def test_tables_in_tables(tmp_path: Path) -> None:
         ),
         (
             "[output]\nkind = 'grid'\nextra = {kind = 'keypoints', count = 0}",
-            "output.extra.count: expected 1 to 4096, received 0",
+            "output.extra.count: expected 1 to 512, received 0",
         ),
         (
             "[output]\nkind = 'rows'\nextra = {kind = 'turned'}",
@@ -121,7 +121,7 @@ def test_tables_in_tables(tmp_path: Path) -> None:
         (
             "[output]\nkind = 'anchors'\nboxes = ['a']\nscores = []\nlayers = []",
             "output.boxes, scores: expected as many outputs of each, at least one; "
-            "output.layers: expected at least one",
+            "output.layers: expected 1 to 64, received 0",
         ),
         ("[output]\nkind = 'read_text'\ncharset = '../c.txt'", "has a '..' component"),
         ("[output]\nkind = 'read_text'\ncharset = 'none.txt'", "none.txt: No such file"),

@@ -32,6 +32,7 @@ from edgeinfer.heads import (
 from edgeinfer.types import (
     AudioInput,
     ConstantInput,
+    EncodedInput,
     FrameInput,
     ImageInput,
     SpectrogramInput,
@@ -142,12 +143,16 @@ def _written(record: WriteSpeech) -> Iterator[str]:
         tokens = getattr(record, key)
         if not 1 <= len(tokens) <= _MOST_TOKENS or min(tokens) < 0:
             yield f"{key}: expected 1 to {_MOST_TOKENS} tokens, none below 0"
+    for key in ("suppress", "suppress_first"):
+        tokens = getattr(record, key)
+        if len(tokens) > _MOST_SUPPRESSED or min(tokens, default=0) < 0:
+            yield f"{key}: expected at most {_MOST_SUPPRESSED} tokens, none below 0"
     if not 0 <= record.per_second <= _MOST_PER_SECOND:
         yield f"per_second: expected 0 to {_MOST_PER_SECOND}, received {record.per_second}"
 
 
-_MOST_TOKENS, _MOST_PER_SECOND = 64, 1000
-"""Tokens that a text begins or ends with, and those of a second of sound."""
+_MOST_TOKENS, _MOST_PER_SECOND, _MOST_SUPPRESSED = 64, 1000, 4096
+"""Tokens that a text begins or ends with, those of a second of sound, and those that never come."""
 
 
 def _notes(record: Notes) -> Iterator[str]:
@@ -230,7 +235,7 @@ def input_record(record: Preprocessing) -> Iterator[str]:
                 yield f"hop: expected at most frames = {record.frames}, received {record.hop}"
         case ConstantInput() if not record.values:
             yield "values: expected at least one"
-        case StateInput() | ConstantInput():
+        case StateInput() | ConstantInput() | EncodedInput():
             pass
 
 

@@ -13,11 +13,12 @@ import pytest
 import edgeinfer
 from edgeinfer.bundle.manifest import StateRecord
 from edgeinfer.errors import BundleError, DamagedError, RunError, UsageError
-from edgeinfer.heads import Features, WriteSpeech
+from edgeinfer.heads import Encode, Features, WriteSpeech
 from edgeinfer.media.description import Description
 from edgeinfer.results import Text
 from edgeinfer.runtime.pipelines import SpeechPipeline
-from edgeinfer.types import AudioInput, FrameInput, TokenInput
+from edgeinfer.tasks import SpeechTranscriber
+from edgeinfer.types import AudioInput, EncodedInput, FrameInput, TokenInput
 from tests.runtime.pipelines.conftest import MakeBundle
 
 RATE = 100
@@ -141,6 +142,40 @@ def test_what_does_not_fit_is_refused(make: MakeBundle) -> None:
         heard(bundles(make, WRITES.replace("int64[1,L]", "int64[1,1]")), samples(2))
     with pytest.raises(BundleError, match="begin: expected 1 to 64 tokens"):
         bundles(make, said=head(begin=()))
+
+
+def encoded(make: MakeBundle, hears: Any = None, **more: Any) -> tuple[Path, Path]:
+    """Bundles of which the first encodes for the second."""
+    sound, number = {"sound": AudioInput(RATE)}, next(_NUMBERS)
+    records = {"tokens": TokenInput(6), "frames": EncodedInput()}
+    files = {"tokenizer.json": json.dumps(VOCABULARY).encode()}
+    return (
+        make(f"hears{number}", HEARS, head=hears or Encode(), preprocessing=sound),
+        make(f"writes{number}", WRITES, files, head=head(**more), preprocessing=records),
+    )
+
+
+def test_what_is_encoded_is_given_as_it_is(make: MakeBundle) -> None:
+    ((found,),) = heard(encoded(make), samples(2, 5, 3))
+    assert found.text == "abghcd"
+    with SpeechTranscriber(*encoded(make)) as speech:
+        assert speech.transcribe(samples(3), RATE) == "cd"
+
+
+def test_suppressed_tokens_do_not_come(make: MakeBundle) -> None:
+    # The nearest of the others, of equals the lowest.
+    ((found,),) = heard(encoded(make, suppress=(5,), suppress_first=(2, 3)), samples(3, 5, 2))
+    assert found.text == "efefab"
+    with pytest.raises(RunError, match="every token is suppressed"):
+        heard(encoded(make, suppress=tuple(range(6))), samples(3))
+
+
+def test_frames_are_not_what_is_encoded(make: MakeBundle) -> None:
+    with pytest.raises(UsageError, match=r"takes 'frames', which .* does not give"):
+        heard(encoded(make, Features()), samples(2))
+    hears, writes = encoded(make)[0], bundles(make)[1]
+    with pytest.raises(UsageError, match=r"takes frames, which .* does not give"):
+        heard((hears, writes), samples(2))
 
 
 def test_a_token_beyond_the_vocabulary_is_an_error(make: MakeBundle) -> None:
