@@ -96,3 +96,35 @@ def test_mask_with_a_row_for_every_query_is_left_alone() -> None:
     whole = model(ATTENTION.format(kind="float", rows="S"), opset=23)
     assert apply(whole, RULES, Notes()) == []
     assert ops(whole) == ["Attention", "Attention"]
+
+
+BYTES = """g (float[N] x) => (float[N] y)
+<float s = {0.05}, uint8 z = {128}, float t = {0.03}, uint8 w = {10}> {
+    q = QuantizeLinear(x, s, z)
+    d = DequantizeLinear(q, s, z)
+    f = Swish(d)
+    r = QuantizeLinear(f, t, w)
+    y = DequantizeLinear(r, t, w)
+}"""
+
+
+def test_between_bytes_both_factors_of_swish_are_bytes() -> None:
+    before, after = model(BYTES), model(BYTES)
+    apply(after, FASTER, Notes())
+    pair = ["QuantizeLinear", "DequantizeLinear"]
+    assert ops(after) == [*pair, "Sigmoid", *pair, "Mul", *pair]
+    check(after)
+    feeds = {"x": X.astype(np.float32)}
+    got, want = run(after, feeds)[0], run(before, feeds)[0]
+    # Half a step of the gate, times the largest value, and one of the result.
+    assert np.abs(got - want).max() <= 6.4 / 510 + 0.03
+
+
+def test_bytes_on_one_side_alone_leave_floats() -> None:
+    text = BYTES.replace("d = DequantizeLinear(q, s, z)", "d = Relu(x)")
+    half = model(text)
+    apply(half, FASTER, Notes())
+    assert "DequantizeLinear" not in ops(half)[: ops(half).index("Mul")]
+    wide = model(BYTES.replace("uint8", "uint16"))
+    apply(wide, FASTER, Notes())
+    assert ops(wide).count("QuantizeLinear") == 2
