@@ -367,25 +367,25 @@ class Guarded:
             raise MismatchError(
                 f"{self._who}: expected outputs by name, the engine gave {type(results).__name__}"
             )
-        results = self._sizes.settled(feeds, dict(results))
-        given = [spec for spec in self._specs if not kept or spec.name in results]
+        made: dict[str, Array] = self._sizes.settled(feeds, dict(results))
+        given = [spec for spec in self._specs if not kept or spec.name in made]
         if len(given) < len(self._specs) - kept:
-            raise MismatchError(f"{self._who}: the engine gave {list(results)} of {self._names}")
+            raise MismatchError(f"{self._who}: the engine gave {list(made)} of {self._names}")
         for spec in given:
-            if fault := _fault(spec, results):
+            if fault := _fault(spec, made):
                 raise MismatchError(f"{self._who}: output {spec.name!r}: {fault}")
-        if extra := [name for name in results if name not in self._names]:
+        if extra := [name for name in made if name not in self._names]:
             raise MismatchError(
                 f"{self._who}: the engine gave outputs that the model has not: {extra}"
             )
-        if fault := self._sizes.fault(feeds, results):
+        if fault := self._sizes.fault(feeds, made):
             raise MismatchError(f"{self._who}: {fault}")
         if len(given) < len(self._specs):
-            return results
+            return made
         if len(self._seen) >= _MAX_SHAPES:
             self._seen.clear()
-        self._seen.add(self._key(feeds, results))
-        return results
+        self._seen.add(self._key(feeds, made))
+        return made
 
 
 class GuardedCovering(Guarded):
