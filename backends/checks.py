@@ -5,7 +5,7 @@ Plugins may use these too; the messages then read the same whatever the engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,26 @@ def check_device(probe: Probe, kind: DeviceKind, hint: str = "") -> None:
         )
 
 
-def check_file(backend: str, artifact: Artifact, formats: Iterable[str]) -> Path:
+def check_file(
+    backend: str, artifact: Artifact, formats: Iterable[str], told: Collection[str] = ()
+) -> Path:
     """Return the artifact's path after checking its format and that the file is there.
 
+    Args:
+        backend: its name.
+        artifact: what is to be opened.
+        formats: Formats that it opens.
+        told: floats of fewer bits that it can be told to compute in.
+
     Raises:
-        LoadError: another format, no such file, or not a file.
+        LoadError: another format, no such file, not a file, or to be computed in what it is not.
     """
+    if artifact.computed_in and artifact.computed_in not in told:
+        known_ones = f"only in {' or '.join(told)}" if told else "only as the file says"
+        raise LoadError(
+            f"backend {backend!r} computes {known_ones}, not in {artifact.computed_in!r}; take a "
+            "variant in fp32"
+        )
     known = sorted(formats)
     if artifact.format not in known:
         raise LoadError(
@@ -75,7 +89,7 @@ def check_package(backend: str, artifact: Artifact, form: str) -> Path:
     Raises:
         LoadError: another format, or nothing is there.
     """
-    if artifact.format == form and artifact.path.is_dir():
+    if artifact.format == form and artifact.path.is_dir() and not artifact.computed_in:
         return artifact.path
     return check_file(backend, artifact, (form,))
 

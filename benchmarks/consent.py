@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def on_cpu(text: str, threads: list[int], rounds: int) -> Iterator[dict[str, Any
         path = Path(file) if own else _exported(file, 1, Path(temporary))[0]
         path = fixed(path, shapes, Path(temporary)) if own else path
         made = edgeinfer.export(
-            path, Path(temporary) / "m.edge", targets=("openvino",), also=("bf16",)
+            path, Path(temporary) / "m.edge", targets=("openvino",), also=("bf16", "fp16")
         )
         feeds = _feeds(made.path)
         for line in (line for c in made.report.changes for line in c.lines if "refused" in line):
@@ -151,6 +152,7 @@ def on_cpu(text: str, threads: list[int], rounds: int) -> Iterator[dict[str, Any
         wanted = cpu.run(None, feeds)
         for count in threads:
             with (
+                ExitStack() as stack,
                 edgeinfer.load(made.path, threads=count, allow={"bf16"}) as allowed,
                 edgeinfer.load(made.path, threads=count, allow=()) as plain,
             ):
@@ -159,6 +161,9 @@ def on_cpu(text: str, threads: list[int], rounds: int) -> Iterator[dict[str, Any
                     "OpenVINO fp32": plain_openvino(path, feeds, count, "f32"),
                     "OpenVINO default": plain_openvino(path, feeds, count, ""),
                 }
+                half = stack.enter_context(edgeinfer.load(made.path, threads=count, allow={"fp16"}))
+                if half.report().precision == "fp16":
+                    ways["ours, fp16 allowed"] = lambda half=half: half.run(feeds)
                 taken = allowed.report()
                 if taken.precision == "bf16":
                     ways["ours, bf16 allowed"] = lambda allowed=allowed: allowed.run(feeds)
@@ -169,6 +174,7 @@ def on_cpu(text: str, threads: list[int], rounds: int) -> Iterator[dict[str, Any
                     [
                         ("ours, bf16 allowed", "OpenVINO default"),
                         ("ours, bf16 allowed", "ours fp32"),
+                        ("ours, fp16 allowed", "ours fp32"),
                         ("ours fp32", "OpenVINO default"),
                         ("ours fp32", "OpenVINO fp32"),
                     ],

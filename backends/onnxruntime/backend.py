@@ -61,6 +61,7 @@ NAME = "onnxruntime"
 _CPU = "CPUExecutionProvider"
 
 _FORMATS = frozenset({"onnx", WITH_REGIONS})
+_TOLD = ("tf32",)
 
 # The engine's log goes to stderr; what matters of it is in the exception already.
 _LOG_FATAL = 4
@@ -120,7 +121,7 @@ class OnnxRuntimeBackend:
             LoadError: the engine refuses the model or an option.
         """
         check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
-        path = check_file(NAME, artifact, _FORMATS)
+        path = check_file(NAME, artifact, _FORMATS, _TOLD)
         if options.device == "gpu":
             check_bf16(NAME, artifact.precision)
         options = _told(artifact.computed_in, options)
@@ -157,7 +158,7 @@ class OnnxRuntimeBackend:
             RunError: it fails.
         """
         check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
-        path = str(check_file(NAME, artifact, _FORMATS))
+        path = str(check_file(NAME, artifact, _FORMATS, _TOLD))
         regions = artifact.format == WITH_REGIONS
         options = _told(artifact.computed_in, options)
         if options.device == "gpu":
@@ -174,14 +175,14 @@ def _told(computed_in: str, options: LoadOptions) -> LoadOptions:
     """Return the options by which the engine computes in floats of fewer bits.
 
     Raises:
-        NotAvailableError: the device does not, or the engine knows nothing of them.
+        NotAvailableError: the device does not.
     """
     if not computed_in:
         return options
-    if computed_in != "tf32" or options.device != "gpu":
+    if options.device != "gpu":
         raise NotAvailableError(
-            f"backend {NAME!r}: the file is to be computed in {computed_in}, and of that it knows "
-            "tf32 on NVIDIA's GPUs alone; take a variant in fp32"
+            f"backend {NAME!r}: the file is to be computed in {computed_in}, which it does on "
+            "NVIDIA's GPUs alone; take a variant in fp32"
         )
     check_tf32(NAME)
     return replace(options, precise=False)

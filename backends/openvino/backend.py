@@ -110,7 +110,7 @@ class OpenVinoBackend:
             LoadError: the engine refuses the model or an option.
         """
         check_device(self.probe(), options.device, "needs the vendor's driver")
-        path = check_file(NAME, artifact, _READERS)
+        path = check_file(NAME, artifact, _READERS, tuple(floats.HINTS))
         if not options.optimize:
             raise LoadError("openvino cannot switch its graph optimisation off; use onnxruntime")
         model = _read(path, artifact.format)

@@ -116,6 +116,13 @@ def check_other_formats_are_refused(subject: Subject, folder: Path) -> None:
         subject.backend.load(replace(artifact, format="no-such-format"), LoadOptions())
 
 
+def check_unknown_arithmetic_is_refused(subject: Subject, folder: Path) -> None:
+    """An artifact that is to be computed in unknown floats raises LoadError, whatever it holds."""
+    artifact = subject.artifact(CASES["add"], folder)
+    with expected_error(LoadError, "load to be computed in floats that nobody knows"):
+        subject.backend.load(replace(artifact, computed_in="fp12"), LoadOptions())
+
+
 def check_other_element_types_are_refused(subject: Subject, folder: Path) -> None:
     """A model with an element type that the backend does not list raises LoadError."""
     dtypes = subject.backend.capabilities().dtypes
