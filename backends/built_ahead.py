@@ -34,7 +34,7 @@ Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[Maker]):
+class WantedEngine(Generic[Maker]):
     """An engine that is wanted.
 
     Attributes:
@@ -62,11 +62,13 @@ class EngineBuilder(ABC, Generic[Maker]):
         return EngineStore(cache_root() / "engines")
 
     @abstractmethod
-    def _asked(self, artifact: Artifact, options: LoadOptions) -> Asked[Maker]:
+    def _asked(self, artifact: Artifact, options: LoadOptions) -> WantedEngine[Maker]:
         """Check what is wanted and say what the engine is for; nothing is built."""
 
     @abstractmethod
-    def _make(self, folder: Path, asked: Asked[Maker], progress: Progress | None = None) -> None:
+    def _make(
+        self, folder: Path, asked: WantedEngine[Maker], progress: Progress | None = None
+    ) -> None:
         """Build an engine into an empty folder."""
 
     def unbuilt(self, artifact: Artifact, options: LoadOptions) -> str:
@@ -79,7 +81,7 @@ class EngineBuilder(ABC, Generic[Maker]):
         """Return the folder of a current engine; builds it where there is none."""
         return self._built(self._asked(artifact, options), progress)
 
-    def _opened(self, asked: Asked[Maker], open_it: Callable[[Path], Opened]) -> Opened:
+    def _opened(self, asked: WantedEngine[Maker], open_it: Callable[[Path], Opened]) -> Opened:
         """Open the current engine, which is built first where there is none."""
         folder = self._current(asked)
         try:
@@ -90,7 +92,7 @@ class EngineBuilder(ABC, Generic[Maker]):
             self._store.drop(asked.key)
             return open_it(self._current(asked))
 
-    def _current(self, asked: Asked[Maker]) -> Path:
+    def _current(self, asked: WantedEngine[Maker]) -> Path:
         if not (reason := self._store.reason(asked.key)):
             return self._built(asked)
         _log.warning(
@@ -104,7 +106,7 @@ class EngineBuilder(ABC, Generic[Maker]):
         _log.warning("%s: engine built in %.1f s", asked.path, time.monotonic() - start)
         return folder
 
-    def _built(self, asked: Asked[Maker], progress: Progress | None = None) -> Path:
+    def _built(self, asked: WantedEngine[Maker], progress: Progress | None = None) -> Path:
         def waiting() -> None:
             _log.warning("%s: another process builds its engine; waiting for it", asked.path)
 
@@ -171,7 +173,7 @@ def check_named(backend: str, names: list[str], shapes: Mapping[str, ShapeRange]
         )
 
 
-class Ranges:
+class SizeRanges:
     """The sizes that an engine was built for."""
 
     def __init__(self, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, ShapeRange]) -> None:

@@ -21,7 +21,7 @@ from benchmarks.gemv import compiled, machines_here
 from benchmarks.kernels import Call, interleaved, rounds_asked
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.defs.attend import Short, attend
-from edgeinfer.kernels.defs.attention import PAGE, Attention, Cache, append, attention
+from edgeinfer.kernels.defs.attention import PAGE, AttentionCall, LayerCache, append, attention
 from edgeinfer.types import Array
 
 CASES = ((32, 8, 128, 256), (32, 8, 128, 2048), (32, 32, 64, 1024), (8, 1, 256, 1024))
@@ -117,7 +117,7 @@ def _ours(name: str, q: Array, keys: Array, values: Array, *, kind: str) -> tupl
 
     (_, heads, size), (context, shared, _) = q.shape, keys.shape
     count = -(-context // PAGE)
-    cache = Cache(count, shared, size, kind)
+    cache = LayerCache(count, shared, size, kind)
     table = np.random.default_rng(1).permutation(count).astype(np.int32)
     held = [np.zeros(*what) for what in cache.buffers().values()]
     length, out = np.array([context], np.int32), np.empty(q.shape, np.float32)
@@ -128,7 +128,7 @@ def _ours(name: str, q: Array, keys: Array, values: Array, *, kind: str) -> tupl
     places = [of(table), of(length), *(tvm_ffi.from_dlpack(a) for a in held)]
     compiled(append(cache, context, count), name)(of(keys), of(values), *places)
     add = partial(compiled(append(cache, 1, count), name), of(keys[-1:]), of(values[-1:]), *places)
-    kernel = compiled(attention(Attention(cache, 1, heads, count)), name)
+    kernel = compiled(attention(AttentionCall(cache, 1, heads, count)), name)
     ours = [of(q), *(tvm_ffi.from_dlpack(a) for a in held), places[0], places[1]]
     attend = partial(kernel, *ours, tvm_ffi.from_dlpack(out))
 

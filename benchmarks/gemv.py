@@ -28,7 +28,7 @@ from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tvm.machines import Machine
-    from edgeinfer.kernels.defs.emit import Cpu
+    from edgeinfer.kernels.defs.emit import KernelCpu
 
 SHAPES = ((4096, 4096), (2048, 8192))
 BLOCK = 32
@@ -185,14 +185,14 @@ def _runs(where: Machine) -> bool:
     return where.arch == platform.machine() and set(where.features) <= cpu_features()
 
 
-def machines_here() -> dict[str, Cpu]:
+def machines_here() -> dict[str, KernelCpu]:
     """The plain x86 machines whose code this CPU runs, and what kernels must know of them."""
     from edgeinfer.convert.lower.tvm.machines import machine
-    from edgeinfer.kernels.defs.emit import Cpu
+    from edgeinfer.kernels.defs.emit import KernelCpu
 
     found = {name: machine(name) for name in ("x86-64-v3", "x86-64-v4")}
     fit = {name: m for name, m in found.items() if _runs(m)}
-    return {name: Cpu(m.lanes, m.registers) for name, m in fit.items()}
+    return {name: KernelCpu(m.lanes, m.registers) for name, m in fit.items()}
 
 
 def compiled(kernel: Any, name: str) -> Callable[..., None]:

@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.llamacpp import Library, Part, Peer
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import NativeExecutor, Sizes
+from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.cli import roofline
 from edgeinfer.llm.step import PAGE, StepBatch
@@ -70,7 +70,7 @@ def opened(bundle: Bundle, cache: str, threads: int) -> Ours:
     variant = next(v for v in bundle.manifest.variants if v.format == "llm")
     folder = bundle.paths(variant)[0].parent
     pages = SEQUENCES * CONTEXT // PAGE
-    sizes = Sizes(pages, 512, SEQUENCES, CONTEXT, cache, threads)
+    sizes = ExecutorSizes(pages, 512, SEQUENCES, CONTEXT, cache, threads)
     order = np.random.default_rng(0).permutation(pages).astype(np.int32)
     return Ours(open_executor(folder, sizes), order.reshape(SEQUENCES, -1))
 

@@ -39,11 +39,11 @@ from functools import partial
 from pathlib import Path
 
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.runtime.llm.bundle import CacheSizes, Model, read
+from edgeinfer.runtime.llm.bundle import BundledModel, CacheSizes, read
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import SamplingParams
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 
 TEXT = (
     "Write the following list again, word for word, and change nothing. The list: a green apple, "
@@ -57,7 +57,7 @@ POEM = "It was late in the year when the letter came, and nobody in the house ex
 class Bench:
     """A model, and engines on it."""
 
-    def __init__(self, model: Model, clock: Callable[[], float]) -> None:
+    def __init__(self, model: BundledModel, clock: Callable[[], float]) -> None:
         self.model, self.clock = model, clock
         self._number = 0
 
@@ -71,7 +71,7 @@ class Bench:
         self._number += 1
         name = str(self._number)
         params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
-        engine.submit(Request(name, prompt, params))
+        engine.submit(SequenceRequest(name, prompt, params))
         return name
 
     def prompt(self, length: int) -> list[int]:

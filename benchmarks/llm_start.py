@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.llamacpp import Library, Peer
 from edgeinfer import LLM, SamplingParams
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import Sizes
+from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.llm import judge, source, tokenizer
 from edgeinfer.convert.llm.oracle import Oracle
@@ -88,7 +88,7 @@ def divergence(asked: argparse.Namespace) -> None:
         variant = next(v for v in bundle.manifest.variants if v.format == "llm")
         folder = bundle.paths(variant)[0].parent
         kinds = Tape.from_json((folder / FILE_NAME).read_bytes()).caches
-        sizes = [Sizes(longest // 16, longest, 1, longest, kind) for kind in kinds]
+        sizes = [ExecutorSizes(longest // 16, longest, 1, longest, kind) for kind in kinds]
         ours = [open_executor(folder, size) for size in sizes]
         library = Library(asked.peer, asked.cpu)
         room = {"threads": 2, "context": max(longest, 256), "sequences": 1}

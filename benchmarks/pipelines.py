@@ -25,7 +25,7 @@ import edgeinfer
 from edgeinfer.decode.boxes import BY_NUMPY, detect
 from edgeinfer.heads import DetectGrid
 from edgeinfer.media.description import parse_description
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.runtime.pipelines.code import SWITCH
 from edgeinfer.types import Array
 
@@ -146,7 +146,7 @@ def boxes(path: Path, rounds: int) -> None:
     with edgeinfer.pipeline(path, threads=1) as opened:
         by = opened.grouping  # type: ignore[union-attr]
     rng = np.random.default_rng(0)
-    place = Placement((1.0, 1.0), (0.0, 0.0), (640, 640), (640, 640))
+    place = ImagePlacement((1.0, 1.0), (0.0, 0.0), (640, 640), (640, 640))
     for first in (True, False):
         for objects in (5, 100):
             raw = rng.normal(-8, 1, (8400, 84)).astype(np.float32)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.precision_case import Case, traced
-from edgeinfer.accuracy import Named, Outputs
+from edgeinfer.accuracy import Outputs, TaskMeasure
 from edgeinfer.media import load_image
 from edgeinfer.types import Array, ImageInput
 from tests.zoo import fetch
@@ -155,7 +155,7 @@ def _digits_case(name: str, work: Path, pictures: Array, labels: Array, side: in
     feeds = [{"x": p[None]} for p in pictures[:200]]
     tests = [{"x": p[None]} for p in pictures[cut:]]
     known, wanted = labels[:200].tolist(), labels[cut:].tolist()
-    return Case(name, model, feeds, tests, Named("top1"), wanted, known, "top-1")
+    return Case(name, model, feeds, tests, TaskMeasure("top1"), wanted, known, "top-1")
 
 
 def mnist(work: Path) -> Case:
@@ -216,7 +216,7 @@ def silero(work: Path) -> Case:
     tests, wanted = heard(("0920", "0930"))
     step = max(1, len(feeds) // 200)
     return Case(
-        *("silero-vad", Path(model), feeds[::step], tests, Named("f1")),
+        *("silero-vad", Path(model), feeds[::step], tests, TaskMeasure("f1")),
         *(wanted, known[::step], "F1", carried),
     )
 

@@ -82,7 +82,7 @@ def words(work: Path) -> Case:
         texts.append(text)
     tests = [{"x": line(cut(fetch(name), box))} for name, box, _ in WORDS]
     written = [text for _, _, text in WORDS]
-    metric = accuracy.Named("cer", names)
+    metric = accuracy.TaskMeasure("cer", names)
     return Case("ppocrv4-rec", model, feeds, tests, metric, written, texts, "right characters")
 
 
@@ -373,7 +373,7 @@ def minilm(work: Path) -> Case:
 
     wanted = [i // 2 for i in range(2 * len(PAIRS))]
     known = [i // 2 for i in range(2 * CALIBRATING)]
-    metric = accuracy.Named("cosine")
+    metric = accuracy.TaskMeasure("cosine")
     return Case(
         *("minilm", model, runs(stored["mail"]), runs(stored["tests"]), metric, wanted, known),
         unit="right pairs",
@@ -441,7 +441,7 @@ def spam(work: Path) -> Case:
         _train_spam(ids[:cut], labels[:cut], model)
     feeds = [{"x": i[None]} for i in ids[:200]]
     tests = [{"x": i[None]} for i in ids[cut : cut + 800]]
-    metric = accuracy.Named("f1")
+    metric = accuracy.TaskMeasure("f1")
     known, wanted = labels[:200].tolist(), labels[cut : cut + 800].tolist()
     return Case("spam", model, feeds, tests, metric, wanted, known, "F1")
 

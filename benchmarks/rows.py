@@ -21,11 +21,11 @@ from benchmarks.gemv import compiled, machines_here
 from benchmarks.kernels import Call, bound, interleaved, rounds_asked
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.defs import rows
-from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.defs.emit import KernelCpu
 from edgeinfer.types import Array
 
 
-def cases(cpu: Cpu) -> Iterator[tuple[str, Any, Any, list[Array], list[Array]]]:
+def cases(cpu: KernelCpu) -> Iterator[tuple[str, Any, Any, list[Array], list[Array]]]:
     """Yield title, ONNX graph, kernel, inputs and outputs."""
     rng = np.random.default_rng(0)
 

@@ -27,7 +27,7 @@ _LONGEST_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class PackageFunction:
     """One function of the package.
 
     Attributes:
@@ -48,7 +48,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedPackage:
     """A package that was written.
 
     Attributes:
@@ -58,7 +58,7 @@ class Joined:
     """
 
     path: Path
-    functions: tuple[Function, ...]
+    functions: tuple[PackageFunction, ...]
     size_bytes: int
 
 
@@ -69,7 +69,7 @@ def join(
     target: str = "",
     overwrite: bool = False,
     trust: Mapping[str, Any] | None = None,
-) -> Joined:
+) -> JoinedPackage:
     """Put the Core ML packages of several bundles into one, and run each function's vectors there.
 
     Args:
@@ -108,7 +108,7 @@ def join(
     except OSError as error:
         raise OutputError(f"{place}: {error.strerror or error}") from error
     size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file())
-    return Joined(place, functions, size)
+    return JoinedPackage(place, functions, size)
 
 
 def _variant(name: str, bundle: Bundle, target: str) -> Variant:
@@ -127,7 +127,7 @@ def _evaluator() -> Backend:
     return IsolatedBackend(BACKEND, run_s=_LONGEST_S, load_s=_LONGEST_S, reuse=False)
 
 
-def _checked(name: str, bundle: Bundle, variant: Variant, package: Path) -> Function:
+def _checked(name: str, bundle: Bundle, variant: Variant, package: Path) -> PackageFunction:
     manifest = bundle.manifest
     budget = budget_for(variant.precision)
     artifact = Artifact("mlprogram", package, manifest.inputs, manifest.outputs)
@@ -157,7 +157,7 @@ def _checked(name: str, bundle: Bundle, variant: Variant, package: Path) -> Func
         executable.close()
     if not measured:
         raise BundleError(f"{bundle.location}: no test vector judges {variant.id}")
-    return Function(
+    return PackageFunction(
         *(name, str(bundle.location), variant.precision, variant.size_bytes),
         sum(r.judged_at(variant.precision) for r in manifest.vectors),
         worst(measured),

@@ -44,7 +44,7 @@ from edgeinfer.runtime.offered_variants import with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.options import ChoiceOptions
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built, options_named
-from edgeinfer.runtime.profiledb import Key, ProfileDB, ended_while_tried, is_being_tried
+from edgeinfer.runtime.profiledb import MeasurementKey, ProfileDB, ended_while_tried, is_being_tried
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, rank
 from edgeinfer.runtime.settling import SettlingExecutable
 from edgeinfer.runtime.trusted import barred, left_out
@@ -356,7 +356,7 @@ class _Chooser:
                 for kind in {unit.kind for unit in probe.devices} if probe else ():
                     yield Pair(variant.id, engine.backend, kind)
 
-    def _key(self, pair: Pair) -> Key:
+    def _key(self, pair: Pair) -> MeasurementKey:
         variant = self._by_id[pair.variant]
         vectors = self._bundle.manifest.vectors
         digests = [f.sha256 for f in variant.files]
@@ -368,7 +368,7 @@ class _Chooser:
             options["fallback"] = True
         if named := options_named(variant, pair.backend):
             options["engine"] = named
-        return Key(
+        return MeasurementKey(
             artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
             backend=pair.backend,
             version=self._probes[pair.backend].version or "",

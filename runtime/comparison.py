@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimingResult:
     """What ``bench`` found.
 
     Attributes:
@@ -89,7 +89,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TimingPlan:
     """What can be timed, and what cannot and why."""
 
     calls: dict[Row, Callable[[], object]]
@@ -110,7 +110,7 @@ def bench(
     time_limit_s: float | None = None,
     progress: Callable[[float], None] | None = None,
     **opening: Any,
-) -> Timed:
+) -> TimingResult:
     """Time every artifact of a bundle on every engine here, in turns with the plain engines.
 
     Args:
@@ -146,7 +146,7 @@ def bench(
         )
         timings = interleave(plan.calls, runs=runs, seconds=seconds, progress=progress)
         ordered = sorted(timings.items(), key=lambda item: item[1].median_ms)
-        return Timed(
+        return TimingResult(
             bundle=str(open_bundle.location),
             rows=dict(ordered),
             not_run=(*map(str, found.rejected), *plan.failed),
@@ -177,9 +177,9 @@ def _plan(
     fallback: bool,
     defaults: bool,
     limit_s: float | None,
-) -> Plan:
+) -> TimingPlan:
     checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
-    plan = Plan({}, [])
+    plan = TimingPlan({}, [])
     plain: set[tuple[str, Path, str, int | None]] = set()
     for candidate in found.candidates:
         pair = candidate.pair
@@ -231,7 +231,7 @@ def _running(run: Callable[[dict[str, Array]], object], feeds: dict[str, Array])
     return lambda: run(feeds)
 
 
-def _drop_failing(plan: Plan) -> None:
+def _drop_failing(plan: TimingPlan) -> None:
     """Run each once; what cannot run this input is told, not timed."""
     for row, call in list(plan.calls.items()):
         try:

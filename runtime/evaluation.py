@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.accuracy import LABELLED, Metric, Named, Outputs
+from edgeinfer.accuracy import LABELLED, Metric, Outputs, TaskMeasure
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Executable
 from edgeinfer.bundle.archive import Bundle
@@ -131,7 +131,7 @@ def evaluate(
                 f"{open_bundle.location}: a language model has no outputs with labels to compare; "
                 "the report in the bundle says how it was judged"
             )
-        judge = Named(metric, manifest.labels) if isinstance(metric, str) else metric
+        judge = TaskMeasure(metric, manifest.labels) if isinstance(metric, str) else metric
         given = Path(data) if isinstance(data, str | Path) else data
         samples = open_data(given, manifest.inputs, manifest.preprocessing, called="evaluation")
         labels = _labels(samples)
@@ -149,7 +149,7 @@ def evaluate(
         return Evaluation(
             bundle=str(open_bundle.location),
             data=samples.origin,
-            metric=judge.name if isinstance(judge, Named) else "metric",
+            metric=judge.name if isinstance(judge, TaskMeasure) else "metric",
             samples=len(labels),
             rows=tuple(rows),
             not_run=found.rejected,
@@ -182,7 +182,7 @@ def _row(
     try:
         executable = start()
         try:
-            first_only = isinstance(judge, Named)
+            first_only = isinstance(judge, TaskMeasure)
             outputs, times = _run(executable, manifest, variant, samples, first_only)
         finally:
             executable.close()

@@ -29,9 +29,9 @@ from edgeinfer.machine.pages import give_back
 from edgeinfer.options import method_called_with, option, values_of
 from edgeinfer.runtime.batches import Batching, alike, check_batching, together
 from edgeinfer.runtime.inputs import InputCheck
-from edgeinfer.runtime.memory_budget import Engine
+from edgeinfer.runtime.memory_budget import ResidentSession
 from edgeinfer.runtime.profiledb import ProfileDB
-from edgeinfer.runtime.scheduler import Answer, Call, Outputs, Scheduler, deadline_of
+from edgeinfer.runtime.scheduler import Outputs, PendingOutputs, QueuedRun, Scheduler, deadline_of
 from edgeinfer.runtime.session import Session
 from edgeinfer.runtime.telemetry import Recorder, SessionStats
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -136,8 +136,8 @@ class Runtime(forks.Here):
         self._history = options.history
         self._trust = openings(values_of(options))
         self._scheduler = Scheduler(self.threads, cores.cpus)
-        self._engines: dict[tuple[object, ...], Engine] = {}
-        self._models: dict[str, Model] = {}
+        self._engines: dict[tuple[object, ...], ResidentSession] = {}
+        self._models: dict[str, FleetModel] = {}
         self._lock = forks.lock()
         self._is_closed = False
         self._loading = forks.lock()
@@ -157,7 +157,7 @@ class Runtime(forks.Here):
         self.close()
 
     @property
-    def models(self) -> Mapping[str, Model]:
+    def models(self) -> Mapping[str, FleetModel]:
         """All models by name."""
         return dict(self._models)
 
@@ -171,7 +171,7 @@ class Runtime(forks.Here):
         pinned: bool = False,
         threads: int = 1,
         **options: Any,
-    ) -> Model:
+    ) -> FleetModel:
         """Open a bundle; its engine is loaded at the first use, or now where it is pinned.
 
         Args:
@@ -209,9 +209,9 @@ class Runtime(forks.Here):
             if engine is None:
                 own = {"history": self._history, "threads": threads, "pooled": True}
                 options = {**own, **options}
-                engine = self._engines[key] = Engine(self, place, options)
+                engine = self._engines[key] = ResidentSession(self, place, options)
             engine.users += 1
-            model = Model(self, name, engine, manifest.inputs, manifest.outputs)
+            model = FleetModel(self, name, engine, manifest.inputs, manifest.outputs)
             model.priority, model.batching, model.width = priority, batching, threads
             self._models[name] = model
         if pinned:
@@ -248,10 +248,10 @@ class Runtime(forks.Here):
             raise problems[0]
 
     def _submit(
-        self, model: Model, feeds: Feeds, priority: float, deadline: float, waits: bool
-    ) -> Answer:
+        self, model: FleetModel, feeds: Feeds, priority: float, deadline: float, waits: bool
+    ) -> PendingOutputs:
         """Queue a call of one of its models."""
-        call = Call(feeds, Answer(self._scheduler), deadline, time.monotonic())
+        call = QueuedRun(feeds, PendingOutputs(self._scheduler), deadline, time.monotonic())
         batching = model.batching
         if batching is None:
             self._scheduler.submit(model, call, priority=priority, waits=waits)
@@ -266,7 +266,7 @@ class Runtime(forks.Here):
         )
         return call.future
 
-    def _forget(self, model: Model) -> None:
+    def _forget(self, model: FleetModel) -> None:
         """Take a model out, and its engine with the last one that uses it."""
         engine = model.engine
         with self._lock:
@@ -281,7 +281,7 @@ class Runtime(forks.Here):
         engine.end()
         engine.unload()
 
-    def _make_room(self, engine: Engine, needed_mb: float) -> None:
+    def _make_room(self, engine: ResidentSession, needed_mb: float) -> None:
         """Unload engines that nobody uses, the least recently used first; wait for those that run.
 
         Raises:
@@ -333,7 +333,7 @@ class Runtime(forks.Here):
         return self._pool_mb + sum(engine.memory_mb for engine in loaded)
 
 
-class Model(forks.Here):
+class FleetModel(forks.Here):
     """One model of a ``Runtime``; threads may share it.
 
     Attributes:
@@ -348,7 +348,7 @@ class Model(forks.Here):
         self,
         runtime: Runtime,
         name: str,
-        engine: Engine,
+        engine: ResidentSession,
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
     ) -> None:
@@ -406,7 +406,7 @@ class Model(forks.Here):
 
     def _queued(
         self, feeds: Feeds, priority: float | None, deadline_s: float | None, waits: bool
-    ) -> Answer:
+    ) -> PendingOutputs:
         feeds = self._check(feeds)
         if self.is_closed:
             raise ClosedError(f"model {self.name!r}: used after close()")
@@ -486,7 +486,7 @@ class Model(forks.Here):
         self._run_s = min(spent, 0.9 * self._run_s + 0.1 * spent)
         self._recorder.took(int((now - queued) * 1e9))
 
-    def execute(self, calls: list[Call]) -> None:
+    def execute(self, calls: list[QueuedRun]) -> None:
         """Run what the scheduler took, and settle the futures."""
         run = object()
         try:
@@ -500,7 +500,7 @@ class Model(forks.Here):
             self.engine.runs.discard(run)
             self.engine.released()
 
-    def _execute(self, session: Session, calls: list[Call]) -> None:
+    def _execute(self, session: Session, calls: list[QueuedRun]) -> None:
         self._batches += 1
         start = time.monotonic()
         try:

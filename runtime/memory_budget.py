@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("edgeinfer")
 
 
-class Engine:
+class ResidentSession:
     """A session that comes and goes.
 
     Attributes:

@@ -34,7 +34,7 @@ _MOST_NAMED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class PrebuiltEngine:
     """One engine.
 
     Attributes:
@@ -101,7 +101,7 @@ def build_engines(
     options: Mapping[str, str] | None = None,
     check_only: bool = False,
     progress: Progress | None = None,
-) -> tuple[Built, ...]:
+) -> tuple[PrebuiltEngine, ...]:
     """Build every engine of a bundle that is not current.
 
     Args:
@@ -165,7 +165,7 @@ def _one(
     options: LoadOptions,
     check_only: bool,
     progress: Progress | None,
-) -> Built:
+) -> PrebuiltEngine:
     if not isinstance(builder, BuildsAhead):
         raise TypeError(builder.name)
     artifact, what = artifact_of(bundle, variant), f"build the engine of {variant.id}"
@@ -177,17 +177,17 @@ def _one(
     try:
         why = builder.unbuilt(artifact, options)
         if why and check_only:
-            return Built(variant.id, builder.name, "stale", why)
+            return PrebuiltEngine(variant.id, builder.name, "stale", why)
         if why:
             tell(why, None)
         start = time.monotonic()
         folder = None if check_only else builder.build(artifact, options, tell)
     except (BackendError, InputError) as e:
-        return Built(variant.id, builder.name, "failed", str(e))
+        return PrebuiltEngine(variant.id, builder.name, "failed", str(e))
     seconds = time.monotonic() - start if why else 0.0
     size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) if folder else 0
     state = "built" if why else "current"
-    return Built(variant.id, builder.name, state, why, seconds, folder, size)
+    return PrebuiltEngine(variant.id, builder.name, state, why, seconds, folder, size)
 
 
 def _check_shape(inputs: tuple[TensorSpec, ...], name: str, wanted: ShapeRange) -> None:

@@ -53,7 +53,7 @@ _COLUMNS = ("artifact", "backend", "version", "device", "machine", "options", "d
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class MeasurementKey:
     """What a measurement holds for.
 
     Attributes:
@@ -134,7 +134,7 @@ class ProfileDB:
             if not self._is_inherited:
                 self._db.close()
 
-    def get(self, key: Key) -> Measured | None:
+    def get(self, key: MeasurementKey) -> Measured | None:
         """Return what is known; None when nothing is, or a problem that is more than a day old.
 
         A problem says since when it is remembered, and how it is forgotten; one of memory, disk,
@@ -163,7 +163,7 @@ class ProfileDB:
         hint = f"remembered from {since}; `edgeinfer cache clear` forgets it"
         return replace(measured, problem=f"{measured.problem} ({hint})")
 
-    def put(self, key: Key, measured: Measured) -> None:
+    def put(self, key: MeasurementKey, measured: Measured) -> None:
         """Remember; a failure to write is noted, not raised, because it costs only time."""
         data = json.dumps(asdict(measured))
         row = (*_values(key), data, time.time())
@@ -197,13 +197,13 @@ class ProfileDB:
         except sqlite3.Error as e:
             self._complain("written", e)
 
-    def begin(self, keys: Iterable[Key]) -> None:
+    def begin(self, keys: Iterable[MeasurementKey]) -> None:
         """Note that pairs are about to be tried, which may end this process."""
         trying = Measured(problem=f"{TRYING}{os.getpid()} {_started(os.getpid())}")
         for key in keys:
             self.put(key, trying)
 
-    def forget(self, keys: Iterable[Key]) -> None:
+    def forget(self, keys: Iterable[MeasurementKey]) -> None:
         """Take back what ``begin`` noted, where a trial was broken off and not at fault."""
         for key in keys:
             try:
@@ -303,7 +303,7 @@ def _copy_in_memory(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _values(key: Key) -> tuple[str, ...]:
+def _values(key: MeasurementKey) -> tuple[str, ...]:
     return (key.artifact, key.backend, key.version, key.device, key.machine, key.options)
 
 

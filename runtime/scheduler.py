@@ -32,7 +32,7 @@ TICK_S = 5e-4
 come and go between two answers; waking a thread each time would cost more than the runs."""
 
 
-class Lane(Protocol):
+class SchedulerLane(Protocol):
     """What the scheduler needs to know of a model.
 
     Attributes:
@@ -51,12 +51,12 @@ class Lane(Protocol):
         """See above."""
         ...
 
-    def execute(self, calls: list[Call]) -> None:
+    def execute(self, calls: list[QueuedRun]) -> None:
         """Run the calls, as one batch where there are several, and settle their futures."""
         ...
 
 
-class Answer(forks.Pending[Outputs]):
+class PendingOutputs(forks.Pending[Outputs]):
     """The outputs of a call; who waits for it without a time limit helps to get there.
 
     Args:
@@ -98,14 +98,14 @@ class _Mine(threading.local):
         is_away: whether it is one of those, and a callback that it runs waits for an answer.
     """
 
-    lane: Lane | None = None
-    job: Job | None = None
+    lane: SchedulerLane | None = None
+    job: RunBatch | None = None
     works = False
     is_away = False
 
 
 @dataclass(slots=True)
-class Call:
+class QueuedRun:
     """One run that somebody waits for.
 
     Attributes:
@@ -116,13 +116,13 @@ class Call:
     """
 
     feeds: Feeds
-    future: Answer
+    future: PendingOutputs
     deadline: float
     queued: float
 
 
 @dataclass(slots=True, order=True)
-class Job:
+class RunBatch:
     """Calls that run together; one call, but where a model gathers batches.
 
     Attributes:
@@ -137,8 +137,8 @@ class Job:
 
     urgency: tuple[float, float]
     number: int
-    lane: Lane = field(compare=False)
-    calls: list[Call] = field(compare=False)
+    lane: SchedulerLane = field(compare=False)
+    calls: list[QueuedRun] = field(compare=False)
     due: float = field(compare=False, default=0.0)
     size: int = field(compare=False, default=1)
     is_taken: bool = field(compare=False, default=False)
@@ -177,11 +177,11 @@ class Scheduler:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._mine = _Mine()
-        self._jobs: list[Job] = []
-        self._parked: dict[Lane, list[Job]] = {}
-        self._growing: list[Job] = []
-        self._open: dict[Lane, Job] = {}
-        self._running: dict[Lane, int] = {}
+        self._jobs: list[RunBatch] = []
+        self._parked: dict[SchedulerLane, list[RunBatch]] = {}
+        self._growing: list[RunBatch] = []
+        self._open: dict[SchedulerLane, RunBatch] = {}
+        self._running: dict[SchedulerLane, int] = {}
         self._workers: list[threading.Thread] = []
         self._idle = self._away = 0
         self._is_called = self._is_watched = False
@@ -189,13 +189,13 @@ class Scheduler:
 
     def submit(
         self,
-        lane: Lane,
-        call: Call,
+        lane: SchedulerLane,
+        call: QueuedRun,
         *,
         priority: float = 0.0,
         size: int = 1,
         wait_s: float = 0.0,
-        fits: Callable[[Call], bool] | None = None,
+        fits: Callable[[QueuedRun], bool] | None = None,
         waits: bool = False,
     ) -> None:
         """Queue a call.
@@ -218,7 +218,7 @@ class Scheduler:
             if size == 1 or fits is None or not self._joined(lane, call, fits):
                 self._count += 1
                 urgency = (-priority, call.deadline)
-                job = Job(urgency, self._count, lane, [call], call.queued + wait_s, size)
+                job = RunBatch(urgency, self._count, lane, [call], call.queued + wait_s, size)
                 if size > 1:
                     self._open[lane] = job
                 if job.is_ready:
@@ -228,7 +228,7 @@ class Scheduler:
             if not waits:
                 self._call_worker()
 
-    def here(self, lane: Lane, function: Callable[[], T]) -> T | None:
+    def here(self, lane: SchedulerLane, function: Callable[[], T]) -> T | None:
         """Call a function on this thread, if a place is free and nothing waits for it; else None.
 
         Raises:
@@ -244,7 +244,7 @@ class Scheduler:
                 self._give_back()
                 raise
 
-    def _entered(self, lane: Lane) -> bool:
+    def _entered(self, lane: SchedulerLane) -> bool:
         """Take a place for a run on the caller's thread."""
         self._give_back()
         with self._lock:
@@ -267,7 +267,7 @@ class Scheduler:
                 if not (self._is_watched and self._jobs and self._jobs[0].lane.is_brief):
                     self._call_worker()
 
-    def wait(self, answer: Answer, timeout: float | None) -> None:
+    def wait(self, answer: PendingOutputs, timeout: float | None) -> None:
         """Run what is next on this thread until the answer is there or another must get it.
 
         Runs of others are taken only where they are brief, so that none keeps a caller whose own
@@ -326,7 +326,9 @@ class Scheduler:
                 if worker is not threading.current_thread():
                     worker.join()
 
-    def _joined(self, lane: Lane, call: Call, fits: Callable[[Call], bool]) -> bool:
+    def _joined(
+        self, lane: SchedulerLane, call: QueuedRun, fits: Callable[[QueuedRun], bool]
+    ) -> bool:
         """Add a call to the batch of its model that was not taken yet, if there is room."""
         job = self._open.get(lane)
         if job is None or len(job.calls) >= job.size or not fits(job.calls[0]):
@@ -366,7 +368,7 @@ class Scheduler:
                 return
             self._run(job)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> RunBatch | None:
         """Wait for a job that may run now; None at the end."""
         while not self._is_closed:
             pause = self._ripen()
@@ -396,7 +398,7 @@ class Scheduler:
             return None
         return max(0.0, min(job.due for job in self._growing) - time.monotonic())
 
-    def _taken(self, answer: Answer | None = None) -> Job | None:
+    def _taken(self, answer: PendingOutputs | None = None) -> RunBatch | None:
         """Take the job that is next, if it may run now, and be it on the thread of a caller."""
         while self._jobs:
             job = self._jobs[0]
@@ -421,7 +423,7 @@ class Scheduler:
             return job
         return None
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: RunBatch) -> None:
         alive = []
         try:
             self._mine.job = None
@@ -465,12 +467,12 @@ class Scheduler:
                 self._parked.pop(lane, None)
 
 
-def _suits(job: Job, answer: Answer | None) -> bool:
+def _suits(job: RunBatch, answer: PendingOutputs | None) -> bool:
     """Whether a caller who waits for an answer may run a job meanwhile."""
     return job.lane.is_brief or any(call.future is answer for call in job.calls)
 
 
-def _late(job: Job, call: Call, late: float) -> DeadlineError:
+def _late(job: RunBatch, call: QueuedRun, late: float) -> DeadlineError:
     waited = time.monotonic() - call.queued
     return DeadlineError(
         f"model {job.lane.name!r}: not started, because its deadline passed {late * 1e3:.3g} ms "

@@ -43,7 +43,7 @@ from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
 from edgeinfer.runtime.settling import SettlingExecutable
-from edgeinfer.runtime.states import Memory, passing_on
+from edgeinfer.runtime.states import SessionStates, passing_on
 from edgeinfer.runtime.telemetry import Recorder, SessionStats, wanted
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -202,10 +202,10 @@ class Session(forks.Here):
         if self._recorder is not None:
             self._execute = self._recorder.watch(_after(self._check, self._execute))
             self._check = _as_given
-        self._memory: Memory | None = None
+        self._memory: SessionStates | None = None
         if states:
             execute = _after(self._check, self._execute)
-            self._memory = Memory(states, self.inputs, execute, executable, check_finite)
+            self._memory = SessionStates(states, self.inputs, execute, executable, check_finite)
         self._life = life = Lifetime(_freeing(executable, bundle))
         self._enter, self._leave = life.running.append, life.running.pop
         # A session that is dropped without close() frees its engine and files all the same.

@@ -38,7 +38,7 @@ class Keeping(Protocol):
         ...
 
 
-class Memory:
+class SessionStates:
     """The states of one session; runs that use them wait for each other.
 
     Args:

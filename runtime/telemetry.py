@@ -114,7 +114,7 @@ class Percentiles:
     max: float
 
 
-class Sizes:
+class SizeHistogram:
     """How large things were, each bound exact, of one writer at a time."""
 
     BOUNDS = tuple(n * 10**power for power in range(5) for n in (1, 2, 5))
@@ -133,7 +133,7 @@ class Sizes:
         return [*accumulate(self._buckets)], float(self._sum)
 
 
-class Histogram:
+class TimeHistogram:
     """Times in 16 buckets an octave, of one writer at a time."""
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class Recorder:
         self._reset()
 
     def _reset(self) -> None:
-        self._times = Histogram()
+        self._times = TimeHistogram()
         self._failures: Counter[str] = Counter()
         self._since = time.perf_counter()
 

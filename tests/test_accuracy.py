@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgeinfer import accuracy
-from edgeinfer.accuracy import NAMES, Named, Outputs
+from edgeinfer.accuracy import NAMES, Outputs, TaskMeasure
 from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.errors import UsageError
 
@@ -16,7 +16,7 @@ def measure(
     name: str, outputs: list[Any], labels: list[Any], classes: tuple[str, ...] = ()
 ) -> float:
     runs = [{"y": np.asarray(o, np.float32)} for o in outputs]
-    return Named(name, classes)(runs, labels)
+    return TaskMeasure(name, classes)(runs, labels)
 
 
 def test_the_best_class_and_the_best_five() -> None:
@@ -109,7 +109,7 @@ def test_boxes_of_a_yolo_head() -> None:
 
 def test_what_cannot_be_judged_is_told() -> None:
     with pytest.raises(UsageError, match=f"metric 'best' is unknown; known: {', '.join(NAMES)}"):
-        Named("best")
+        TaskMeasure("best")
     with pytest.raises(UsageError, match="metric 'cer' needs labels: an array 'labels'"):
         measure("cer", [reading(1)], [])
     with pytest.raises(UsageError, match="2 labels, 1 rows"):
@@ -129,7 +129,7 @@ def test_what_cannot_be_judged_is_told() -> None:
 def test_a_drop_is_a_share_of_the_float_models_quality() -> None:
     expected: list[Outputs] = [{"y": np.eye(4, dtype=np.float32)[[0, 1, 2, 2]]}]
     actual = [{"y": np.eye(4, dtype=np.float32)[[0, 1, 1, 2]]}]
-    loss = Judgement(expected, [0, 1, 2, 3], Named("top1")).loss(actual)
+    loss = Judgement(expected, [0, 1, 2, 3], TaskMeasure("top1")).loss(actual)
     # Three of four before, two after.
     assert loss.quality == 0.5
     assert loss.drop == pytest.approx(1 / 3)
@@ -140,8 +140,8 @@ def test_a_measure_that_is_no_number_is_told() -> None:
     lost: list[Outputs] = [{"y": np.full((1, 2), np.nan, np.float32)}]
     labels = [np.array([1.0, 2.0])]
     with pytest.raises(UsageError, match="the metric gives -inf for the float model's own outputs"):
-        Judgement(lost, labels, Named("rmse")).loss(good)
-    assert Judgement(good, labels, Named("rmse")).loss(lost).drop == 1.0
+        Judgement(lost, labels, TaskMeasure("rmse")).loss(good)
+    assert Judgement(good, labels, TaskMeasure("rmse")).loss(lost).drop == 1.0
 
 
 def _table_distance(a: list[int], b: list[int]) -> int:
@@ -179,7 +179,7 @@ def test_boxes_of_many_classes_are_as_of_each_alone() -> None:
 def test_an_integer_that_is_no_class_spells_nothing() -> None:
     """Readings of fixed length are filled up with -1, which once read the last class's name."""
     run = {"y": np.array([[1, 2, -1, -9]])}
-    assert Named("cer", ("", "a", "b"))([run], ["abzz"]) == 0.5
+    assert TaskMeasure("cer", ("", "a", "b"))([run], ["abzz"]) == 0.5
 
 
 def _processor_s(act: Callable[[], object]) -> float:
@@ -216,15 +216,15 @@ def test_what_is_compared_with_each_other_has_an_end(monkeypatch: pytest.MonkeyP
         tracemalloc.stop()
     classes = ("", "a")
     text = np.ones((1, 20_000), np.int64)
-    assert Named("cer", classes)([{"y": text}], ["a" * 20_000]) == 1.0
+    assert TaskMeasure("cer", classes)([{"y": text}], ["a" * 20_000]) == 1.0
     refused = "compared with each other in seconds, received too many or too large"
     with pytest.raises(UsageError, match=refused):
         measure("cosine", [np.ones((70_000, 2))], [0] * 70_000)
     long = np.ones((1, 200_000), np.int64)
     with pytest.raises(UsageError, match=refused):
-        Named("cer", classes)([{"y": long}], ["a" * 200_000])
+        TaskMeasure("cer", classes)([{"y": long}], ["a" * 200_000])
     with pytest.raises(UsageError, match="readings of at most 67108864 characters"):
-        Named("cer", ("", "a" * 10_000))([{"y": text}], ["a"])
+        TaskMeasure("cer", ("", "a" * 10_000))([{"y": text}], ["a"])
     monkeypatch.setattr(accuracy, "_MOST_STEPS", 1 << 30)
     alike = np.tile([0.0, 0.0, 1.0, 1.0], (2_000, 1))
     boxes = np.c_[alike + 9, np.ones(len(alike)), np.zeros(len(alike))]

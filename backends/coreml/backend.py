@@ -37,7 +37,7 @@ from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.coreml_reference.backend import DTYPES, FORMAT
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import Package, open_package, package_folder
-from edgeinfer.backends.coreml_reference.signature import Port, ports
+from edgeinfer.backends.coreml_reference.signature import FeaturePort, ports
 from edgeinfer.backends.engines import import_coremltools
 from edgeinfer.backends.operators import Elsewhere, Placement
 from edgeinfer.bounded import sha256_of
@@ -233,8 +233,8 @@ class CoreMLExecutable:
     def __init__(
         self,
         model: Any,
-        inputs: tuple[Port, ...],
-        outputs: tuple[Port, ...],
+        inputs: tuple[FeaturePort, ...],
+        outputs: tuple[FeaturePort, ...],
         memories: Memories,
         artifact: Artifact,
         notes: tuple[str, ...],
@@ -350,13 +350,13 @@ class CoreMLExecutable:
         return given
 
     @staticmethod
-    def _taken(port: Port, results: Mapping[str, Any]) -> Array:
+    def _taken(port: FeaturePort, results: Mapping[str, Any]) -> Array:
         if port.feature.name not in results:
             raise RunError(f"Core ML gave no output {port.feature.name!r}, only {sorted(results)}")
         return np.array(port.to_model(results[port.feature.name]), order="C")
 
 
-def _picture(array: Array, port: Port) -> Any:
+def _picture(array: Array, port: FeaturePort) -> Any:
     """Return the image that Core ML takes in place of an array."""
     from PIL import Image
 

@@ -18,10 +18,10 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.copying import CopiedBound
-from edgeinfer.backends.coreml_reference.evaluate import Cell, Evaluator, State
+from edgeinfer.backends.coreml_reference.evaluate import ProgramEvaluator, State, StateCell
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import open_package
-from edgeinfer.backends.coreml_reference.signature import Port, ports
+from edgeinfer.backends.coreml_reference.signature import FeaturePort, ports
 from edgeinfer.backends.engines import import_coreml_spec
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.installed import install
@@ -78,7 +78,7 @@ class CoreMLReferenceBackend:
         package = open_package(check_package(NAME, artifact, FORMAT))
         memories = Memories.of(package.facts(function), artifact)
         try:
-            evaluator = Evaluator(package.function(function), rounding=rounding)
+            evaluator = ProgramEvaluator(package.function(function), rounding=rounding)
         except LoadError as error:
             raise LoadError(f"backend {NAME!r}: {artifact.path}: {one_line(error)}") from error
         description = package.description(function)
@@ -109,9 +109,9 @@ class CoreMLReferenceExecutable:
 
     def __init__(
         self,
-        evaluator: Evaluator,
-        inputs: tuple[Port, ...],
-        outputs: tuple[Port, ...],
+        evaluator: ProgramEvaluator,
+        inputs: tuple[FeaturePort, ...],
+        outputs: tuple[FeaturePort, ...],
         memories: Memories,
         artifact: Artifact,
     ) -> None:
@@ -119,7 +119,7 @@ class CoreMLReferenceExecutable:
         self.outputs = artifact.outputs or tuple(port.spec for port in outputs)
         self.kept = tuple(m.input.name for m in memories.every)
         self._memories = memories
-        self._evaluator: Evaluator | None = evaluator
+        self._evaluator: ProgramEvaluator | None = evaluator
         self._inputs = inputs
         self._outputs = outputs
         self._dtypes = {s.name: array_type(s.dtype) for s in (*self.inputs, *self.outputs)}
@@ -142,7 +142,7 @@ class CoreMLReferenceExecutable:
                     f"backend {NAME!r}: state {name!r}: expected shape {held.shape}, received "
                     f"{value.shape}"
                 )
-            state[name] = Cell(value.astype(held.dtype))
+            state[name] = StateCell(value.astype(held.dtype))
 
         return self._memories.write(feeds, write)
 
@@ -167,12 +167,12 @@ class CoreMLReferenceExecutable:
             raise RunError(f"backend {NAME!r}: {one_line(error)}") from error
 
     def _computed(
-        self, evaluator: Evaluator, feeds: Feeds, state: State | None
+        self, evaluator: ProgramEvaluator, feeds: Feeds, state: State | None
     ) -> dict[str, Array]:
         results = evaluator.run(self._given(feeds), state)
         return {p.spec.name: p.to_model(results[p.feature.name]) for p in self._outputs}
 
-    def _remembered(self, evaluator: Evaluator, feeds: Feeds) -> dict[str, Array]:
+    def _remembered(self, evaluator: ProgramEvaluator, feeds: Feeds) -> dict[str, Array]:
         """Run from the states that are fed, and give out what has become of them."""
         check_feeds(self.inputs, self._dtypes, feeds)
         state = evaluator.make_state()
@@ -197,7 +197,7 @@ class CoreMLReferenceExecutable:
         """Free the program; runs under way hold it until they end."""
         self._evaluator = None
 
-    def _open(self) -> Evaluator:
+    def _open(self) -> ProgramEvaluator:
         if self._evaluator is None:
             raise ClosedError(f"backend {NAME!r}: used after close()")
         return self._evaluator

@@ -21,10 +21,10 @@ from edgeinfer.backends.coreml_reference.program import (
     Block,
     Constant,
     DictType,
-    Function,
     ListType,
     MilType,
     Operation,
+    ProgramFunction,
     StateType,
     TensorType,
     Variable,
@@ -42,19 +42,19 @@ _RANDOM = "random_"
 
 
 @dataclass(slots=True)
-class Cell:
+class StateCell:
     """One state: a tensor that lives between predictions."""
 
     value: Array
 
 
-State = dict[str, Cell]
+State = dict[str, StateCell]
 Values = list[Any]
 Hook = Callable[[Operation, tuple[Any, ...]], None]
 
 
 @dataclass(slots=True)
-class Step:
+class BoundOperation:
     """An operation bound to slots.
 
     Attributes:
@@ -70,10 +70,10 @@ class Step:
     free: tuple[int, ...] = ()
 
 
-class Evaluator:
+class ProgramEvaluator:
     """A function of a Core ML program, ready to run; runs do not disturb each other."""
 
-    def __init__(self, function: Function, *, rounding: bool = True) -> None:
+    def __init__(self, function: ProgramFunction, *, rounding: bool = True) -> None:
         """Compile a function.
 
         Args:
@@ -99,7 +99,7 @@ class Evaluator:
     def make_state(self) -> State:
         """Return a new state: zeros for each tensor that the function keeps."""
         return {
-            v.name: Cell(np.zeros(_static(v), _working(v.type.tensor)))
+            v.name: StateCell(np.zeros(_static(v), _working(v.type.tensor)))
             for v in self.inputs
             if isinstance(v.type, StateType)
         }
@@ -168,7 +168,7 @@ def _all_operations(block: Block) -> Iterable[Operation]:
             yield from _all_operations(inner)
 
 
-def execute(steps: list[Step], values: Values, hook: Hook | None) -> None:
+def execute(steps: list[BoundOperation], values: Values, hook: Hook | None) -> None:
     """Run steps in order."""
     for step in steps:
         try:
@@ -258,7 +258,7 @@ class _Compiler:
         scope[variable.name] = slot
         return slot
 
-    def block(self, block: Block, scope: dict[str, int]) -> list[Step]:
+    def block(self, block: Block, scope: dict[str, int]) -> list[BoundOperation]:
         """Compile a block; ``scope`` gains its names."""
         steps = []
         for operation in block.operations:
@@ -289,7 +289,7 @@ class _Compiler:
         kind = kind if isinstance(kind, TensorType) else TensorType(constant.dtype, None)
         return settle(constant.value, kind, rounding=True)
 
-    def _plain(self, operation: Operation, scope: dict[str, int]) -> Step | None:
+    def _plain(self, operation: Operation, scope: dict[str, int]) -> BoundOperation | None:
         entry = OPS[operation.type]
         fixed: dict[str, Any] = {}
         moving: list[tuple[str, Callable[[Any], Any], Any]] = []
@@ -307,7 +307,7 @@ class _Compiler:
         run = _runner(entry.call, fixed, moving, kinds, rounding=self.rounding)
         folded = operation.type.startswith("constexpr_")
         slots = tuple(self.declare(v, scope) for v in operation.outputs)
-        step = Step(run, operation, slots)
+        step = BoundOperation(run, operation, slots)
         if folded and not moving:
             with np.errstate(all="ignore"):
                 _fold(step, self.values)
@@ -339,7 +339,7 @@ class _Compiler:
         self.static.add(slot)
         return slot
 
-    def _control(self, operation: Operation, scope: dict[str, int]) -> Step | None:
+    def _control(self, operation: Operation, scope: dict[str, int]) -> BoundOperation | None:
         if operation.type not in _CONTROL:
             return None
         wanted = ("pred",) if operation.type == "cond" else ("loop_vars",)
@@ -358,12 +358,12 @@ class _Compiler:
             used.update(exits, *(self.reads[id(s)] for s in steps))
         run = _branch(sources[0], bodies) if operation.type == "cond" else _loop(sources, bodies)
         slots = tuple(self.declare(v, scope) for v in operation.outputs)
-        step = Step(run, operation, slots)
+        step = BoundOperation(run, operation, slots)
         self.reads[id(step)] = used
         return step
 
 
-_Body = tuple[list[int], list[Step], list[int]]
+_Body = tuple[list[int], list[BoundOperation], list[int]]
 
 
 def _branch(pred: int, bodies: list[_Body]) -> Callable[[Values], tuple[Any, ...]]:
@@ -427,7 +427,7 @@ def _handed(operation: Operation, name: str, entry: Entry, value: Any) -> Any:
         raise LoadError(f"{_label(operation)}: input {name!r}: {one_line(error)}") from error
 
 
-def _fold(step: Step, values: Values) -> None:
+def _fold(step: BoundOperation, values: Values) -> None:
     try:
         execute([step], values, None)
     except RunError as error:
@@ -439,7 +439,9 @@ def _is_list(operation: Operation, argument: Argument) -> bool:
     return any(operation.inputs.get(name) is argument for name in _families.LISTS)
 
 
-def _mark_last_uses(steps: list[Step], reads: dict[int, set[int]], kept: set[int]) -> None:
+def _mark_last_uses(
+    steps: list[BoundOperation], reads: dict[int, set[int]], kept: set[int]
+) -> None:
     """Let each step free what it is the last to read."""
     seen = set(kept)
     for step in reversed(steps):
@@ -448,4 +450,4 @@ def _mark_last_uses(steps: list[Step], reads: dict[int, set[int]], kept: set[int
         step.free = tuple(sorted(last))
 
 
-__all__ = ["Cell", "DictType", "Evaluator", "ListType", "State", "unknown_operations"]
+__all__ = ["DictType", "ListType", "ProgramEvaluator", "State", "StateCell", "unknown_operations"]

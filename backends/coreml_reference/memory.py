@@ -23,7 +23,7 @@ STATES = "edgeinfer.states"
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class StateMemory:
     """One state.
 
     Attributes:
@@ -43,7 +43,7 @@ class Memories:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    every: tuple[Memory, ...] = ()
+    every: tuple[StateMemory, ...] = ()
 
     @classmethod
     def of(cls, metadata: Mapping[str, str], artifact: Artifact) -> Memories:
@@ -60,7 +60,7 @@ class Memories:
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise LoadError(f"the package's metadata {STATES!r} cannot be read") from error
         every = tuple(
-            Memory(name, inputs[i], outputs[o])
+            StateMemory(name, inputs[i], outputs[o])
             for name, i, o in pairs
             if i in inputs and o in outputs
         )

@@ -13,7 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from edgeinfer.backends.checks import one_line
-from edgeinfer.backends.coreml_reference.program import Function, Reader, packed_size, unpack
+from edgeinfer.backends.coreml_reference.program import (
+    ProgramFunction,
+    SpecificationReader,
+    packed_size,
+    unpack,
+)
 from edgeinfer.backends.engines import import_coreml_spec
 from edgeinfer.bounded import open_file, parse_json, read_bounded
 from edgeinfer.bundle.memory import is_in_memory
@@ -72,7 +77,7 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class FunctionDescription:
     """What one function of the model takes and gives."""
 
     inputs: tuple[Feature, ...]
@@ -89,10 +94,10 @@ class Package:
     default: str
     functions: tuple[str, ...]
     metadata: dict[str, str]
-    _describe: Callable[[str], Description]
-    _read: Callable[[str], Function]
+    _describe: Callable[[str], FunctionDescription]
+    _read: Callable[[str], ProgramFunction]
 
-    def description(self, function: str = "") -> Description:
+    def description(self, function: str = "") -> FunctionDescription:
         """Return what a function takes and gives."""
         return self._describe(self._named(function))
 
@@ -105,7 +110,7 @@ class Package:
         own = {k.removesuffix(end): v for k, v in self.metadata.items() if k.endswith(end)}
         return {**self.metadata, **own}
 
-    def function(self, function: str = "") -> Function:
+    def function(self, function: str = "") -> ProgramFunction:
         """Return a function's program with its weights.
 
         Raises:
@@ -157,10 +162,10 @@ def open_package(path: Path) -> Package:
     default = description.defaultFunctionName or ("main" if "main" in names else "")
     weights = _Weights(spec_path.parent)
 
-    def read(name: str) -> Function:
-        return Reader(weights.read).function(name, spec.mlProgram.functions[name])
+    def read(name: str) -> ProgramFunction:
+        return SpecificationReader(weights.read).function(name, spec.mlProgram.functions[name])
 
-    def describe(name: str) -> Description:
+    def describe(name: str) -> FunctionDescription:
         own = {f.name: f for f in description.functions}
         return _description(own.get(name, description))
 
@@ -232,8 +237,8 @@ class _Weights:
         return self._maps[name]
 
 
-def _description(message: Any) -> Description:
-    return Description(
+def _description(message: Any) -> FunctionDescription:
+    return FunctionDescription(
         inputs=tuple(_feature(f) for f in message.input),
         outputs=tuple(_feature(f) for f in message.output),
         states=tuple(_feature(f) for f in message.state),

@@ -117,7 +117,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ProgramFunction:
     """An entry point of the program."""
 
     name: str
@@ -127,7 +127,7 @@ class Function:
 
 
 @dataclass(slots=True)
-class Reader:
+class SpecificationReader:
     """Turns the messages of a specification into objects.
 
     Attributes:
@@ -138,14 +138,14 @@ class Reader:
     blob: Callable[[str, int, str, int], Array]
     problems: list[str] = field(default_factory=list)
 
-    def function(self, name: str, message: Any) -> Function:
+    def function(self, name: str, message: Any) -> ProgramFunction:
         """Read a function, in the specialization for its own opset."""
         blocks = message.block_specializations
         opset = message.opset if message.opset in blocks else next(iter(blocks), "")
         if not opset:
             raise LoadError(f"function {name!r} of the program has no block")
         inputs = tuple(_variable(v) for v in message.inputs)
-        return Function(name, inputs, self._block(blocks[opset]), opset)
+        return ProgramFunction(name, inputs, self._block(blocks[opset]), opset)
 
     def _block(self, message: Any) -> Block:
         return Block(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.checks import array_type, check_signature
-from edgeinfer.backends.coreml_reference.package import Description, Feature
+from edgeinfer.backends.coreml_reference.package import Feature, FunctionDescription
 from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.values import beyond, integer_bounds
 from edgeinfer.errors import LoadError, RunError
@@ -35,7 +35,7 @@ Core ML's has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class FeaturePort:
     """One tensor of a model and the feature that carries it.
 
     Attributes:
@@ -107,9 +107,9 @@ def ports(
     backend: str,
     kind: str,
     wanted: tuple[TensorSpec, ...],
-    description: Description,
+    description: FunctionDescription,
     metadata: Mapping[str, str],
-) -> tuple[Port, ...]:
+) -> tuple[FeaturePort, ...]:
     """Match a description of inputs or outputs with the features of a package.
 
     Args:
@@ -144,7 +144,7 @@ def ports(
         found.append(dict.fromkeys(known, dtype))
     order = check_signature(backend, kind, wanted, found)
     return tuple(
-        Port(
+        FeaturePort(
             *(spec, features[index], _held(backend, features[index])),
             bounds.get(spec.name),
             classes,
@@ -193,7 +193,7 @@ def _classes(metadata: Mapping[str, str]) -> tuple[str, ...]:
         raise LoadError(f"the package's metadata {CLASSES!r} cannot be read") from error
 
 
-def _own(backend: str, feature: Feature, name: str, dtype: str | None) -> Port:
+def _own(backend: str, feature: Feature, name: str, dtype: str | None) -> FeaturePort:
     held = _held(backend, feature)
     shape: tuple[Dim, ...] | None = tuple(feature.shape)
     if feature.kind in ("label", "dictionary"):
@@ -205,7 +205,7 @@ def _own(backend: str, feature: Feature, name: str, dtype: str | None) -> Port:
         shape = tuple(low if low == high else None for low, high in feature.ranges)
     elif not feature.shape:
         shape = None
-    return Port(TensorSpec(name, dtype or held, shape), feature, held)
+    return FeaturePort(TensorSpec(name, dtype or held, shape), feature, held)
 
 
 def _held(backend: str, feature: Feature) -> str:

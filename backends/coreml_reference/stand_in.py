@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 
-from edgeinfer.backends.coreml_reference.evaluate import Cell, Evaluator, State
+from edgeinfer.backends.coreml_reference.evaluate import ProgramEvaluator, State, StateCell
 from edgeinfer.backends.coreml_reference.package import Feature, Package, open_package
 from edgeinfer.backends.coreml_reference.signature import shape_fault
 from edgeinfer.backends.engines import import_coremltools
@@ -46,7 +46,7 @@ class StateProxy:
             shape = np.shape(value)
             raise RuntimeError(f"state {name!r}: expected shape {held}, received {shape}")
         rounded = np.asarray(value).astype(self._dtypes[name])
-        self.cells[name] = Cell(rounded.astype(self.cells[name].value.dtype))
+        self.cells[name] = StateCell(rounded.astype(self.cells[name].value.dtype))
 
 
 class ModelProxy:
@@ -65,7 +65,7 @@ class ModelProxy:
         self.optimization_hints = dict(optimization_hints or {})
         try:
             package = self.open(Path(path))
-            self._evaluator = Evaluator(package.function(function_name))
+            self._evaluator = ProgramEvaluator(package.function(function_name))
             self._description = package.description(function_name)
         except EdgeInferError as error:
             raise RuntimeError(str(error)) from error

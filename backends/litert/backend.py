@@ -47,7 +47,7 @@ from edgeinfer.backends.litert.coverage import (
 from edgeinfer.backends.litert.delegates import delegates_here, library_of
 from edgeinfer.backends.litert.signatures import Signatures
 from edgeinfer.backends.litert.stored import note, stored_of, to_floats, to_integers
-from edgeinfer.backends.litert.trial import Opening, check_runs, open_interpreter
+from edgeinfer.backends.litert.trial import InterpreterOpening, check_runs, open_interpreter
 from edgeinfer.backends.operators import Operator, OperatorProfile, Placement
 from edgeinfer.errors import BackendError, ClosedError, InputError, LoadError, RunError
 from edgeinfer.installed import install, version
@@ -142,7 +142,7 @@ def _version() -> str:
     return "unknown"
 
 
-def _opening(path: str, options: LoadOptions) -> tuple[Opening, bool]:
+def _opening(path: str, options: LoadOptions) -> tuple[InterpreterOpening, bool]:
     """Read the options; the second value is whether a file never seen before is tried."""
     extra = dict(options.extra)
     xnnpack = _switch(extra, "xnnpack", default=options.optimize)
@@ -160,7 +160,7 @@ def _opening(path: str, options: LoadOptions) -> tuple[Opening, bool]:
     if given and not name:
         raise LoadError("litert: options of a delegate, but no delegate is named")
     delegate = library_of(name, options.device)
-    return Opening(path, thread_count(NAME, options), xnnpack, delegate, given), trial
+    return InterpreterOpening(path, thread_count(NAME, options), xnnpack, delegate, given), trial
 
 
 def _switch(extra: dict[str, str], key: str, *, default: bool) -> bool:
@@ -170,7 +170,7 @@ def _switch(extra: dict[str, str], key: str, *, default: bool) -> bool:
     return value == "on"
 
 
-def _opened(opening: Opening) -> tuple[Any, bool, Workers | None]:
+def _opened(opening: InterpreterOpening) -> tuple[Any, bool, Workers | None]:
     try:
         with started(NAME) as workers:
             return *open_interpreter(opening), workers()
@@ -389,7 +389,7 @@ class LitertExecutable:
 
     def __init__(
         self,
-        opening: Opening,
+        opening: InterpreterOpening,
         runner: _Runner,
         tensors: tuple[_Port, ...],
         results: tuple[_Port, ...],
@@ -402,7 +402,7 @@ class LitertExecutable:
             for port in ports
             if port.stored
         )
-        self._opening: Opening | None = opening
+        self._opening: InterpreterOpening | None = opening
         self._tensors = tensors
         self._results = results
         self._idle: deque[_Runner] = deque([runner])

@@ -27,7 +27,7 @@ _OWN_LINES = re.compile(rb"^(INFO|VERBOSE|WARNING|ERROR): .*\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class InterpreterOpening:
     """How an interpreter is made.
 
     Attributes:
@@ -45,7 +45,7 @@ class Opening:
     options: dict[str, str] = field(default_factory=dict)
 
 
-def open_interpreter(opening: Opening) -> tuple[Any, bool]:
+def open_interpreter(opening: InterpreterOpening) -> tuple[Any, bool]:
     """Make an interpreter; the second value is whether it is ready to run at the file's own sizes.
 
     Where inputs have open sizes, the file holds 1 for each, which may be too small for a
@@ -78,7 +78,7 @@ def _has_open_sizes(interpreter: Any) -> bool:
     return any(size < 0 for detail in inputs for size in detail.get("shape_signature", ()))
 
 
-def check_runs(opening: Opening, version: str) -> None:
+def check_runs(opening: InterpreterOpening, version: str) -> None:
     """Try a file unless these bytes were tried before, in the same way by the same engine.
 
     Raises:
@@ -113,7 +113,7 @@ def _silence() -> Iterator[None]:
             os.close(saved)
 
 
-def _attempt(opening: Opening) -> None:
+def _attempt(opening: InterpreterOpening) -> None:
     """Load a file and run it once on zeros."""
     interpreter, ready = open_interpreter(opening)
     if ready:

@@ -24,7 +24,7 @@ BEST = 5
 """Arguments of the phase that looks for the largest logits."""
 
 
-class Tensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
     """DLPack's ``DLTensor``."""
 
     _fields_ = (
@@ -171,7 +171,7 @@ class Arrays:
             dtype = np.dtype(argument.dtype)
             shape = (ctypes.c_int64 * len(argument.shape))(*argument.shape)
             bits = dtype.itemsize * 8
-            made = Tensor(place, 1, 0, len(shape), _CODES[dtype.kind], bits, 1, shape, None, 0)
+            made = DLTensor(place, 1, 0, len(shape), _CODES[dtype.kind], bits, 1, shape, None, 0)
             self._kept += [shape, made]
             self._tensors[key] = ctypes.addressof(made)
         return self._tensors[key]

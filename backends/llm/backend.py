@@ -18,7 +18,7 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.copying import CopiedBound
-from edgeinfer.backends.llm.executor import NativeExecutor, Sizes
+from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
 from edgeinfer.errors import BundleError, ClosedError, InputError, LoadError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm import config as description
@@ -41,7 +41,7 @@ def signature(config: LlmConfig) -> tuple[TensorSpec, TensorSpec]:
     return INPUT, TensorSpec("logits", "float32", (config.vocab,))
 
 
-def open_executor(folder: Path, sizes: Sizes) -> NativeExecutor:
+def open_executor(folder: Path, sizes: ExecutorSizes) -> NativeExecutor:
     """Open the files of a variant.
 
     Args:
@@ -97,7 +97,7 @@ class LlmBackend:
         context = min(config.context, _MOST)
         threads = thread_count(NAME, options) or 0
         pages = -(-context // PAGE)
-        sizes = Sizes(pages, _CHUNK, 1, context, options.extra.get("cache", ""), threads)
+        sizes = ExecutorSizes(pages, _CHUNK, 1, context, options.extra.get("cache", ""), threads)
         executor = open_executor(path.parent, sizes)
         return LlmExecutable(executor, signature(config))
 

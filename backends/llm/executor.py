@@ -25,7 +25,7 @@ COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3}
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ExecutorSizes:
     """What an executor has room for.
 
     Attributes:
@@ -98,7 +98,7 @@ class NativeExecutor:
     """
 
     def __init__(
-        self, config: LlmConfig, tape: Tape, weights: Path, library: Path, sizes: Sizes
+        self, config: LlmConfig, tape: Tape, weights: Path, library: Path, sizes: ExecutorSizes
     ) -> None:
         tvm_library.check_machine(library, tvm_library.read(library))
         self._config, self._tape = config, tape
@@ -432,7 +432,7 @@ def _rounded(columns: int, rows: int) -> dict[str, Array]:
     }
 
 
-def _check(sizes: Sizes, context: int, cache: str, tape: Tape) -> None:
+def _check(sizes: ExecutorSizes, context: int, cache: str, tape: Tape) -> None:
     found = []
     if cache not in tape.caches:
         found.append(f"cache {cache!r}: known: {', '.join(tape.caches)}")

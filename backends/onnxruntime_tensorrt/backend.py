@@ -21,9 +21,9 @@ from edgeinfer.backends.base import (
     Probe,
 )
 from edgeinfer.backends.built_ahead import (
-    Asked,
     EngineBuilder,
-    Ranges,
+    SizeRanges,
+    WantedEngine,
     give_timing,
     open_inputs,
     plain_model,
@@ -118,11 +118,13 @@ class OnnxRuntimeTensorRTBackend(EngineBuilder[_Maker]):
             check_signature(NAME, "input", artifact.inputs, [{s.name: s.dtype} for s in inputs])
             check_signature(NAME, "output", artifact.outputs, [{s.name: s.dtype} for s in outputs])
             inputs, outputs = artifact.inputs, artifact.outputs
-        executable = _EngineExecutable(session, inputs, outputs, Ranges(inputs, options.shapes))
+        executable = _EngineExecutable(session, inputs, outputs, SizeRanges(inputs, options.shapes))
         executable.notes = (f"engine of TensorRT {asked.maker.version}: {folder}",)
         return executable
 
-    def _make(self, folder: Path, asked: Asked[_Maker], progress: Progress | None = None) -> None:
+    def _make(
+        self, folder: Path, asked: WantedEngine[_Maker], progress: Progress | None = None
+    ) -> None:
         """Build an engine; the times of kernels come from earlier builds."""
         maker, path = asked.maker, asked.path
         provider = dict(_provider_options(asked.key))
@@ -148,7 +150,7 @@ class OnnxRuntimeTensorRTBackend(EngineBuilder[_Maker]):
             )
         give_timing(folder)
 
-    def _asked(self, artifact: Artifact, options: LoadOptions) -> Asked[_Maker]:
+    def _asked(self, artifact: Artifact, options: LoadOptions) -> WantedEngine[_Maker]:
         check_device(self.probe(), options.device, "needs an NVIDIA device and TensorRT")
         path = plain_model(NAME, artifact)
         check_bf16(NAME, artifact.precision)
@@ -162,7 +164,9 @@ class OnnxRuntimeTensorRTBackend(EngineBuilder[_Maker]):
             "provider": maker.provider,
         }
         facts = machine_facts(maker.version, onnxruntime)
-        return Asked(maker, EngineKey(digest_of(path), facts, wanted), path, artifact, options)
+        return WantedEngine(
+            maker, EngineKey(digest_of(path), facts, wanted), path, artifact, options
+        )
 
 
 class _EngineExecutable(OnnxRuntimeExecutable):
@@ -173,7 +177,7 @@ class _EngineExecutable(OnnxRuntimeExecutable):
         session: Any,
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
-        ranges: Ranges,
+        ranges: SizeRanges,
     ) -> None:
         super().__init__(session, inputs, outputs)
         self._ranges = ranges

@@ -36,7 +36,7 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.backends.openvino import floats
 from edgeinfer.backends.openvino.operators import COUNTERS, placement, profile
-from edgeinfer.backends.openvino.ports import Port, SqueezedPort
+from edgeinfer.backends.openvino.ports import BoundPort, SqueezedPort
 from edgeinfer.backends.openvino.running import infer_by, may_fail
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bounded import parse_json
@@ -130,7 +130,7 @@ class OpenVinoBackend:
         return OpenVinoExecutable(
             compiled,
             tuple(
-                Port(spec, compiled.inputs[index], bounds.get(spec.name, ()))
+                BoundPort(spec, compiled.inputs[index], bounds.get(spec.name, ()))
                 for spec, index in inputs
             ),
             tuple(
@@ -295,10 +295,10 @@ def _bounds(model: Any) -> dict[str, tuple[int, ...]]:
     return integer_bounds(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else {}
 
 
-def _port(spec: TensorSpec, port: Any, squeezed: bool) -> Port:
+def _port(spec: TensorSpec, port: Any, squeezed: bool) -> BoundPort:
     if squeezed:
         return SqueezedPort(TensorSpec(spec.name, spec.dtype, None), port)
-    return Port(spec, port)
+    return BoundPort(spec, port)
 
 
 def _spec(kind: str, port: Any) -> TensorSpec:
@@ -337,8 +337,8 @@ class OpenVinoExecutable:
     def __init__(
         self,
         compiled: Any,
-        tensors: tuple[Port, ...],
-        results: tuple[Port, ...],
+        tensors: tuple[BoundPort, ...],
+        results: tuple[BoundPort, ...],
         *,
         asynchronous: bool,
         placed: Placement | None = None,
@@ -452,8 +452,8 @@ class OpenVinoBound:
     def __init__(
         self,
         request: Any,
-        tensors: tuple[Port, ...],
-        results: tuple[Port, ...],
+        tensors: tuple[BoundPort, ...],
+        results: tuple[BoundPort, ...],
         inputs: dict[str, Array],
         outputs: dict[str, Array],
         *,

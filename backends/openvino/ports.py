@@ -28,7 +28,7 @@ def _module() -> Any:
     return import_openvino()
 
 
-class Port:
+class BoundPort:
     """One input or output: how arrays go in and come out."""
 
     __slots__ = ("bounds", "dtype", "name", "port", "size", "spec")
@@ -94,7 +94,7 @@ class Port:
             )
 
 
-class SqueezedPort(Port):
+class SqueezedPort(BoundPort):
     """An output whose axes of size 1 are removed after the engine."""
 
     __slots__ = ()

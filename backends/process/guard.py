@@ -36,7 +36,7 @@ from edgeinfer.backends.base import (
 )
 from edgeinfer.backends.checks import array_type, fits, one_line
 from edgeinfer.backends.device_tensor import DeviceTensor
-from edgeinfer.backends.process.sizes import Examples, Sizes
+from edgeinfer.backends.process.sizes import Examples, KnownSizes
 from edgeinfer.errors import (
     ClosedError,
     EdgeInferError,
@@ -84,7 +84,7 @@ def load(
     inner = opening(artifact)
     outputs = artifact.outputs or inner.outputs
     kind = GuardedCovering if isinstance(inner, Covering) else Guarded
-    sizes = Sizes(artifact.inputs or inner.inputs, outputs, examples)
+    sizes = KnownSizes(artifact.inputs or inner.inputs, outputs, examples)
     return kind(inner, opening, outputs if check_answers else (), sizes)
 
 
@@ -170,7 +170,7 @@ class Guarded:
     """
 
     def __init__(
-        self, inner: Executable, opening: _Opening, outputs: Sequence[TensorSpec], sizes: Sizes
+        self, inner: Executable, opening: _Opening, outputs: Sequence[TensorSpec], sizes: KnownSizes
     ) -> None:
         self._inner, self._opening, self._who = inner, opening, opening.who
         self.inputs: tuple[TensorSpec, ...] = inner.inputs

@@ -32,7 +32,7 @@ from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.backends.process.child import Child, ChildEndedError, RemoteTraceback
 from edgeinfer.backends.process.emulator import Emulator
 from edgeinfer.backends.process.isolated_host import AGAIN, MESSAGE, spinner
-from edgeinfer.backends.process.isolated_memory import HEAD, Memory, Slot, alike, lay_out
+from edgeinfer.backends.process.isolated_memory import HEAD, SharedMemory, Slot, alike, lay_out
 from edgeinfer.errors import (
     BackendError,
     ClosedError,
@@ -214,7 +214,7 @@ class _Process:
 
     def __init__(self, engine: str, emulator: Emulator | None = None) -> None:
         self._engine = engine
-        self.memory = Memory()
+        self.memory = SharedMemory()
         theirs_in, self._requests = os.pipe()
         self._answers, theirs_out = os.pipe()
         ours = (self._requests, self._answers, self.memory.descriptor)

@@ -15,7 +15,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Coverage, Covering, Executable, LoadOptions, Probe
 from edgeinfer.backends.operators import OperatorProfile, Placement, Placing, Profiling
 from edgeinfer.backends.process import child
-from edgeinfer.backends.process.isolated_memory import HEAD, Memory, Slot, alike, lay_out
+from edgeinfer.backends.process.isolated_memory import HEAD, SharedMemory, Slot, alike, lay_out
 from edgeinfer.errors import ClosedError, InputError, NotAvailableError
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.machine.pages import SMALL_MB, give_back
@@ -31,10 +31,10 @@ SPIN_S = 50e-6
 Specs = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
 
 
-class Host:
+class ExecutableHost:
     """Holds one executable at a time and does what it is asked."""
 
-    def __init__(self, name: str, memory: Memory) -> None:
+    def __init__(self, name: str, memory: SharedMemory) -> None:
         self._name, self._memory = name, memory
         self._executable: Executable | None = None
         self._opening: tuple[Artifact, LoadOptions] | None = None
@@ -139,7 +139,7 @@ def main() -> None:
     connection, (requests, answers, memory) = child.connect()
     child.make_expendable()
     name = child.read(connection)
-    host = Host(name, Memory(memory))
+    host = ExecutableHost(name, SharedMemory(memory))
     spin = spinner(requests)
     while byte := os.read(requests, 1):
         if byte == MESSAGE:
@@ -168,7 +168,7 @@ def spinner(descriptor: int) -> Callable[[], None]:
     return spin
 
 
-def _run_again(host: Host, connection: socket, answers: int) -> None:
+def _run_again(host: ExecutableHost, connection: socket, answers: int) -> None:
     try:
         same = host.run_again()
     except Exception as error:
@@ -181,7 +181,11 @@ def _run_again(host: Host, connection: socket, answers: int) -> None:
 
 
 def _answer(
-    host: Host, method: str, arguments: tuple[object, ...], connection: socket, answers: int
+    host: ExecutableHost,
+    method: str,
+    arguments: tuple[object, ...],
+    connection: socket,
+    answers: int,
 ) -> None:
     try:
         result = getattr(host, method)(*arguments)

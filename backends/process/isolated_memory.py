@@ -68,7 +68,7 @@ def alike(arrays: Mapping[str, Array], places: Mapping[str, Array]) -> bool:
     return True
 
 
-class Memory:
+class SharedMemory:
     """A file without a name, mapped; both ends make it longer when they need to.
 
     The descriptor is the owner's to close; the memory is gone when both ends and all views are.

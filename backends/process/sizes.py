@@ -59,7 +59,7 @@ class _Rule:
         return bool(found[self.axis] != given[self.of])
 
 
-class Sizes:
+class KnownSizes:
     """Holds answers to the sizes of their inputs.
 
     Args:

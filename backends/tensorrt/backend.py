@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from edgeinfer.backends.base import Artifact, Capabilities, LoadOptions, Probe
 from edgeinfer.backends.built_ahead import (
-    Asked,
     EngineBuilder,
-    Ranges,
+    SizeRanges,
+    WantedEngine,
     give_timing,
     open_inputs,
     plain_model,
@@ -24,7 +24,7 @@ from edgeinfer.backends.checks import check_device, check_signature, one_line, t
 from edgeinfer.backends.engine_store import EngineKey, digest_of
 from edgeinfer.backends.engines import import_tensorrt
 from edgeinfer.backends.tensorrt import build as tensorrt_build
-from edgeinfer.backends.tensorrt.build import NAME, Plan, log_of, plan_of, told, version_of
+from edgeinfer.backends.tensorrt.build import NAME, BuildPlan, log_of, plan_of, told, version_of
 from edgeinfer.backends.tensorrt.library import machine_facts
 from edgeinfer.backends.tensorrt.run import DTYPES, EngineExecutable, ports_of
 from edgeinfer.errors import LoadError, NotAvailableError
@@ -37,7 +37,7 @@ _NOTES = "notes.txt"
 _OLDEST = (8, 6)
 
 
-class TensorRTBackend(EngineBuilder[Plan]):
+class TensorRTBackend(EngineBuilder[BuildPlan]):
     """Runs ONNX models as engines that TensorRT's own builder makes."""
 
     name: ClassVar[str] = NAME
@@ -83,13 +83,13 @@ class TensorRTBackend(EngineBuilder[Plan]):
             check_signature(NAME, "input", artifact.inputs, [{s.name: s.dtype} for s in inputs])
             check_signature(NAME, "output", artifact.outputs, [{s.name: s.dtype} for s in outputs])
             inputs, outputs = artifact.inputs, artifact.outputs
-        ranges = Ranges(inputs, options.shapes)
+        ranges = SizeRanges(inputs, options.shapes)
         executable = EngineExecutable(trt, engine, ports, inputs, outputs, ranges)
         lines = (folder / _NOTES).read_text(encoding="utf-8").splitlines()
         executable.notes = (f"engine of TensorRT {trt.__version__}: {folder}", *lines)
         return executable
 
-    def _asked(self, artifact: Artifact, options: LoadOptions) -> Asked[Plan]:
+    def _asked(self, artifact: Artifact, options: LoadOptions) -> WantedEngine[BuildPlan]:
         check_device(self.probe(), options.device, "needs an NVIDIA device and TensorRT")
         # No thread of the host computes; what is no number of them is refused all the same.
         thread_count(NAME, options)
@@ -100,9 +100,11 @@ class TensorRTBackend(EngineBuilder[Plan]):
         plan = plan_of(trt, artifact.precision, names, options)
         facts = machine_facts(str(trt.__version__))
         key = EngineKey(digest_of(path), facts, {"backend": NAME, **plan.to_key()})
-        return Asked(plan, key, path, artifact, options)
+        return WantedEngine(plan, key, path, artifact, options)
 
-    def _make(self, folder: Path, asked: Asked[Plan], progress: Progress | None = None) -> None:
+    def _make(
+        self, folder: Path, asked: WantedEngine[BuildPlan], progress: Progress | None = None
+    ) -> None:
         take_timing(folder)
         place = folder / _TIMES
         timing = place.read_bytes() if place.is_file() else b""
@@ -115,7 +117,7 @@ class TensorRTBackend(EngineBuilder[Plan]):
         give_timing(folder)
 
 
-def _engine(trt: Any, path: Path, plan: Plan) -> Any:
+def _engine(trt: Any, path: Path, plan: BuildPlan) -> Any:
     """Read an engine that this machine built.
 
     Raises:

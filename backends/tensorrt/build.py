@@ -37,7 +37,7 @@ _log = logging.getLogger("edgeinfer")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BuilderSettings:
     """Options that a user names, by these very names.
 
     Attributes:
@@ -53,7 +53,7 @@ class Settings:
     optimization_level: int | None = None
 
 
-def settings_of(extra: Mapping[str, str]) -> Settings:
+def settings_of(extra: Mapping[str, str]) -> BuilderSettings:
     """Read a user's options.
 
     Raises:
@@ -69,13 +69,13 @@ def settings_of(extra: Mapping[str, str]) -> Settings:
         else:
             found[name] = int(text)
     if problems:
-        known = ", ".join(field.name for field in fields(Settings))
+        known = ", ".join(field.name for field in fields(BuilderSettings))
         raise LoadError(f"backend {NAME!r}: {'; '.join(problems)}; options are {known}")
-    return Settings(**found)
+    return BuilderSettings(**found)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BuildPlan:
     """All that decides what is built, besides the model.
 
     Attributes:
@@ -87,7 +87,7 @@ class Plan:
         level: Level of optimisation; None for TensorRT's own.
     """
 
-    settings: Settings
+    settings: BuilderSettings
     strong: bool
     allowed: tuple[str, ...]
     shapes: Mapping[str, ShapeRange]
@@ -96,7 +96,7 @@ class Plan:
 
     def to_key(self) -> dict[str, str]:
         """Spell it for the key of an engine."""
-        named = {f.name: str(getattr(self.settings, f.name)) for f in fields(Settings)}
+        named = {f.name: str(getattr(self.settings, f.name)) for f in fields(BuilderSettings)}
         found = {
             **named,
             "types": "strong" if self.strong else "weak",
@@ -109,7 +109,7 @@ class Plan:
         return found
 
 
-def plan_of(trt: Any, precision: str, names: list[str], options: LoadOptions) -> Plan:
+def plan_of(trt: Any, precision: str, names: list[str], options: LoadOptions) -> BuildPlan:
     """Decide how to build; nothing is asked of the device.
 
     Args:
@@ -142,7 +142,7 @@ def plan_of(trt: Any, precision: str, names: list[str], options: LoadOptions) ->
     if problems:
         raise LoadError(f"backend {NAME!r}: {'; '.join(problems)}")
     level = settings.optimization_level if options.optimize else 0
-    return Plan(settings, strong, allowed, shapes, not options.precise, level)
+    return BuildPlan(settings, strong, allowed, shapes, not options.precise, level)
 
 
 def version_of(trt: Any) -> tuple[int, ...]:
@@ -193,7 +193,7 @@ class Made:
     notes: tuple[str, ...] = ()
 
 
-def build(trt: Any, path: Path, plan: Plan, timing: bytes, progress: Progress | None) -> Made:
+def build(trt: Any, path: Path, plan: BuildPlan, timing: bytes, progress: Progress | None) -> Made:
     """Build an engine.
 
     Args:
@@ -221,7 +221,7 @@ def build(trt: Any, path: Path, plan: Plan, timing: bytes, progress: Progress | 
     return made
 
 
-def _build(trt: Any, path: Path, plan: Plan, timing: bytes, monitor: Any) -> Made:
+def _build(trt: Any, path: Path, plan: BuildPlan, timing: bytes, monitor: Any) -> Made:
     log = log_of(trt)
     log.errors.clear()
     trt.init_libnvinfer_plugins(log, "")
@@ -275,7 +275,7 @@ def _spelt(error: Any) -> str:
     return f"{where}: {one_line(RuntimeError(error.desc()))}"
 
 
-def _configure(trt: Any, config: Any, plan: Plan) -> None:
+def _configure(trt: Any, config: Any, plan: BuildPlan) -> None:
     if not plan.tf32:
         # On by default: ten bits of what single precision has.
         config.clear_flag(trt.BuilderFlag.TF32)
@@ -288,7 +288,7 @@ def _configure(trt: Any, config: Any, plan: Plan) -> None:
         config.builder_optimization_level = plan.level
 
 
-def _add_profile(builder: Any, network: Any, config: Any, plan: Plan) -> None:
+def _add_profile(builder: Any, network: Any, config: Any, plan: BuildPlan) -> None:
     inputs = [network.get_input(i) for i in range(network.num_inputs)]
     if sizes := [t.name for t in inputs if t.is_shape_tensor]:
         raise LoadError(
@@ -305,7 +305,7 @@ def _add_profile(builder: Any, network: Any, config: Any, plan: Plan) -> None:
     config.add_optimization_profile(profile)
 
 
-def _use_dla(trt: Any, builder: Any, network: Any, config: Any, plan: Plan) -> tuple[str, ...]:
+def _use_dla(trt: Any, builder: Any, network: Any, config: Any, plan: BuildPlan) -> tuple[str, ...]:
     """Place the network on an accelerator; says which layers that does not take."""
     core, here = plan.settings.dla_core, int(builder.num_DLA_cores)
     if core is None or core >= here:

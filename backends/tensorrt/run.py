@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from edgeinfer.backends.built_ahead import Ranges
+from edgeinfer.backends.built_ahead import SizeRanges
 from edgeinfer.backends.checks import array_type, check_buffers, check_feeds, one_line
 from edgeinfer.backends.tensorrt.build import NAME, told
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
@@ -37,7 +37,7 @@ DTYPES = frozenset(_DTYPES.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class EnginePort:
     """An input or output of an engine.
 
     Attributes:
@@ -51,7 +51,7 @@ class Port:
     on_host: bool
 
 
-def ports_of(trt: Any, engine: Any) -> tuple[Port, ...]:
+def ports_of(trt: Any, engine: Any) -> tuple[EnginePort, ...]:
     """Describe what an engine reads and writes.
 
     Raises:
@@ -66,11 +66,11 @@ def ports_of(trt: Any, engine: Any) -> tuple[Port, ...]:
         shape = tuple(None if d < 0 else int(d) for d in engine.get_tensor_shape(name))
         is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
         on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
-        found.append(Port(TensorSpec(name, _DTYPES[kind], shape), is_input, on_host))
+        found.append(EnginePort(TensorSpec(name, _DTYPES[kind], shape), is_input, on_host))
     return tuple(found)
 
 
-class Lane:
+class ExecutionLane:
     """One execution context, its memory on the device and its stream; one thread at a time.
 
     Args:
@@ -81,7 +81,7 @@ class Lane:
     """
 
     def __init__(
-        self, trt: Any, engine: Any, ports: tuple[Port, ...], transfers: Transfers
+        self, trt: Any, engine: Any, ports: tuple[EnginePort, ...], transfers: Transfers
     ) -> None:
         self.lock = threading.Lock()
         self._trt, self._ports, self._transfers = trt, ports, transfers
@@ -255,17 +255,17 @@ class EngineExecutable:
         self,
         trt: Any,
         engine: Any,
-        ports: tuple[Port, ...],
+        ports: tuple[EnginePort, ...],
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
-        ranges: Ranges,
+        ranges: SizeRanges,
     ) -> None:
         self.inputs, self.outputs = inputs, outputs
         self.notes: tuple[str, ...] = ()
         self._trt, self._engine, self._ports, self._ranges = trt, engine, ports, ranges
         self._dtypes = {s.name: array_type(s.dtype) for s in (*inputs, *outputs)}
         self._transfers = Transfers(0)
-        self._lane = Lane(trt, engine, ports, self._transfers)
+        self._lane = ExecutionLane(trt, engine, ports, self._transfers)
         # The sizes of one with open sizes change, and a recording does not.
         self._is_fixed = all(p.spec.is_static for p in ports if p.is_input)
         self._bounds: WeakSet[EngineBound] = WeakSet()
@@ -311,7 +311,7 @@ class EngineExecutable:
         ins = check_buffers("input", self.inputs, inputs, self._dtypes)
         outs = check_buffers("output", self.outputs, outputs, self._dtypes)
         self._ranges.check(ins)
-        lane = Lane(self._trt, self._engine, self._ports, self._transfers)
+        lane = ExecutionLane(self._trt, self._engine, self._ports, self._transfers)
         try:
             lane.fit({name: array.shape for name, array in ins.items()})
             _check_outputs(lane.outputs(), outs)
@@ -348,7 +348,9 @@ def _check_outputs(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, A
 class EngineBound:
     """An engine with its buffers fixed here and on the device; one thread at a time."""
 
-    def __init__(self, lane: Lane, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
+    def __init__(
+        self, lane: ExecutionLane, inputs: dict[str, Array], outputs: dict[str, Array]
+    ) -> None:
         self.inputs: Feeds = MappingProxyType(inputs)
         self.outputs: Feeds = MappingProxyType(outputs)
         self._lane, self._in, self._out = lane, inputs, outputs

@@ -31,7 +31,7 @@ _ROLES: dict[str, Role] = {
 }
 
 
-class Watch:
+class FunctionWatch:
     """Called by the machine before and after each function."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def profile(machine: Any, run: Callable[[], object], unit: str, *, runs: int) ->
     warm = max(1, runs // 4)
     timed(run, warm)
     plain_us = median(timed(run, runs))
-    watch = Watch()
+    watch = FunctionWatch()
     machine["set_instrument"](import_tvm_runtime().convert(watch))
     timed(run, warm)
     spent, told = [], []

@@ -48,7 +48,7 @@ class _Argument(ctypes.Structure):
     )
 
 
-class Tensor:
+class HeldArray:
     """An array as a function takes it; keeps the array alive.
 
     Args:
@@ -105,7 +105,7 @@ class Functions:
         """Whether there is a function of this name."""
         return hasattr(self._library, _PREFIX + name)
 
-    def call(self, name: str, arguments: Sequence[Array | Tensor]) -> None:
+    def call(self, name: str, arguments: Sequence[Array | HeldArray]) -> None:
         """Call a function; outputs are written where they lie.
 
         Raises:
@@ -119,7 +119,7 @@ class Functions:
                 raise RunError(f"the library has no function {name!r}") from e
             function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
             self._known[name] = function
-        tensors = [a if isinstance(a, Tensor) else Tensor(a) for a in arguments]
+        tensors = [a if isinstance(a, HeldArray) else HeldArray(a) for a in arguments]
         given = (_Argument * len(tensors))(*(_Argument(_TENSOR, 0, t.address) for t in tensors))
         result = _Argument()
         if function(None, given, len(tensors), ctypes.byref(result)):

@@ -86,7 +86,7 @@ class Integers:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BlockType:
     """An element type.
 
     Attributes:
@@ -101,7 +101,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class StoredTensor:
     """Weights as a file has them, mapped until they are read.
 
     Attributes:
@@ -132,10 +132,10 @@ class Tensor:
             return None
         return self._decoded(self.data.reshape(-1, self.data.shape[-1]))
 
-    def rows(self, order: Array | slice) -> Tensor:
+    def rows(self, order: Array | slice) -> StoredTensor:
         """Some of the first axis."""
         data = self.data[order]
-        return Tensor(self.kind, (data.shape[0], *self.shape[1:]), data)
+        return StoredTensor(self.kind, (data.shape[0], *self.shape[1:]), data)
 
     def _decoded(self, flat: Array) -> Integers:
         kind = KINDS[self.kind]
@@ -301,22 +301,22 @@ def _mxfp4(b: Array) -> Integers:
 MOST_TENSORS = 100_000
 """Tensors of a file; each takes some hundreds of bytes beside its own."""
 
-KINDS: dict[str, Kind] = {
-    "F32": Kind(1, 4),
-    "F16": Kind(1, 2),
-    "BF16": Kind(1, 2),
-    "Q4_0": Kind(32, 18, _q4_0),
-    "Q4_1": Kind(32, 20, _q4_1),
-    "Q5_0": Kind(32, 22, _q5_0),
-    "Q5_1": Kind(32, 24, _q5_1),
-    "Q8_0": Kind(32, 34, _q8_0),
-    "Q2_K": Kind(_SUPER, 84, _q2_k),
-    "Q3_K": Kind(_SUPER, 110, _q3_k),
-    "Q4_K": Kind(_SUPER, 144, _q4_k),
-    "Q5_K": Kind(_SUPER, 176, _q5_k),
-    "Q6_K": Kind(_SUPER, 210, _q6_k),
-    "IQ4_NL": Kind(32, 18, _iq4_nl),
-    "IQ4_XS": Kind(_SUPER, 136, _iq4_xs),
-    "MXFP4": Kind(32, 17, _mxfp4),
+KINDS: dict[str, BlockType] = {
+    "F32": BlockType(1, 4),
+    "F16": BlockType(1, 2),
+    "BF16": BlockType(1, 2),
+    "Q4_0": BlockType(32, 18, _q4_0),
+    "Q4_1": BlockType(32, 20, _q4_1),
+    "Q5_0": BlockType(32, 22, _q5_0),
+    "Q5_1": BlockType(32, 24, _q5_1),
+    "Q8_0": BlockType(32, 34, _q8_0),
+    "Q2_K": BlockType(_SUPER, 84, _q2_k),
+    "Q3_K": BlockType(_SUPER, 110, _q3_k),
+    "Q4_K": BlockType(_SUPER, 144, _q4_k),
+    "Q5_K": BlockType(_SUPER, 176, _q5_k),
+    "Q6_K": BlockType(_SUPER, 210, _q6_k),
+    "IQ4_NL": BlockType(32, 18, _iq4_nl),
+    "IQ4_XS": BlockType(_SUPER, 136, _iq4_xs),
+    "MXFP4": BlockType(32, 17, _mxfp4),
 }
 """By name."""

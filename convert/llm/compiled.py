@@ -127,11 +127,11 @@ def _compile(kernels: Mapping[str, Kernel], machine: Machine, folder: Path) -> N
 
 def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
     """Functions that write kernels, by name."""
-    from edgeinfer.kernels.defs.emit import Cpu
+    from edgeinfer.kernels.defs.emit import KernelCpu
     from edgeinfer.kernels.defs.llm import attend, experts, product, rounding, rows
     from edgeinfer.kernels.defs.llm.form import dot_of
 
-    cpu, dot = Cpu(machine.lanes, machine.registers), dot_of(machine.name)
+    cpu, dot = KernelCpu(machine.lanes, machine.registers), dot_of(machine.name)
     return {
         "product": product.product,
         "norm_round": lambda *v: rounding.norm_round(cpu, *v),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.bounded import open_file
-from edgeinfer.convert.llm.blocks import KINDS, MOST_TENSORS, Tensor
+from edgeinfer.convert.llm.blocks import KINDS, MOST_TENSORS, StoredTensor
 from edgeinfer.convert.sniff import GGUF_MAGIC
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
@@ -60,7 +60,7 @@ class GgufFile:
     """
 
     fields: dict[str, Any]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, StoredTensor]
 
 
 class _Short(Exception):  # noqa: N818 - never leaves this module
@@ -198,7 +198,7 @@ def _problems(infos: list[_Info]) -> Iterator[str]:
         yield f"tensor {names[0]!r}{more}: type {kind} is not read; known: {known}"
 
 
-def _tensor(data: memoryview, start: int, info: _Info) -> Tensor:
+def _tensor(data: memoryview, start: int, info: _Info) -> StoredTensor:
     kind = KINDS[_TYPES[info.type]]
     line = info.shape[-1] // kind.block * kind.size_bytes
     shape = (*info.shape[:-1], line)
@@ -206,10 +206,10 @@ def _tensor(data: memoryview, start: int, info: _Info) -> Tensor:
     if begin + size > len(data):
         raise _Short(f"tensor {info.name!r}, {size} bytes at {begin}")
     held: Array = np.frombuffer(data, np.uint8, size, begin).reshape(shape)
-    return Tensor(_TYPES[info.type], info.shape, held)
+    return StoredTensor(_TYPES[info.type], info.shape, held)
 
 
-def _check_apart(infos: list[_Info], tensors: dict[str, Tensor]) -> None:
+def _check_apart(infos: list[_Info], tensors: dict[str, StoredTensor]) -> None:
     """Refuse tensors that share bytes: a small file would be a large model."""
     spans = sorted((i.offset, i.offset + tensors[i.name].data.nbytes, i.name) for i in infos)
     for (_, end, one), (begin, _, other) in itertools.pairwise(spans):

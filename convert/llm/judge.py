@@ -56,7 +56,7 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TextLossLimits:
     """What may be lost.
 
     Attributes:
@@ -82,7 +82,7 @@ class Limits:
         return lines
 
 
-STORED = Limits(0.02, 0.98, 1.02)
+STORED = TextLossLimits(0.02, 0.98, 1.02)
 """Weights as they came: what rounding of activations may cost."""
 
 LIMITS = {
@@ -91,7 +91,7 @@ LIMITS = {
     "bf16": STORED,
     "w8": STORED,
     # Models of 135 million weights lose most by four bits, larger ones much less.
-    "w4": Limits(0.25, 0.9, 1.25),
+    "w4": TextLossLimits(0.25, 0.9, 1.25),
 }
 """By what was asked for."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from edgeinfer.convert.llm.blocks import Tensor
+from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.llm import LlmConfig
 from edgeinfer.types import Array
 
@@ -26,7 +26,7 @@ class Oracle:
             have the same ones.
     """
 
-    def __init__(self, config: LlmConfig, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: LlmConfig, tensors: Mapping[str, StoredTensor]) -> None:
         self.config, self.tensors = config, tensors
         self.grams: dict[tuple[str, ...], Array] | None = None
         self._held: dict[str, Array] = {}

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from edgeinfer.convert.llm.blocks import Factors, Integers, Tensor
+from edgeinfer.convert.llm.blocks import Factors, Integers, StoredTensor
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.form import (
     STEP,
@@ -75,7 +75,7 @@ class Packer:
         self._write(name, np.ascontiguousarray(values, np.float32), tape.ALIGNMENT)
         return f"w:{name}"
 
-    def matrix(self, name: str, parts: list[Tensor | Integers]) -> Matrix:
+    def matrix(self, name: str, parts: list[StoredTensor | Integers]) -> Matrix:
         """Keep matrices of one form, one below the other."""
         values = [as_stored(p) for p in parts]
         form = form_of(values[0], self.dot)
@@ -104,7 +104,7 @@ class Packer:
         self.file.write(data)
 
 
-def as_stored(part: Tensor | Integers) -> Integers | Array:
+def as_stored(part: StoredTensor | Integers) -> Integers | Array:
     """Integers, or floats as they are stored; bfloat16 as its bits."""
     if isinstance(part, Integers):
         return part
@@ -127,7 +127,7 @@ def form_of(value: Integers | Array, dot: Dot) -> Form:
     return Form(bits, zero_for(dot, bits, value.low), value.group, scale, offset)
 
 
-def same_form(parts: list[Tensor], dot: Dot) -> bool:
+def same_form(parts: list[StoredTensor], dot: Dot) -> bool:
     """Whether matrices can be one; only a few rows of each are looked at."""
     forms = {form_of(as_stored(p.rows(slice(0, 1))), dot) for p in parts}
     return len(forms) == 1 and len({p.kind for p in parts}) == 1

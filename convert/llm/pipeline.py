@@ -17,7 +17,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact
 from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.llm.backend import INPUT, NAME, open_executor, signature
-from edgeinfer.backends.llm.executor import Sizes
+from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.backends.tvm import library
 from edgeinfer.bounded import open_file, read_bounded
 from edgeinfer.bundle.manifest import (
@@ -29,11 +29,11 @@ from edgeinfer.bundle.manifest import (
 )
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert.llm import judge, source, tokenizer
-from edgeinfer.convert.llm.blocks import Integers, Tensor
+from edgeinfer.convert.llm.blocks import Integers, StoredTensor
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.source import LlmSource
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
-from edgeinfer.convert.pipeline.front import Clock, Stages
+from edgeinfer.convert.pipeline.front import StageClock, Stages
 from edgeinfer.convert.pipeline.request import resolve_profiles
 from edgeinfer.convert.quantize.recipe import STORED
 from edgeinfer.convert.verify import Answer, Change, Expected, Report, VariantResult, Vector
@@ -118,7 +118,7 @@ def export(
     if block != _BLOCK and precision not in ("w4", "w8"):
         raise UsageError(f"block {block}: it is for w4 and w8; weights of {precision} have none")
     machines = [(p, _machine(p)) for p in resolve_profiles(targets)]
-    clock = Clock(progress, stages=Stages(total=1 + _STAGES * len(machines)))
+    clock = StageClock(progress, stages=Stages(total=1 + _STAGES * len(machines)))
     with clock.stage("read the model"):
         given = source.read(path)
         beside, notes = tokenizer.files(given)
@@ -180,7 +180,7 @@ def _about(given: LlmSource) -> list[str]:
 
 
 def prepared(
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, StoredTensor],
     precision: str,
     block: int,
     known: Mapping[str, Integers] | None = None,
@@ -198,7 +198,7 @@ def prepared(
     from edgeinfer.convert.llm.pack import rounded
     from edgeinfer.convert.llm.source import floats
 
-    made: dict[str, Tensor | Integers] = {}
+    made: dict[str, StoredTensor | Integers] = {}
     for name, tensor in tensors.items():
         if len(tensor.shape) == 1 or name.endswith("ffn_gate_inp"):
             made[name] = tensor
@@ -215,7 +215,7 @@ def prepared(
     return made
 
 
-def _converted(tensor: Tensor, precision: str) -> Tensor:
+def _converted(tensor: StoredTensor, precision: str) -> StoredTensor:
     values = tensor.float32()
     if precision == "fp32":
         return tensor
@@ -224,10 +224,10 @@ def _converted(tensor: Tensor, precision: str) -> Tensor:
             half = values.astype(np.float16)
         if not np.isfinite(half).all():
             raise UsageError("precision 'fp16': a weight is beyond its range; take bf16 or fp32")
-        return Tensor("F16", tensor.shape, half.view(np.uint8))
+        return StoredTensor("F16", tensor.shape, half.view(np.uint8))
     bits = values.view(np.uint32)
     nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return Tensor("BF16", tensor.shape, nearest.astype(np.uint16).view(np.uint8))
+    return StoredTensor("BF16", tensor.shape, nearest.astype(np.uint16).view(np.uint8))
 
 
 def _precision(tensors: Mapping[str, Any]) -> str:
@@ -269,7 +269,7 @@ class _Job:
     calibration: Path | None
     beside: dict[str, bytes]
     report: Report
-    clock: Clock
+    clock: StageClock
     writer: BundleWriter
     vectors: tuple[Vector, ...] = ()
     answers: tuple[Answer, ...] = ()
@@ -353,7 +353,7 @@ class _Job:
         with contextlib.ExitStack() as stack:
             try:
                 executors = [
-                    open_executor(folder, Sizes(pages, longest, 1, pages * 16, kind))
+                    open_executor(folder, ExecutorSizes(pages, longest, 1, pages * 16, kind))
                     for kind in kinds
                 ]
             except (LoadError, NotAvailableError) as e:
@@ -388,7 +388,7 @@ class _Job:
         return lines
 
     @property
-    def _limits(self) -> judge.Limits:
+    def _limits(self) -> judge.TextLossLimits:
         return judge.LIMITS.get(self.precision, judge.STORED)
 
     def _verified(

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.llm.blocks import Integers, Tensor
+from edgeinfer.convert.llm.blocks import Integers, StoredTensor
 from edgeinfer.convert.llm.pack import Matrix, Packer, joined, same_form
 from edgeinfer.convert.llm.reading import READING, Reading
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import UsageError
-from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.defs.emit import KernelCpu
 from edgeinfer.kernels.defs.gemv import DOTS
 from edgeinfer.kernels.defs.llm.cache import Pages
 from edgeinfer.kernels.defs.llm.form import STEP, Form
@@ -24,7 +24,7 @@ from edgeinfer.llm.tape import Attention, Call, Phase, Products, Rows
 
 CACHES = ("float16", "uint8", "uint4")
 
-Source = Tensor | Integers
+Source = StoredTensor | Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Kernel:
 
 
 @dataclass(slots=True)
-class Plan:
+class TapePlan:
     """A tape in the making.
 
     Attributes:
@@ -82,9 +82,9 @@ class Plan:
                 self.phases[at] = replace(phase, items=shared)
 
     @property
-    def cpu(self) -> Cpu:
+    def cpu(self) -> KernelCpu:
         """For vectors."""
-        return Cpu(self.machine.lanes, self.machine.registers)
+        return KernelCpu(self.machine.lanes, self.machine.registers)
 
     def kernel(self, name: str, maker: str, *values: Any) -> str:
         """Ask for a kernel; returns its name."""
@@ -183,7 +183,7 @@ def plan(
     *,
     reading: Reading | None = None,
     caches: tuple[str, ...] = CACHES,
-) -> Plan:
+) -> TapePlan:
     """Lay a decoder out as a tape; its weights are packed on the way.
 
     Args:
@@ -197,7 +197,7 @@ def plan(
     """
     if config.head_dim % 32:
         caches = tuple(kind for kind in caches if kind != "uint4")
-    made = Plan(machine, config, packer, reading or READING[packer.dot.name], caches)
+    made = TapePlan(machine, config, packer, reading or READING[packer.dot.name], caches)
     embedding = packer.matrix("token_embd", [tensors["token_embd"]])
     label = f"{embedding.form.label}_{embedding.padded}x{embedding.columns}"
     factor = config.embedding_scale
@@ -241,11 +241,11 @@ def _vector(value: Source) -> Any:
 
 
 def _weights(
-    made: Plan, tensors: Mapping[str, Source], names: list[str]
+    made: TapePlan, tensors: Mapping[str, Source], names: list[str]
 ) -> list[tuple[str, list[Source]]]:
     """Matrices that can be one, together."""
     parts = [tensors[n] for n in names]
-    floats = [p for p in parts if isinstance(p, Tensor)]
+    floats = [p for p in parts if isinstance(p, StoredTensor)]
     is_same = same_form(floats, made.packer.dot) if len(floats) == len(parts) else not floats
     aligned = all(_rows(p) % made.packer.dot.rows == 0 for p in parts)
     if is_same and aligned:
@@ -257,7 +257,7 @@ def _rows(part: Source) -> int:
     return part.values.shape[0] if isinstance(part, Integers) else part.shape[0]
 
 
-def _attention(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
+def _attention(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> None:
     config, packer, at = made.config, made.packer, f"blk.{layer}."
     norm = packer.vector(f"{at}attn_norm", _vector(tensors[f"{at}attn_norm"]))
     size, heads, kept = config.head_dim, config.heads, config.kv_heads
@@ -298,7 +298,7 @@ def _attention(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
     _add(made, tensors, output, "att", f"{at}post_attention_norm")
 
 
-def _attend(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
+def _attend(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> None:
     config, at = made.config, f"blk.{layer}."
     rope = config.layer_rope[layer]
     turned = 2 * len(config.ropes[rope].frequencies) if rope >= 0 else 0
@@ -325,7 +325,7 @@ def _attend(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
     made.phases.append(Attention(layer, fused, turns, tiles))
 
 
-def _feed_forward(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
+def _feed_forward(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> None:
     config, packer, at = made.config, made.packer, f"blk.{layer}."
     norm = packer.vector(f"{at}ffn_norm", _vector(tensors[f"{at}ffn_norm"]))
     if config.experts is not None:
@@ -340,7 +340,7 @@ def _feed_forward(made: Plan, tensors: Mapping[str, Source], layer: int) -> None
     _add(made, tensors, down, "h", f"{at}post_ffw_norm")
 
 
-def _experts(made: Plan, tensors: Mapping[str, Source], at: str, norm: str) -> None:
+def _experts(made: TapePlan, tensors: Mapping[str, Source], at: str, norm: str) -> None:
     """A router, and the products of whom it chooses."""
     config, packer, experts = made.config, made.packer, made.config.experts
     if experts is None:
@@ -380,7 +380,7 @@ def _flat(value: Source) -> Source:
     if isinstance(value, Integers) or len(value.shape) == 2:
         return value
     data = value.data.reshape(-1, value.data.shape[-1])
-    return Tensor(value.kind, (data.shape[0], value.shape[-1]), data)
+    return StoredTensor(value.kind, (data.shape[0], value.shape[-1]), data)
 
 
 def stacked(gates: Source, ups: Source, count: int) -> Source:
@@ -394,13 +394,15 @@ def stacked(gates: Source, ups: Source, count: int) -> Source:
     order = np.arange(2 * count * rows).reshape(2, count, rows).swapaxes(0, 1).reshape(-1)
     if isinstance(one, Integers) and isinstance(two, Integers):
         return joined([one, two]).rows(order)
-    if isinstance(one, Tensor) and isinstance(two, Tensor) and one.kind == two.kind:
+    if isinstance(one, StoredTensor) and isinstance(two, StoredTensor) and one.kind == two.kind:
         data = np.concatenate([one.data, two.data])[order]
-        return Tensor(one.kind, (len(data), one.shape[-1]), data)
+        return StoredTensor(one.kind, (len(data), one.shape[-1]), data)
     raise UsageError("gates and inputs of experts have different types of weights")
 
 
-def _add(made: Plan, tensors: Mapping[str, Source], matrix: Matrix, source: str, norm: str) -> None:
+def _add(
+    made: TapePlan, tensors: Mapping[str, Source], matrix: Matrix, source: str, norm: str
+) -> None:
     """A product that is added to ``x``, with a norm between where the family has one."""
     config = made.config
     if matrix.padded != matrix.rows:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import Sizes
+from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.llm.step import StepBatch
@@ -146,7 +146,7 @@ def fastest(
 def measured(folders: Sequence[Path], widths: Sequence[int]) -> list[dict[str, float]]:
     """Microseconds of each kernel with the files of each folder, in turns."""
     most = max(widths)
-    room = Sizes(most, most, most, 16, threads=1)
+    room = ExecutorSizes(most, most, most, 16, threads=1)
     executors = [open_executor(folder, room) for folder in folders]
     pages = np.arange(most, dtype=np.int32)
     found: list[dict[str, float]] = [{} for _ in executors]

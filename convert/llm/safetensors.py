@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.bounded import open_file, parse_json, read_bounded
-from edgeinfer.convert.llm.blocks import KINDS, MOST_TENSORS, Tensor
+from edgeinfer.convert.llm.blocks import KINDS, MOST_TENSORS, StoredTensor
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
 
@@ -27,14 +27,14 @@ _MOST_AXES = 8
 """Of a tensor; the product of many large sizes takes time that grows with their square."""
 
 
-def read(folder: Path) -> dict[str, Tensor]:
+def read(folder: Path) -> dict[str, StoredTensor]:
     """Map all ``.safetensors`` files that belong to a model.
 
     Raises:
         SourceError: there is none, or one is damaged, or has types that are not read; lists all.
     """
     names = _files(folder)
-    found: dict[str, Tensor] = {}
+    found: dict[str, StoredTensor] = {}
     problems: list[str] = []
     for name in names:
         for key, value in _one(folder / name, problems).items():
@@ -65,7 +65,7 @@ def _files(folder: Path) -> list[str]:
     return names
 
 
-def _one(path: Path, problems: list[str]) -> dict[str, Tensor]:
+def _one(path: Path, problems: list[str]) -> dict[str, StoredTensor]:
     try:
         with open_file(path) as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -102,7 +102,7 @@ def _check_apart(entries: dict[str, Any]) -> None:
             raise ValueError(f"{one!r} and {other!r} share bytes")
 
 
-def _tensor(whole: memoryview, start: int, about: dict[str, Any]) -> Tensor:
+def _tensor(whole: memoryview, start: int, about: dict[str, Any]) -> StoredTensor:
     kind = _KINDS[about["dtype"]]
     if not all(type(n) is int for n in (*about["shape"], *about["data_offsets"])):
         raise ValueError(f"sizes and places are whole numbers, not {str(about)[:80]}")
@@ -115,4 +115,4 @@ def _tensor(whole: memoryview, start: int, about: dict[str, Any]) -> Tensor:
     if not start <= begin <= end <= len(whole) or end - begin != size or min(shape) < 1:
         raise ValueError(f"{str(about)[:120]} in {len(whole)} bytes")
     held: Array = np.frombuffer(whole, np.uint8, size, begin).reshape(*shape[:-1], line)
-    return Tensor(kind, shape, held)
+    return StoredTensor(kind, shape, held)

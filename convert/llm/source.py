@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeinfer.bounded import parse_json, read_bounded
 from edgeinfer.convert.llm import gguf, safetensors
-from edgeinfer.convert.llm.blocks import Tensor
+from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.families import FAMILIES
 from edgeinfer.convert.llm.families.base import Family, Tensors, from_gguf, from_hf
 from edgeinfer.errors import SourceError
@@ -168,10 +168,10 @@ def _described(path: Path, family: Family, shape: Any) -> LlmConfig:
         raise SourceError(f"{path}: {e}") from e
 
 
-def _renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
+def _renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, StoredTensor]]:
     whole = {theirs: ours for ours, theirs in _HF.items()}
     layer = {theirs: ours for ours, theirs in {**_HF_LAYER, **family.hf_names}.items()}
-    experts: dict[str, dict[int, Tensor]] = {}
+    experts: dict[str, dict[int, StoredTensor]] = {}
     for full, tensor in tensors.items():
         name = full.replace("language_model.model.", "model.").replace(
             "model.language_model.", "model."
@@ -195,10 +195,13 @@ def _renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
             raise SourceError(f"{stem}: {len(parts)} experts, whose numbers are not 0 and so on")
         data = np.stack([parts[i].data for i in range(len(parts))])
         first = parts[0]
-        yield f"blk.{number}.ffn_{part}_exps", Tensor(first.kind, (len(parts), *first.shape), data)
+        yield (
+            f"blk.{number}.ffn_{part}_exps",
+            StoredTensor(first.kind, (len(parts), *first.shape), data),
+        )
 
 
-def _in_halves(name: str, tensor: Tensor, config: LlmConfig) -> Tensor:
+def _in_halves(name: str, tensor: StoredTensor, config: LlmConfig) -> StoredTensor:
     """Order rows of queries and keys so that elements turned together lie half a head apart."""
     part = name.rpartition(".")[2] if not name.endswith(".bias") else name.split(".")[-2]
     heads = {"attn_q": config.heads, "attn_k": config.kv_heads}.get(part)
@@ -207,7 +210,9 @@ def _in_halves(name: str, tensor: Tensor, config: LlmConfig) -> Tensor:
     size = config.head_dim
     order = np.arange(heads * size).reshape(heads, size // 2, 2).transpose(0, 2, 1).reshape(-1)
     if len(tensor.shape) == 1:
-        return Tensor(tensor.kind, tensor.shape, tensor.data.reshape(-1, 4)[order].reshape(-1))
+        return StoredTensor(
+            tensor.kind, tensor.shape, tensor.data.reshape(-1, 4)[order].reshape(-1)
+        )
     return tensor.rows(order)
 
 
@@ -215,14 +220,14 @@ def _is_norm(name: str) -> bool:
     return name.endswith("norm")
 
 
-def _plus_one(tensor: Tensor) -> Tensor:
+def _plus_one(tensor: StoredTensor) -> StoredTensor:
     return floats(tensor.float32() + np.float32(1))
 
 
-def floats(values: Any) -> Tensor:
+def floats(values: Any) -> StoredTensor:
     """Numbers as a tensor of float32."""
     data = np.ascontiguousarray(values, np.float32)
-    return Tensor("F32", data.shape, data.view(np.uint8))
+    return StoredTensor("F32", data.shape, data.view(np.uint8))
 
 
 def expected(config: LlmConfig) -> dict[str, tuple[int, ...]]:
@@ -284,14 +289,14 @@ def _complete(path: Path, tensors: Tensors, config: LlmConfig) -> Tensors:
     return {name: tensors[name] for name in wanted}
 
 
-def _apart(tensors: Tensors, config: LlmConfig) -> Iterator[tuple[str, Tensor]]:
+def _apart(tensors: Tensors, config: LlmConfig) -> Iterator[tuple[str, StoredTensor]]:
     """Take apart gates and inputs of experts that lie in one array."""
     for name, tensor in tensors.items():
         if name.endswith("ffn_gate_up_exps") and config.experts is not None:
             stem, inner = name.removesuffix("ffn_gate_up_exps"), config.experts.ffn
             for part, data in (("gate", tensor.data[:, :inner]), ("up", tensor.data[:, inner:])):
                 shape = (tensor.shape[0], data.shape[1], tensor.shape[2])
-                yield f"{stem}ffn_{part}_exps", Tensor(tensor.kind, shape, data)
+                yield f"{stem}ffn_{part}_exps", StoredTensor(tensor.kind, shape, data)
         else:
             yield name, tensor
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.llm import compiled
 from edgeinfer.convert.llm.pack import Packer
-from edgeinfer.convert.llm.plan import CACHES, Kernel, Plan, Source, plan, problems
+from edgeinfer.convert.llm.plan import CACHES, Kernel, Source, TapePlan, plan, problems
 from edgeinfer.convert.llm.reading import Reading, fastest
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import UsageError
@@ -69,7 +69,7 @@ def write(
     )
 
 
-def _fastest(made: Plan, weights: Path) -> Reading:
+def _fastest(made: TapePlan, weights: Path) -> Reading:
     with Scratch(within=weights.parent) as scratch:
 
         def write(choices: Sequence[Reading]) -> list[Path]:
@@ -93,7 +93,7 @@ def _fastest(made: Plan, weights: Path) -> Reading:
         return fastest(made.reading, products, str(made.machine), write)
 
 
-def _finish(made: Plan, folder: Path) -> int:
+def _finish(made: TapePlan, folder: Path) -> int:
     """Write all but the weights; returns how many kernels had to be compiled."""
     library = folder / tape.LIBRARY_NAME
     signatures, count = compiled.library(list(made.kernels.values()), made.machine, library)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 FLOATS = frozenset(
     {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16}
@@ -35,7 +35,7 @@ class _Floats:
     """Steps of floats whose results have the operand's type."""
 
     def __init__(self, model: ir.Model, node: ir.Node, x: ir.Value) -> None:
-        self.build: Builder = builder(model, node)
+        self.build: ReplacementBuilder = builder(model, node)
         self.kind = x.dtype or ir.DataType.FLOAT
         limits = ml_dtypes.finfo(self.kind.numpy())  # type: ignore[no-untyped-call]
         self.least, self.most = float(limits.smallest_normal), float(limits.max)

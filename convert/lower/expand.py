@@ -18,7 +18,7 @@ from edgeinfer.convert.lower.rows import at_once
 from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.inference import infer
-from edgeinfer.errors import Notes, Problem, UnsupportedError
+from edgeinfer.errors import Problem, Remarks, UnsupportedError
 
 _DOMAIN = "edgeinfer.expand"
 _LEVELS = 5
@@ -77,7 +77,7 @@ def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     return onnx.FunctionProto.FromString(text) if text else None
 
 
-def with_definitions(source: ir.Model, lower: Callable[[ir.Model], T], notes: Notes) -> T:
+def with_definitions(source: ir.Model, lower: Callable[[ir.Model], T], notes: Remarks) -> T:
     """Lower a normalised model; forms that are refused take their definitions, if they have any.
 
     Args:
@@ -230,7 +230,7 @@ _LEVELS = 5
 
 
 def with_known(
-    model: ir.Model, is_known: Callable[[ir.Node, Mapping[str, int]], bool], notes: Notes
+    model: ir.Model, is_known: Callable[[ir.Node, Mapping[str, int]], bool], notes: Remarks
 ) -> ir.Model:
     """Put definitions in the place of operators that a target has no lowering for.
 

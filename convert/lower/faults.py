@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.passes.infra import Namer
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.errors import Problem
 
 
@@ -161,6 +161,6 @@ def _whole(dim: object, scale: float) -> bool:
     return abs(size - round(size)) < 1e-6
 
 
-def builder(model: ir.Model, node: ir.Node) -> Builder:
+def builder(model: ir.Model, node: ir.Node) -> ReplacementBuilder:
     """Return a builder whose nodes take the place of this one."""
-    return Builder(Namer(model), node.outputs[0].name or node.op_type)
+    return ReplacementBuilder(Namer(model), node.outputs[0].name or node.op_type)

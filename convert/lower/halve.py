@@ -19,7 +19,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.mask_inputs import clamp_mask_inputs
 from edgeinfer.convert.passes.clean_cast import CleanCast
 from edgeinfer.convert.passes.infra import Namer
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from edgeinfer.types import Array
 
 LARGEST = 65504.0
@@ -40,7 +40,7 @@ _MASKING = frozenset({"Add", "Sub", "Mul", "Where", "Attention"})
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class HalfType:
     """A type of two bytes.
 
     Attributes:
@@ -68,10 +68,10 @@ class Kind:
         return f"tensor({self.dtype.name.lower()})"
 
 
-FP16 = Kind("fp16", ir.DataType.FLOAT16, LARGEST, SMALLEST_NORMAL, MASKED, LONG_SUM)
+FP16 = HalfType("fp16", ir.DataType.FLOAT16, LARGEST, SMALLEST_NORMAL, MASKED, LONG_SUM)
 
 _BFLOAT = ml_dtypes.finfo(ml_dtypes.bfloat16)  # type: ignore[no-untyped-call]
-BF16 = Kind(
+BF16 = HalfType(
     "bf16", ir.DataType.BFLOAT16, float(_BFLOAT.max), float(_BFLOAT.smallest_normal), -1e38, 0
 )
 """Single precision's range with eight of its 24 bits: its products are always summed in single
@@ -82,10 +82,10 @@ def halve(
     model: ir.Model,
     islands: AbstractSet[str],
     keep: AbstractSet[str],
-    notes: Notes,
+    notes: Remarks,
     *,
     bridges: AbstractSet[str] = frozenset(),
-    kind: Kind = FP16,
+    kind: HalfType = FP16,
 ) -> None:
     """Convert the main graph, in place.
 
@@ -116,13 +116,13 @@ def _short(number: float) -> str:
     return f"{number:.0f}" if abs(number) < 1e6 else f"{number:.2g}"
 
 
-def _has_float(node: ir.Node, kind: Kind) -> bool:
+def _has_float(node: ir.Node, kind: HalfType) -> bool:
     kinds = (ir.DataType.FLOAT, kind.dtype)
     return any(v is not None and v.dtype in kinds for v in (*node.inputs, *node.outputs))
 
 
 def _choose(
-    model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str], kind: Kind
+    model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str], kind: HalfType
 ) -> set[ir.Node]:
     """Return the nodes that may run in the type."""
     opset = model.opset_imports.get("", 0)
@@ -139,7 +139,7 @@ def _choose(
     }
 
 
-def _halves(node: ir.Node, opset: int, kind: Kind) -> tuple[list[int], list[int]] | None:
+def _halves(node: ir.Node, opset: int, kind: HalfType) -> tuple[list[int], list[int]] | None:
     """Return which inputs and outputs change their type, or None when the operator cannot."""
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     able = {
@@ -164,7 +164,7 @@ def _formal(formals: object, index: int) -> onnx.defs.OpSchema.FormalParameter:
     return items[min(index, len(items) - 1)]
 
 
-def _spoiled(node: ir.Node, value: ir.Value | None, kind: Kind) -> bool:
+def _spoiled(node: ir.Node, value: ir.Value | None, kind: HalfType) -> bool:
     """Whether a constant operand loses its meaning in the type."""
     if value is None or value.const_value is None or value.dtype != ir.DataType.FLOAT:
         return False
@@ -205,7 +205,7 @@ def _is_mask(array: Array, largest: float) -> bool:
     return bool(np.all(array[huge] < 0))
 
 
-def _is_long_sum(node: ir.Node, kind: Kind) -> bool:
+def _is_long_sum(node: ir.Node, kind: HalfType) -> bool:
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if not kind.long_sum or weight is None or weight.shape is None:
         return False
@@ -242,7 +242,9 @@ def _is_surrounded(node: ir.Node, chosen: set[ir.Node], bridges: AbstractSet[str
 class _Rewriter:
     """Changes types and puts casts at the borders, one for each value and direction."""
 
-    def __init__(self, model: ir.Model, chosen: set[ir.Node], notes: Notes, kind: Kind) -> None:
+    def __init__(
+        self, model: ir.Model, chosen: set[ir.Node], notes: Remarks, kind: HalfType
+    ) -> None:
         self.model, self.graph, self.chosen, self.notes = model, model.graph, chosen, notes
         self.kind = kind
         self.namer = Namer(model)

@@ -11,7 +11,7 @@ from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.passes.control_flow import connect
 from edgeinfer.convert.passes.inference import infer
 from edgeinfer.convert.passes.infra import Namer, add_initializer, replace_value
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 
 class ScanForm:
@@ -52,7 +52,7 @@ def as_loop(model: ir.Model, node: ir.Node) -> bool:
     if node.graph is None or len(given) != len(body.inputs) or None in ranks:
         return False
     namer = Namer(model)
-    build = Builder(namer, node.name or "scan")
+    build = ReplacementBuilder(namer, node.name or "scan")
     axes = [a % (r or 1) for a, r in zip(scan.axes, ranks, strict=False)]
     length = build.op("Shape", rows[0], start=axes[0], end=axes[0] + 1)
     count = build.op("Reshape", length, build.const(np.zeros(0, np.int64), "scalar"))
@@ -119,7 +119,9 @@ def _read_rows(
         body.extend(nodes)
 
 
-def _laid(build: Builder, stack: ir.Value, axis: int, rank: int, *, back: bool) -> ir.Value:
+def _laid(
+    build: ReplacementBuilder, stack: ir.Value, axis: int, rank: int, *, back: bool
+) -> ir.Value:
     """Give a stack of rows the order and the axis that a Scan states."""
     if back:
         ends = (np.asarray([v], np.int64) for v in (-1, np.iinfo(np.int64).min, 0, -1))

@@ -23,7 +23,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.signature import REQUIRED, Input, Signature, of_operator, plain
+from edgeinfer.convert.lower.signature import (
+    REQUIRED,
+    FormalInput,
+    OperatorSignature,
+    of_operator,
+    plain,
+)
 from edgeinfer.convert.lower.single import op_name
 from edgeinfer.convert.lower.tabular import undefined
 from edgeinfer.errors import Problem, Reason, UnsupportedError
@@ -96,7 +102,7 @@ class Refusal(Exception):  # noqa: N818  (not an error of the program: a finding
         super().__init__(detail)
 
 
-class Graph(Protocol[_Made]):
+class LoweringGraph(Protocol[_Made]):
     """What the driver needs of a target's builder; lowerings use whatever else it offers."""
 
     def input(self, value: ir.Value) -> _Made:
@@ -128,7 +134,7 @@ class Lowering:
     function: Callable[..., Any]
     dtypes: frozenset[ir.DataType]
     max_rank: int | None
-    signature: Signature
+    signature: OperatorSignature
     reads: frozenset[str]
     consts: frozenset[str]
 
@@ -188,7 +194,7 @@ class Registry:
         self,
         op: str,
         function: Callable[..., Any],
-        signature: Signature,
+        signature: OperatorSignature,
         reads: Iterable[str],
         consts: Iterable[str],
         *,
@@ -237,7 +243,7 @@ class Driver(Generic[T]):
     A lowering whose results differ in cost finds in ``node`` which of them anyone reads.
     """
 
-    def __init__(self, registry: Registry, graph: Graph[T]) -> None:
+    def __init__(self, registry: Registry, graph: LoweringGraph[T]) -> None:
         self.registry, self.graph = registry, graph
         self.values: dict[ir.Value, T] = {}
         self.problems: list[Problem] = []
@@ -313,7 +319,7 @@ class Driver(Generic[T]):
         self.problems.append(Problem(name, op_name(node), fault.reason, fault.detail, fault.hint))
 
 
-def _pairs(entry: Lowering, node: ir.Node) -> Iterator[tuple[Input, ir.Value | None]]:
+def _pairs(entry: Lowering, node: ir.Node) -> Iterator[tuple[FormalInput, ir.Value | None]]:
     inputs = entry.signature.inputs
     for index, value in enumerate(node.inputs):
         if index < len(inputs) or entry.signature.variadic:

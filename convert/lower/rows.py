@@ -10,7 +10,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.loops import ScanForm
 from edgeinfer.convert.passes.control_flow import connect
 from edgeinfer.convert.passes.infra import Namer, attr, bodies, is_op, small
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 _PAIRED = frozenset({
     *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max"),
@@ -58,7 +58,7 @@ class _Turns:
 
     def __init__(self, model: ir.Model, node: ir.Node) -> None:
         self.node, self.namer = node, Namer(model)
-        self.build = Builder(self.namer, node.name or "scan")
+        self.build = ReplacementBuilder(self.namer, node.name or "scan")
         self.body = node.attributes["body"].as_graph()
         self.same: dict[ir.Value, ir.Value] = {}
         """What is the same in every turn."""

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import op_name, walk
 from edgeinfer.convert.passes.inference import infer
-from edgeinfer.errors import Notes, Problem, Reason
+from edgeinfer.errors import Problem, Reason, Remarks
 
 Repair = Callable[[ir.Model, ir.Node], bool]
 """Rewrites a node in place; False when this one cannot be."""
@@ -47,7 +47,7 @@ def by_definition(model: ir.Model, node: ir.Node) -> bool:
     return bool(expand(model, [node]))
 
 
-def apply(model: ir.Model, rules: Sequence[Rule], notes: Notes) -> list[Problem]:
+def apply(model: ir.Model, rules: Sequence[Rule], notes: Remarks) -> list[Problem]:
     """Repair, in place, what can be; list the rest."""
     problems: list[Problem] = []
     repaired: Counter[str] = Counter()

@@ -18,7 +18,7 @@ _OWN = "edgeinfer."
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class FormalInput:
     """An operand.
 
     Attributes:
@@ -33,7 +33,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class OperatorSignature:
     """What a node of an operator may have.
 
     Attributes:
@@ -41,7 +41,7 @@ class Signature:
         attributes: Defaults by name: None where the attribute is optional, or ``REQUIRED``.
     """
 
-    inputs: tuple[Input, ...]
+    inputs: tuple[FormalInput, ...]
     attributes: Mapping[str, Any]
 
     @property
@@ -55,7 +55,7 @@ def of_operator(
     domain: str,
     inputs: Sequence[inspect.Parameter],
     named: Sequence[inspect.Parameter],
-) -> Signature:
+) -> OperatorSignature:
     """Return the schema's signature for a function with these parameters.
 
     Operators that ONNX does not have are described by the parameters themselves.
@@ -73,10 +73,10 @@ def of_operator(
         raise ValueError(f"{op}: takes {[p.name for p in inputs]}, expected {signature.inputs}")
     if unknown := {p.name for p in named} - signature.attributes.keys():
         raise ValueError(f"{op}: reads {sorted(unknown)}, which the schema lacks")
-    return Signature(formals, signature.attributes)
+    return OperatorSignature(formals, signature.attributes)
 
 
-def of_schema(op: str, domain: str = "", version: int | None = None) -> Signature:
+def of_schema(op: str, domain: str = "", version: int | None = None) -> OperatorSignature:
     """Return the signature of an operator, of its newest version unless another is named.
 
     Raises:
@@ -86,18 +86,21 @@ def of_schema(op: str, domain: str = "", version: int | None = None) -> Signatur
     schema = onnx.defs.get_schema(op, newest, domain)
     option = onnx.defs.OpSchema.FormalParameterOption
     inputs = tuple(
-        Input(i.name, i.option == option.Single, i.option == option.Variadic) for i in schema.inputs
+        FormalInput(i.name, i.option == option.Single, i.option == option.Variadic)
+        for i in schema.inputs
     )
-    return Signature(inputs, {name: _default(a) for name, a in schema.attributes.items()})
+    return OperatorSignature(inputs, {name: _default(a) for name, a in schema.attributes.items()})
 
 
 def _of_parameters(
     inputs: Sequence[inspect.Parameter], named: Sequence[inspect.Parameter]
-) -> Signature:
+) -> OperatorSignature:
     variadic = inspect.Parameter.VAR_POSITIONAL
-    return Signature(
+    return OperatorSignature(
         tuple(
-            Input(p.name, p.default is REQUIRED and p.kind is not variadic, p.kind is variadic)
+            FormalInput(
+                p.name, p.default is REQUIRED and p.kind is not variadic, p.kind is variadic
+            )
             for p in inputs
         ),
         {p.name: p.default for p in named},

@@ -13,7 +13,7 @@ from edgeinfer.backends.process.trial import answer
 from edgeinfer.convert.lower.tvm import hosted
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.kernels.defs import boxes, resize, spectrum
-from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.defs.emit import KernelCpu
 from edgeinfer.media.spectrogram import function_name
 from edgeinfer.types import SpectrogramInput
 
@@ -42,7 +42,7 @@ def build(
     Raises:
         NotAvailableError: the compiler driver fails.
     """
-    cpu = Cpu(machine.lanes, machine.registers)
+    cpu = KernelCpu(machine.lanes, machine.registers)
     has_pairs = machine.arch == "x86_64" if pairs is None else pairs
     functions = resize.functions(cpu, pairs=has_pairs) | boxes.functions() if pictures else {}
     functions |= {function_name(record): _spectrogram(cpu, record) for record in spectrograms}
@@ -54,7 +54,7 @@ def build(
         hosted.link(driver, [str(_HOST), str(code)], path, "functions", machine, parallel=False)
 
 
-def _spectrogram(cpu: Cpu, record: SpectrogramInput) -> Any:
+def _spectrogram(cpu: KernelCpu, record: SpectrogramInput) -> Any:
     mel = spectrum.Mel(
         *(record.fft, record.hop, record.mels),
         power=int(record.power),
@@ -65,7 +65,7 @@ def _spectrogram(cpu: Cpu, record: SpectrogramInput) -> Any:
         wide=True,
     )
     # Its vectors are of float64.
-    return spectrum.mel_spectrogram(Cpu(max(cpu.lanes // 2, 2), cpu.registers), mel)
+    return spectrum.mel_spectrogram(KernelCpu(max(cpu.lanes // 2, 2), cpu.registers), mel)
 
 
 def _attempt(asked: tuple[str, str, str, bool, tuple[SpectrogramInput, ...]]) -> None:

@@ -30,7 +30,7 @@ from edgeinfer.convert.passes.drop_zero_states import DropZeroStates
 from edgeinfer.convert.passes.fold_shapes import FoldShapes
 from edgeinfer.convert.passes.fold_zero_products import FoldZeroProducts
 from edgeinfer.convert.passes.fusions import FUSIONS
-from edgeinfer.convert.passes.infra import Outcome, all_nodes
+from edgeinfer.convert.passes.infra import PassOutcome, all_nodes
 from edgeinfer.convert.passes.inline import InlineFunctions
 from edgeinfer.convert.passes.interface import (
     DropDefaultInputs,
@@ -242,7 +242,7 @@ class Runner:
             self._progress(name)
         result = one(self.model)
         self._shapes_are_new = infers or (self._shapes_are_new and not result.modified)
-        if result.modified or (isinstance(result, Outcome) and result.notes):
+        if result.modified or (isinstance(result, PassOutcome) and result.notes):
             self._note(self.records.setdefault(name, PassRecord(name)), result)
         # Better shapes or names are no reason for another round: nothing would use them.
         return result.modified and not isinstance(one, (InferShapes, NameEverything))
@@ -252,8 +252,8 @@ class Runner:
         moved = Counter(self._ops)
         moved.subtract(before)
         record.ops.update(moved)
-        record.count += result.count if isinstance(result, Outcome) else 1
-        notes: Iterable[str] = result.notes if isinstance(result, Outcome) else ()
+        record.count += result.count if isinstance(result, PassOutcome) else 1
+        notes: Iterable[str] = result.notes if isinstance(result, PassOutcome) else ()
         record.notes.extend(n for n in notes if n not in record.notes)
 
 

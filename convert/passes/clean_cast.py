@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     is_op,
@@ -36,7 +36,7 @@ class CleanCast(ir.passes.InPlacePass):
     ``float -> float16 -> float`` stays: the rounding in the middle is part of the result.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Shorten first, then remove what became a cast to the same type."""
         count = 0
         for node in all_nodes(model):

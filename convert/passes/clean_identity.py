@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     constant,
@@ -38,7 +38,7 @@ class RemoveIdentity(ir.passes.InPlacePass):
     output stays, because both names must.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Remove in topological order, so chains vanish in one go."""
         count = 0
         for node in all_nodes(model):

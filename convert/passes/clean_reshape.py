@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     all_nodes,
     attr,
@@ -34,7 +34,7 @@ class CleanReshape(ir.passes.InPlacePass):
     A mean, sum, product or extreme over axes of size 1 is such a node too.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Look back from every such node."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):

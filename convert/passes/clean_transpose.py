@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     is_op,
@@ -23,7 +23,7 @@ class CleanTranspose(ir.passes.InPlacePass):
     Result: ``y`` is ``x``
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Go through the nodes in order, so that longer chains shrink too."""
         count = 0
         for node in all_nodes(model):

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     all_nodes,
     attr,
@@ -29,7 +29,7 @@ class CollectSequences(ir.passes.InPlacePass):
     TorchScript writes ``list.append`` so; few engines have sequences. Pieces have one known shape.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Look at every value that a loop carries."""
         namer, count, again = Namer(model), 0, True
         while again:

@@ -15,7 +15,7 @@ from edgeinfer.convert.passes.inference import infer_shapes
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     constant,
     has_subgraph,
@@ -83,7 +83,7 @@ class FoldConstants(ir.passes.InPlacePass):
     def __init__(self, evaluate: Evaluate | None = None) -> None:
         self._evaluate = evaluate or (run_node if has_onnxruntime() else evaluate_node)
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Fold in topological order, so chains fold in one go."""
         weights = sum(
             v.const_value.nbytes

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     all_nodes,
     bodies,
     is_op,
@@ -27,7 +27,7 @@ class InlineControlFlow(ir.passes.InPlacePass):
     Names inside the branch that the outer graph has already get a number.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Inline outer Ifs first; the ones inside are then part of the outer graph."""
         count = 0
         changed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome, is_op, outcome, walk
+from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, PassOutcome, is_op, outcome, walk
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
@@ -16,7 +16,7 @@ class RemoveDeadCode(ir.passes.InPlacePass):
     Graph inputs stay even when unused: they are the model's interface.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Remove in reverse order until nothing is left to remove."""
         count = 0
         while removed := _sweep(model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     constant,
@@ -36,7 +36,7 @@ class DropZeroStates(ir.passes.InPlacePass):
     model that runs.
     """  # noqa: E501
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Look at every recurrent layer, subgraphs included."""
         count = 0
         for node in all_nodes(model):

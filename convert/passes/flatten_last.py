@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     attr,
     constant,
@@ -43,7 +43,7 @@ class FlattenLast(ir.passes.InPlacePass):
         """Take the operators that compute channels last."""
         self._spatial = spatial
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Rewrite each in the main graph."""
         namer, count = Namer(model), 0
         for node in list(model.graph):

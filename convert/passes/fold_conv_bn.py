@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     constant,
@@ -18,7 +18,7 @@ from edgeinfer.convert.passes.infra import (
     outcome,
     used_outputs,
 )
-from edgeinfer.convert.passes.rewrite import FLOATS, Builder, sweep
+from edgeinfer.convert.passes.rewrite import FLOATS, ReplacementBuilder, sweep
 from edgeinfer.types import Array
 
 MAX_GAIN = 1e4
@@ -57,7 +57,7 @@ class FoldConvBn(ir.passes.InPlacePass):
         y = Conv(x, w * s, (b - mean) * s + beta)       with s = gamma / sqrt(var + epsilon)
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Fold from the inputs to the outputs, so that chains collapse."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
@@ -79,7 +79,7 @@ def _fold(node: ir.Node, main: ir.Graph, namer: Namer) -> bool:
             continue
         if len(value.uses()) != 1 or value.is_graph_output():
             continue
-        build = Builder(namer, out.name or node.op_type)
+        build = ReplacementBuilder(namer, out.name or node.op_type)
         if _into(layer, node, index, build):
             build.commit(main, node)
             sweep([layer])
@@ -87,7 +87,7 @@ def _fold(node: ir.Node, main: ir.Graph, namer: Namer) -> bool:
     return False
 
 
-def _into(layer: ir.Node, node: ir.Node, index: int, build: Builder) -> bool:
+def _into(layer: ir.Node, node: ir.Node, index: int, build: ReplacementBuilder) -> bool:
     """Build the layer anew with the affine map of ``node`` in its weights."""
     if not is_op(layer, "Conv", "ConvTranspose", "Gemm", "MatMul"):
         return False
@@ -218,7 +218,7 @@ def _new_bias(layer: ir.Node, affine: Affine, channels: int) -> Array | None:
     return bias
 
 
-def _emit(layer: ir.Node, weight: ir.Value | None, bias: Array, build: Builder) -> None:
+def _emit(layer: ir.Node, weight: ir.Value | None, bias: Array, build: ReplacementBuilder) -> None:
     kept = {name: a.value for name, a in layer.attributes.items() if name != "beta"}
     x = layer.inputs[0]
     if layer.op_type != "MatMul":

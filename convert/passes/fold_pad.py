@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     input_at,
@@ -17,7 +17,7 @@ from edgeinfer.convert.passes.infra import (
     outcome,
     small,
 )
-from edgeinfer.convert.passes.rewrite import Builder, sweep
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder, sweep
 
 
 class FoldPad(ir.passes.InPlacePass):
@@ -36,7 +36,7 @@ class FoldPad(ir.passes.InPlacePass):
         y = Conv<pads=[1,1,1,1]>(x, w)
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Fold every pad that has one reader of a kind that takes it."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
@@ -47,7 +47,7 @@ class FoldPad(ir.passes.InPlacePass):
             pads = _joined(pad, node) if pad.graph is node.graph else None
             if pads is None or len(value.uses()) != 1 or value.is_graph_output():
                 continue
-            build = Builder(namer, node.outputs[0].name or node.op_type)
+            build = ReplacementBuilder(namer, node.outputs[0].name or node.op_type)
             kept = {name: a.value for name, a in node.attributes.items()} | {"pads": pads}
             if is_op(node, "AveragePool"):
                 kept["count_include_pad"] = 1

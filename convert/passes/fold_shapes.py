@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     all_nodes,
     attr,
@@ -35,7 +35,7 @@ class FoldShapes(ir.passes.InPlacePass):
     constant when every other size is known. Expand, whose 1 keeps a size, likewise.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Fold all integer values whose elements are certain, then partly known targets."""
         symbols, namer, count = Symbols(model), Namer(model), 0
         for node in all_nodes(model):

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     all_nodes,
     input_at,
     is_op,
@@ -15,7 +15,7 @@ from edgeinfer.convert.passes.infra import (
     rank,
     small,
 )
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 
 class FoldZeroProducts(ir.passes.InPlacePass):
@@ -28,7 +28,7 @@ class FoldZeroProducts(ir.passes.InPlacePass):
     nothing bounds is in the way of formats without 64 bits. Of floats such a product may be NaN.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Fold wherever the constant has one element."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
@@ -54,7 +54,7 @@ def _replace(model: ir.Model, node: ir.Node, x: ir.Value, namer: Namer) -> None:
     # A cast has the shape of what it reads.
     shaped = cast.inputs[0] if cast is not None and is_op(cast, "Cast") else x
     kind = node.outputs[0].dtype or x.dtype
-    build = Builder(namer, node.name or "zeros")
+    build = ReplacementBuilder(namer, node.name or "zeros")
     zero = build.const(np.zeros((), kind.numpy() if kind else np.int64), "zero")
     build.op("Expand", zero, build.op("Shape", shaped))
     build.nodes[0].outputs[0].type = ir.TensorType(ir.DataType.INT64)

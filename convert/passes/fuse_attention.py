@@ -10,12 +10,12 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import attr, is_op, same_dim
 from edgeinfer.convert.passes.masks import keeps_a_key
-from edgeinfer.convert.passes.match import Match, Number, OneOf, Op, Pattern, op, var
-from edgeinfer.convert.passes.rewrite import Builder, Fusion
+from edgeinfer.convert.passes.match import Match, Number, OneOf, OpPattern, Pattern, op, var
+from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
 
 _scores = Number("cs") * op.MatMul(Number("cq") * var("q"), Number("ck") * var("kt"))
 _masked = OneOf((op.Add(_scores, var("mask")), _scores))
-_softmax = Op("Softmax", (_masked,), lambda n: attr(n, "axis", -1) in (-1, 3)).named("p")
+_softmax = OpPattern("Softmax", (_masked,), lambda n: attr(n, "axis", -1) in (-1, 3)).named("p")
 _guarded = op.Where(op.IsNaN(_softmax), 0.0, _softmax).named("guarded")
 
 Dims = tuple[int | ir.SymbolicDim, ...]
@@ -45,7 +45,7 @@ class FuseAttention(Fusion):
         op.MatMul(_softmax, var("v")),
     )
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node, and at most one transpose or reshape of the keys."""
         q, kt, v = (match.values[name] for name in ("q", "kt", "v"))
         mask = match.values.get("mask")
@@ -89,7 +89,7 @@ def _mask_fits(mask: ir.Value, q: ir.Value, kt: ir.Value) -> bool:
     return all(d == 1 or same_dim(d, w) for d, w in lead)
 
 
-def _untransposed(kt: ir.Value, build: Builder) -> ir.Value | None:
+def _untransposed(kt: ir.Value, build: ReplacementBuilder) -> ir.Value | None:
     """Return the keys with their last two axes as they were before the exporter's transpose."""
     node = kt.producer()
     if is_op(node, "Transpose") and node is not None and node.inputs[0] is not None:
@@ -102,7 +102,9 @@ def _untransposed(kt: ir.Value, build: Builder) -> ir.Value | None:
     return None
 
 
-def _before_reshape(kt: ir.Value, node: ir.Node | None, build: Builder) -> ir.Value | None:
+def _before_reshape(
+    kt: ir.Value, node: ir.Node | None, build: ReplacementBuilder
+) -> ir.Value | None:
     """Look through ``Reshape(Transpose(t))`` of three axes, which parts the leading axis."""
     if node is None or not is_op(node, "Transpose"):
         return None

@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.match import Match, OneOf, Pattern, op, var
-from edgeinfer.convert.passes.rewrite import Builder, Fusion
+from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
 
 _x = var("x")
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -40,7 +40,7 @@ class FuseGelu(Fusion):
     since: ClassVar[int] = 20
     patterns: ClassVar[tuple[Pattern, ...]] = (_erf, _tanh)
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node."""
         erf = any(n.op_type == "Erf" for n in match.nodes)
         build.op("Gelu", match.values["x"], approximate="none" if erf else "tanh")

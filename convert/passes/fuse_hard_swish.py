@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.match import Match, Number, OneOf, Op, Pattern, close, op, var
-from edgeinfer.convert.passes.rewrite import Builder, Fusion
+from edgeinfer.convert.passes.match import Match, Number, OneOf, OpPattern, Pattern, close, op, var
+from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
 
 _x = var("x")
 
@@ -31,7 +31,7 @@ def _is_sixth(node: ir.Node) -> bool:
     return close(alpha, 1 / 6, ir.DataType.FLOAT) and close(beta, 0.5, ir.DataType.FLOAT)
 
 
-_sixth = Op("HardSigmoid", (_x,), _is_sixth)
+_sixth = OpPattern("HardSigmoid", (_x,), _is_sixth)
 _line = _between(Number("alpha") * _x + Number("beta"), 1.0)
 
 
@@ -52,7 +52,7 @@ class FuseHardSwish(Fusion):
     since: ClassVar[int] = 14
     patterns: ClassVar[tuple[Pattern, ...]] = (_x * _between(_x + 3.0, 6.0) / 6, _x * _sixth)
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node."""
         build.op("HardSwish", match.values["x"])
         return True
@@ -74,7 +74,7 @@ class FuseHardSigmoid(Fusion):
 
     patterns: ClassVar[tuple[Pattern, ...]] = (1 / 6 * _between(_x + 3.0, 6.0), _line)
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node; a line with a falling or no slope is left alone."""
         alpha, beta = match.numbers.get("alpha", 1 / 6), match.numbers.get("beta", 0.5)
         if alpha <= 0 or beta == 0:

@@ -8,16 +8,16 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes import norm
 from edgeinfer.convert.passes.infra import attr
-from edgeinfer.convert.passes.match import Match, Number, Op, Pattern, var
-from edgeinfer.convert.passes.rewrite import Builder, Fusion
+from edgeinfer.convert.passes.match import Match, Number, OpPattern, Pattern, var
+from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
 
 _x = var("x")
 _centred = (_x - norm.mean(_x, "axes")).named("centred")
 _variance = norm.mean((_centred**2).named("square"), "axes2")
 _formula = _centred * (_variance + Number("epsilon")) ** -0.5
 
-_normal = Op("LayerNormalization", (_x, var("scale"))).named("normal")
-_biased = Op("LayerNormalization", (_x, var("scale"), var("bias"))).named("normal")
+_normal = OpPattern("LayerNormalization", (_x, var("scale"))).named("normal")
+_biased = OpPattern("LayerNormalization", (_x, var("scale"), var("bias"))).named("normal")
 _c = var("c")
 
 
@@ -40,7 +40,7 @@ class FuseLayerNorm(Fusion):
     since: ClassVar[int] = 17
     patterns: ClassVar[tuple[Pattern, ...]] = (_formula,)
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node."""
         x = match.values["x"]
         axis = norm.trailing_axis(x, match.values["axes"])
@@ -75,13 +75,13 @@ class AbsorbLayerNormScale(Fusion):
     """
 
     patterns: ClassVar[tuple[Pattern, ...]] = (
-        Op("Mul", (_normal, _c)),
-        Op("Mul", (_biased, _c)),
-        Op("Add", (_normal, _c)),
-        Op("Add", (_biased, _c)),
+        OpPattern("Mul", (_normal, _c)),
+        OpPattern("Mul", (_biased, _c)),
+        OpPattern("Add", (_normal, _c)),
+        OpPattern("Add", (_biased, _c)),
     )
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node with the joined constants."""
         x, scale, bias = match.values["x"], match.values["scale"], match.values.get("bias")
         node, user = match.values["normal"].producer(), out.producer()
@@ -103,7 +103,11 @@ class AbsorbLayerNormScale(Fusion):
 
 
 def _scaled(
-    scale: ir.Value, bias: ir.Value | None, c: ir.Value, shape: tuple[int, ...], build: Builder
+    scale: ir.Value,
+    bias: ir.Value | None,
+    c: ir.Value,
+    shape: tuple[int, ...],
+    build: ReplacementBuilder,
 ) -> tuple[ir.Value, ...] | None:
     factor, old = norm.per_element(c, shape), norm.per_element(scale, shape)
     if factor is None:
@@ -119,7 +123,11 @@ def _scaled(
 
 
 def _shifted(
-    scale: ir.Value, bias: ir.Value | None, c: ir.Value, shape: tuple[int, ...], build: Builder
+    scale: ir.Value,
+    bias: ir.Value | None,
+    c: ir.Value,
+    shape: tuple[int, ...],
+    build: ReplacementBuilder,
 ) -> tuple[ir.Value, ...] | None:
     shift = norm.per_element(c, shape)
     if shift is None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.match import Match, Number, OneOf, Pattern, op, var
-from edgeinfer.convert.passes.rewrite import Builder, Fusion
+from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
 
 _x = var("x")
 _scaled = Number("alpha") * _x
@@ -43,7 +43,7 @@ class FuseLeakyRelu(Fusion):
         _where,
     )
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node where the slope fits the form."""
         alpha = match.numbers["alpha"]
         producer = out.producer()

@@ -7,7 +7,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.match import Match, OneOf, Pattern, op, var
-from edgeinfer.convert.passes.rewrite import Builder, Fusion
+from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
 
 _x = var("x")
 _guarded = op.Where(op.Greater(_x, 20.0), _x, op.Softplus(_x))
@@ -32,7 +32,7 @@ class FuseSoftplus(Fusion):
     patterns: ClassVar[tuple[Pattern, ...]] = (_guarded,)
     dtypes: ClassVar[frozenset[ir.DataType]] = frozenset({ir.DataType.FLOAT})
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node."""
         build.op("Softplus", match.values["x"])
         return True
@@ -55,7 +55,7 @@ class FuseMish(Fusion):
         _x * op.Tanh(OneOf((op.Softplus(_x), _guarded, _exponential))),
     )
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node."""
         build.op("Mish", match.values["x"])
         return True

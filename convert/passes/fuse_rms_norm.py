@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes import norm
 from edgeinfer.convert.passes.infra import attr
-from edgeinfer.convert.passes.match import Match, Number, Op, Pattern, Shared, var
-from edgeinfer.convert.passes.rewrite import FLOATS, Builder, Fusion
+from edgeinfer.convert.passes.match import Match, Number, OpPattern, Pattern, SharedPattern, var
+from edgeinfer.convert.passes.rewrite import FLOATS, Fusion, ReplacementBuilder
 
 _x = var("x")
 _c = var("c")
@@ -20,9 +20,11 @@ def _formula(x: Pattern) -> Pattern:
     return x * (norm.mean(square, "axes") + Number("epsilon")) ** -0.5
 
 
-_wide = Shared(Op("Cast", (_x,), lambda n: attr(n, "to") == ir.DataType.FLOAT)).named("wide")
-_narrow = Op("Cast", (_formula(_wide),)).named("narrow")
-_normal = Op("RMSNormalization", (_x, var("scale"))).named("normal")
+_wide = SharedPattern(OpPattern("Cast", (_x,), lambda n: attr(n, "to") == ir.DataType.FLOAT)).named(
+    "wide"
+)
+_narrow = OpPattern("Cast", (_formula(_wide),)).named("narrow")
+_normal = OpPattern("RMSNormalization", (_x, var("scale"))).named("normal")
 
 
 class FuseRmsNorm(Fusion):
@@ -48,7 +50,7 @@ class FuseRmsNorm(Fusion):
         ir.DataType.BFLOAT16,
     }
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node."""
         x = match.values["x"]
         cast = "narrow" in match.values
@@ -83,10 +85,10 @@ class AbsorbRmsNormScale(Fusion):
         y = RMSNormalization(x, scale)
     """
 
-    patterns: ClassVar[tuple[Pattern, ...]] = (Op("Mul", (_normal, _c)),)
+    patterns: ClassVar[tuple[Pattern, ...]] = (OpPattern("Mul", (_normal, _c)),)
     dtypes: ClassVar[frozenset[ir.DataType]] = FuseRmsNorm.dtypes
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node with the joined scale."""
         x, scale, c = match.values["x"], match.values["scale"], match.values["c"]
         node = match.values["normal"].producer()

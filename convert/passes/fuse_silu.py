@@ -7,7 +7,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.match import Match, Number, Pattern, op, var
-from edgeinfer.convert.passes.rewrite import Builder, Fusion
+from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
 
 _x = var("x")
 _silu = _x * op.Sigmoid(_x)
@@ -30,7 +30,7 @@ class FuseSilu(Fusion):
     since: ClassVar[int] = 24
     patterns: ClassVar[tuple[Pattern, ...]] = (_silu, _quick_gelu, _exponential)
 
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build one node."""
         build.op("Swish", match.values["x"], alpha=match.numbers.get("alpha", 1.0))
         return True

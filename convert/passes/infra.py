@@ -19,7 +19,7 @@ Attrs = dict[str, Any]
 
 
 @dataclass
-class Outcome(ir.passes.PassResult):
+class PassOutcome(ir.passes.PassResult):
     """A pass's result, with what it changed.
 
     Attributes:
@@ -31,9 +31,9 @@ class Outcome(ir.passes.PassResult):
     notes: tuple[str, ...] = ()
 
 
-def outcome(model: ir.Model, count: int, *notes: str) -> Outcome:
+def outcome(model: ir.Model, count: int, *notes: str) -> PassOutcome:
     """Build the result of an in-place pass from its number of changes."""
-    return Outcome(model, modified=count > 0, count=count, notes=notes)
+    return PassOutcome(model, modified=count > 0, count=count, notes=notes)
 
 
 def all_nodes(model: ir.Model) -> list[ir.Node]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from edgeinfer.convert.passes.infra import Outcome, outcome
+from edgeinfer.convert.passes.infra import PassOutcome, outcome
 from edgeinfer.convert.passes.opset import default_opset, raise_graphs, set_default_opset
 from edgeinfer.convert.passes.opset_steps import CannotRaiseError
 
@@ -19,7 +19,7 @@ class InlineFunctions(ir.passes.InPlacePass):
     Bodies written for another opset are raised to the model's first, or the model to theirs.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Inline all functions, or none where one is recursive or cannot be raised."""
         if not model.functions:
             return outcome(model, 0)

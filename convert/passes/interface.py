@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.inference import is_generated
-from edgeinfer.convert.passes.infra import Namer, Outcome, outcome, walk
+from edgeinfer.convert.passes.infra import Namer, PassOutcome, outcome, walk
 from edgeinfer.types import Dim, TensorSpec
 
 
@@ -19,7 +19,7 @@ class DropDefaultInputs(ir.passes.InPlacePass):
     them as inputs either.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Keep the inputs that a caller has to give."""
         given = [v for v in model.graph.inputs if not v.is_initializer()]
         count = len(model.graph.inputs) - len(given)
@@ -40,7 +40,7 @@ class NameEverything(ir.passes.InPlacePass):
     keeps it.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Rename later owners."""
         namer, count = Namer(model), 0
         values: set[str] = {v.name for v in (*model.graph.inputs, *model.graph.outputs) if v.name}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Outcome, all_nodes, is_op, outcome, remove_node
+from edgeinfer.convert.passes.infra import PassOutcome, all_nodes, is_op, outcome, remove_node
 
 
 class JoinConcat(ir.passes.InPlacePass):
@@ -16,7 +16,7 @@ class JoinConcat(ir.passes.InPlacePass):
     Result: ``y = Concat<axis=1>(a, b, c)``
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Join in topological order, so that a chain becomes one node."""
         count = 0
         for node in list(all_nodes(model)):

@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     all_nodes,
     constant,
     input_at,
     is_op,
     outcome,
 )
-from edgeinfer.convert.passes.rewrite import Builder, sweep
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder, sweep
 
 
 class JoinDynamic(ir.passes.InPlacePass):
@@ -35,7 +35,7 @@ class JoinDynamic(ir.passes.InPlacePass):
         y = MatMul(x, DequantizeLinear<axis=1>(w, w_scale))
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Join every product of this form."""
         namer, count = Namer(model), 0
         for node in list(all_nodes(model)):
@@ -47,7 +47,7 @@ class JoinDynamic(ir.passes.InPlacePass):
                     continue
                 x, weights, scale = found
                 out = node.outputs[0]
-                build = Builder(namer, out.name or "product")
+                build = ReplacementBuilder(namer, out.name or "product")
                 wide = build.op("DequantizeLinear", weights, scale, axis=1)
                 wide.type, wide.shape = ir.TensorType(ir.DataType.FLOAT), weights.shape
                 made = build.op("MatMul", x, wide)

@@ -14,7 +14,7 @@ from edgeinfer.convert.passes.infra import Namer, attr, dims_of, is_op, outcome,
 from edgeinfer.convert.passes.layout_apply import Applier
 from edgeinfer.convert.passes.layout_check import check_axes
 from edgeinfer.convert.passes.layout_moves import Editor, Move, Perm, identity
-from edgeinfer.convert.passes.layout_plan import Plan
+from edgeinfer.convert.passes.layout_plan import LayoutLabels
 from edgeinfer.convert.passes.layout_rules import resize
 
 NHWC = "edgeinfer.nhwc"
@@ -90,7 +90,7 @@ class PlanLayout(ir.passes.InPlacePass):
             ends = self._ends(graph) if main else {}
             if seeds or ends or any(is_op(n, "Transpose") for n in graph):
                 count += len(seeds)
-                labels = Plan(graph, seeds, ends)
+                labels = LayoutLabels(graph, seeds, ends)
                 Applier(graph, namer).run(labels)
         if count:
             model.opset_imports[NHWC] = model.opset_imports.get("", 1)

@@ -16,7 +16,7 @@ from edgeinfer.convert.passes.infra import (
     walk,
 )
 from edgeinfer.convert.passes.layout_moves import Editor, Move, Perm, identity
-from edgeinfer.convert.passes.layout_plan import Plan, between
+from edgeinfer.convert.passes.layout_plan import LayoutLabels, between
 
 
 class Applier:
@@ -28,7 +28,7 @@ class Applier:
         self.stored: dict[ir.Value, Perm] = {}
         self._made: dict[tuple[ir.Value, Perm], ir.Value] = {}
 
-    def run(self, plan: Plan) -> None:
+    def run(self, plan: LayoutLabels) -> None:
         """Rewrite every operator, then the graph's inputs and outputs."""
         for value, perm in plan.ends.items():
             if value.producer() is None:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     constant,
     dims_of,
@@ -37,7 +37,7 @@ class FuseGroups(ir.passes.InPlacePass):
     PyTorch's exporter writes the former.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Rewrite in all graphs."""
         namer, count = Namer(model), 0
         for graph in walk(model.graph):

@@ -25,7 +25,7 @@ _ONE_OPERAND = frozenset(
 )
 
 
-class Plan:
+class LayoutLabels:
     """The labels of one graph.
 
     Args:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     all_nodes,
     is_op,
@@ -26,7 +26,7 @@ class LiftConstants(ir.passes.InPlacePass):
     A constant that is itself a graph output stays a node, and sparse ones stay too.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Lift all that can be lifted; no data is copied."""
         namer = Namer(model)
         count = 0

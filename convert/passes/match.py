@@ -91,8 +91,8 @@ class Number:
 
     name: str
 
-    def __mul__(self, other: Pattern) -> Product:
-        return Product(self, ((other, 1.0),))
+    def __mul__(self, other: Pattern) -> ProductPattern:
+        return ProductPattern(self, ((other, 1.0),))
 
 
 def _accept(wanted: float | Number, found: float, like: ir.Value, state: Match) -> Match | None:
@@ -116,33 +116,35 @@ class Pattern(abc.ABC):
         """Bind the matched value to a name; a second use must meet the same value."""
         return Named(name, self)
 
-    def __mul__(self, other: float | Pattern) -> Product:
+    def __mul__(self, other: float | Pattern) -> ProductPattern:
         left, right = _product(self), _product(other)
         if isinstance(left.coefficient, Number) or isinstance(right.coefficient, Number):
             raise TypeError("a captured coefficient must be the outermost factor")
-        return Product(left.coefficient * right.coefficient, (*left.powers, *right.powers))
+        return ProductPattern(left.coefficient * right.coefficient, (*left.powers, *right.powers))
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: float) -> Product:
+    def __truediv__(self, other: float) -> ProductPattern:
         return self * (1.0 / other)
 
-    def __pow__(self, exponent: float) -> Product:
-        return Product(1.0, ((self, exponent),))
+    def __pow__(self, exponent: float) -> ProductPattern:
+        return ProductPattern(1.0, ((self, exponent),))
 
     def __add__(self, other: float | Number | Pattern) -> Pattern:
-        return Op("Add", (self, other)) if isinstance(other, Pattern) else Offset(self, other)
+        return (
+            OpPattern("Add", (self, other)) if isinstance(other, Pattern) else Offset(self, other)
+        )
 
-    def __sub__(self, other: Pattern) -> Op:
-        return Op("Sub", (self, other))
+    def __sub__(self, other: Pattern) -> OpPattern:
+        return OpPattern("Sub", (self, other))
 
 
-def _product(pattern: float | Pattern) -> Product:
-    if isinstance(pattern, Product):
+def _product(pattern: float | Pattern) -> ProductPattern:
+    if isinstance(pattern, ProductPattern):
         return pattern
     if isinstance(pattern, Pattern):
-        return Product(1.0, ((pattern, 1.0),))
-    return Product(float(pattern), ())
+        return ProductPattern(1.0, ((pattern, 1.0),))
+    return ProductPattern(float(pattern), ())
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Named(Pattern):
 
 
 @dataclass(frozen=True)
-class Shared(Pattern):
+class SharedPattern(Pattern):
     """A pattern whose nodes may be used elsewhere too; they stay while they are."""
 
     pattern: Pattern
@@ -202,7 +204,7 @@ class OneOf(Pattern):
 
 
 @dataclass(frozen=True)
-class Op(Pattern):
+class OpPattern(Pattern):
     """One node; a number among the inputs is a scalar constant."""
 
     op_type: str
@@ -268,7 +270,7 @@ class Offset(Pattern):
 
 
 @dataclass(frozen=True)
-class Product(Pattern):
+class ProductPattern(Pattern):
     """A coefficient times powers of patterns, compared in normal form."""
 
     coefficient: float | Number
@@ -360,11 +362,11 @@ def _operands(node: ir.Node) -> tuple[ir.Value | None, ...]:
 class _Ops:
     """``op.Erf(x)`` is the pattern of one Erf node."""
 
-    def __getattr__(self, op_type: str) -> Callable[..., Op]:
+    def __getattr__(self, op_type: str) -> Callable[..., OpPattern]:
         def make(
             *inputs: float | Number | Pattern, where: Callable[[ir.Node], bool] | None = None
-        ) -> Op:
-            return Op(op_type, inputs, where)
+        ) -> OpPattern:
+            return OpPattern(op_type, inputs, where)
 
         return make
 

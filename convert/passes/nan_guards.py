@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     constant,
@@ -34,7 +34,7 @@ class RemoveNanGuards(ir.passes.InPlacePass):
     is an input, from one that is computed, and from a constant one with such a row.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Look at every Where."""
         count = 0
         for node in all_nodes(model):

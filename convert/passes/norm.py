@@ -6,16 +6,16 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import attr, constant, ints, static_shape
-from edgeinfer.convert.passes.match import Named, Op, var
+from edgeinfer.convert.passes.match import Named, OpPattern, var
 from edgeinfer.types import Array
 
 _FEW = 1 << 20
 """Scales and biases of more elements than this are activations in disguise and are not folded."""
 
 
-def mean(of: Named | Op, axes: str) -> Op:
+def mean(of: Named | OpPattern, axes: str) -> OpPattern:
     """Return the pattern of a mean that keeps its axes."""
-    return Op("ReduceMean", (of, var(axes)), lambda n: attr(n, "keepdims", 1) == 1)
+    return OpPattern("ReduceMean", (of, var(axes)), lambda n: attr(n, "keepdims", 1) == 1)
 
 
 def trailing_axis(x: ir.Value, axes: ir.Value) -> int | None:

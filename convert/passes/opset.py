@@ -16,7 +16,7 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
     Namer,
-    Outcome,
+    PassOutcome,
     all_nodes,
     outcome,
 )
@@ -38,7 +38,7 @@ class RaiseOpset(ir.passes.InPlacePass):
     def __init__(self, target: int) -> None:
         self.target = target
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Raise the whole model, or leave all of it alone."""
         version = default_opset(model.opset_imports)
         if version is None or version >= self.target:
@@ -59,7 +59,7 @@ class RaiseOpset(ir.passes.InPlacePass):
         )
         model.ir_version = max(model.ir_version, wanted)
         note = f"opset {version} to {self.target}"
-        return Outcome(model, modified=True, count=count, notes=(note,))
+        return PassOutcome(model, modified=True, count=count, notes=(note,))
 
 
 def default_opset(imports: dict[str, int]) -> int | None:

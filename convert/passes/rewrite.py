@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Namer, Outcome, all_nodes, outcome
+from edgeinfer.convert.passes.infra import Namer, PassOutcome, all_nodes, outcome
 from edgeinfer.convert.passes.match import Match, Pattern
 from edgeinfer.types import Array
 
@@ -18,7 +18,7 @@ FLOATS = frozenset({ir.DataType.FLOAT})
 differences that users can see; for double precision the engines have no fused kernels."""
 
 
-class Builder:
+class ReplacementBuilder:
     """Collects the nodes and constants of one replacement; only ``commit`` changes the graph."""
 
     def __init__(self, namer: Namer, base: str) -> None:
@@ -108,10 +108,10 @@ class Fusion(ir.passes.InPlacePass):
     dtypes: ClassVar[frozenset[ir.DataType]] = FLOATS
 
     @abc.abstractmethod
-    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+    def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
         """Build the nodes that compute ``out`` anew, its own last; False leaves all as it is."""
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Try every node as the end of a match, pattern by pattern, until nothing matches."""
         if model.opset_imports.get("", 0) < self.since:
             return outcome(model, 0)
@@ -131,7 +131,7 @@ class Fusion(ir.passes.InPlacePass):
     def _rewrite(self, pattern: Pattern, root: ir.Node, main: ir.Graph, namer: Namer) -> bool:
         out = root.outputs[0]
         for match in pattern.match(out, Match()):
-            build = Builder(namer, out.name or root.op_type)
+            build = ReplacementBuilder(namer, out.name or root.op_type)
             if exclusive(root, match) and self.fuse(match, out, build):
                 before = [p for v in root.inputs if v is not None and (p := v.producer())]
                 build.commit(main, root)

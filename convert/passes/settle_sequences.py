@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     all_nodes,
     attr,
@@ -36,7 +36,7 @@ class SettleSequences(ir.passes.InPlacePass):
     Few engines have sequences; exporters write them for ``torch.split``, ``chunk`` and ``unbind``.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Look at every node that reads a sequence, subgraphs included."""
         work, count = _Work(model), 0
         for node in all_nodes(model):

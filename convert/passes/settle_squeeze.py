@@ -8,7 +8,7 @@ from edgeinfer.convert.passes.constants import FoldConstants
 from edgeinfer.convert.passes.control_flow import InlineControlFlow, take_branch
 from edgeinfer.convert.passes.fold_shapes import FoldShapes
 from edgeinfer.convert.passes.infra import (
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     input_at,
@@ -36,7 +36,7 @@ class SettleSqueeze(ir.passes.InPlacePass):
     size the Squeeze refuses, as the LSTM did.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Settle one after the other; each may give the next one's ranks."""
         count, open_ones = 0, True
         while open_ones:

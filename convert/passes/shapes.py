@@ -14,7 +14,7 @@ from edgeinfer.convert.passes.inference import (
 )
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
-    Outcome,
+    PassOutcome,
     all_nodes,
     attr,
     bodies,
@@ -51,7 +51,7 @@ class InferShapes(ir.passes.InPlacePass):
     knows nothing.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Infer until nothing new is found; weights are neither read nor copied."""
         before = _snapshot(model)
         declared = _forget(model)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.constants import NEVER
 from edgeinfer.convert.passes.infra import (
-    Outcome,
+    PassOutcome,
     has_subgraph,
     outcome,
     remove_node,
@@ -41,7 +41,7 @@ class ShareInitializers(ir.passes.InPlacePass):
         super().__init__()
         self._least, self._apart = least, apart
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Compare tensors of one type and shape; most are told apart by their first bytes."""
         groups: dict[Hashable, list[ir.Value]] = {}
         for value in list(model.graph.initializers.values()):
@@ -89,7 +89,7 @@ class ShareNodes(ir.passes.InPlacePass):
     Random operators and nodes with bodies stay.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Go through each graph in order; a chain of equal nodes is found in one go."""
         count = 0
         for graph in list(walk(model.graph)):

@@ -7,9 +7,17 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Namer, Outcome, all_nodes, attr, is_op, outcome, same_dim
+from edgeinfer.convert.passes.infra import (
+    Namer,
+    PassOutcome,
+    all_nodes,
+    attr,
+    is_op,
+    outcome,
+    same_dim,
+)
 from edgeinfer.convert.passes.masks import keeps_a_key
-from edgeinfer.convert.passes.rewrite import Builder, sweep
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder, sweep
 
 
 class SplitAttention(ir.passes.InPlacePass):
@@ -35,12 +43,12 @@ class SplitAttention(ir.passes.InPlacePass):
         super().__init__()
         self._longest = longest
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Split every node of the known form."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
             if is_op(node, "Attention") and _plain(node) and _is_short(node, self._longest):
-                build = Builder(namer, node.outputs[0].name or "attention")
+                build = ReplacementBuilder(namer, node.outputs[0].name or "attention")
                 _split(node, build)
                 before = [p for v in node.inputs if v is not None and (p := v.producer())]
                 build.commit(model.graph, node)
@@ -83,7 +91,7 @@ def _spans_keys(mask: ir.Value, k: ir.Value) -> bool:
     return known and same_dim(mask.shape[-1], k.shape[2])
 
 
-def _split(node: ir.Node, build: Builder) -> None:
+def _split(node: ir.Node, build: ReplacementBuilder) -> None:
     q, k, v = node.inputs[:3]
     mask = node.inputs[3] if len(node.inputs) > 3 else None
     if q is None or q.dtype is None or q.shape is None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Namer, Outcome, all_nodes, input_at, outcome, rank
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.infra import Namer, PassOutcome, all_nodes, input_at, outcome, rank
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.passes.shapes import InferShapes
 
 _MICROSOFT = "com.microsoft"
@@ -46,7 +46,7 @@ class SplitQuantized(ir.passes.InPlacePass):
         super().__init__()
         self._only = only
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Split every node of a known form."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
@@ -54,7 +54,7 @@ class SplitQuantized(ir.passes.InPlacePass):
             left = self._only and node.op_type not in self._only
             if split is None or node.graph is None or left:
                 continue
-            build = Builder(namer, node.outputs[0].name or node.op_type)
+            build = ReplacementBuilder(namer, node.outputs[0].name or node.op_type)
             if split(node, build):
                 build.commit(model.graph, node)
                 count += 1
@@ -71,13 +71,13 @@ def _float(value: ir.Value, like: ir.Value | None) -> ir.Value:
     return value
 
 
-def _dequantized(node: ir.Node, build: Builder, index: int, axis: int = 1) -> ir.Value:
+def _dequantized(node: ir.Node, build: ReplacementBuilder, index: int, axis: int = 1) -> ir.Value:
     """Dequantize the operand at an index, by the scale and the zero point that follow it."""
     x, scale, zero = (input_at(node, index + i) for i in range(3))
     return _float(build.op("DequantizeLinear", x, _single(build, scale), zero, axis=axis), x)
 
 
-def _single(build: Builder, scale: ir.Value | None) -> ir.Value | None:
+def _single(build: ReplacementBuilder, scale: ir.Value | None) -> ir.Value | None:
     """A scale as float32, which holds every half."""
     if scale is None or scale.dtype not in {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}:
         return scale
@@ -86,7 +86,9 @@ def _single(build: Builder, scale: ir.Value | None) -> ir.Value | None:
     return _float(build.op("Cast", scale, to=int(ir.DataType.FLOAT)), scale)
 
 
-def _quantized(node: ir.Node, build: Builder, y: ir.Value, index: int, axis: int = 1) -> bool:
+def _quantized(
+    node: ir.Node, build: ReplacementBuilder, y: ir.Value, index: int, axis: int = 1
+) -> bool:
     out = node.outputs[0]
     _float(y, out)
     scale, zero = input_at(node, index), input_at(node, index + 1)
@@ -95,7 +97,7 @@ def _quantized(node: ir.Node, build: Builder, y: ir.Value, index: int, axis: int
     return True
 
 
-def _conv(node: ir.Node, build: Builder) -> bool:
+def _conv(node: ir.Node, build: ReplacementBuilder) -> bool:
     x, w = _dequantized(node, build, 0), _dequantized(node, build, 3, axis=0)
     operands = [x, w]
     bias = input_at(node, 8)
@@ -109,7 +111,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     return {name: a.value for name, a in node.attributes.items()}
 
 
-def _product(a: ir.Value | None, b: ir.Value | None, build: Builder) -> ir.Value:
+def _product(a: ir.Value | None, b: ir.Value | None, build: ReplacementBuilder) -> ir.Value:
     if a is None or b is None:
         raise ValueError("a quantized operator without its scales")
     if a.const_value is None or b.const_value is None:
@@ -118,7 +120,7 @@ def _product(a: ir.Value | None, b: ir.Value | None, build: Builder) -> ir.Value
     return build.const(values, "scale")
 
 
-def _matmul(node: ir.Node, build: Builder) -> bool:
+def _matmul(node: ir.Node, build: ReplacementBuilder) -> bool:
     operands = []
     for index, from_end in ((0, 2), (3, 1)):
         scale, size = input_at(node, index + 1), rank(input_at(node, index))
@@ -134,7 +136,7 @@ def _matmul(node: ir.Node, build: Builder) -> bool:
     return _quantized(node, build, build.op("MatMul", *operands), 6)
 
 
-def _gemm(node: ir.Node, build: Builder) -> bool:
+def _gemm(node: ir.Node, build: ReplacementBuilder) -> bool:
     if input_at(node, 7) is None:
         return False
     flipped = _attributes(node).get("transB", 0)
@@ -146,7 +148,7 @@ def _gemm(node: ir.Node, build: Builder) -> bool:
     return _quantized(node, build, build.op("Gemm", *operands, **_attributes(node)), 7)
 
 
-def _softmax(node: ir.Node, build: Builder) -> bool:
+def _softmax(node: ir.Node, build: ReplacementBuilder) -> bool:
     axis = _attributes(node).get("axis", -1)
     size = rank(node.outputs[0])
     # Before opset 13 all axes from this one on were one.
@@ -157,15 +159,15 @@ def _softmax(node: ir.Node, build: Builder) -> bool:
     return _quantized(node, build, y, 3)
 
 
-def _binary(op_type: str) -> Callable[[ir.Node, Builder], bool]:
-    def split(node: ir.Node, build: Builder) -> bool:
+def _binary(op_type: str) -> Callable[[ir.Node, ReplacementBuilder], bool]:
+    def split(node: ir.Node, build: ReplacementBuilder) -> bool:
         a, b = _dequantized(node, build, 0), _dequantized(node, build, 3)
         return _quantized(node, build, build.op(op_type, a, b), 6)
 
     return split
 
 
-def _conv_integer(node: ir.Node, build: Builder) -> bool:
+def _conv_integer(node: ir.Node, build: ReplacementBuilder) -> bool:
     x, w, x_zero, w_zero = (input_at(node, i) for i in range(4))
     if x is None or w is None or w.shape is None or not all(isinstance(d, int) for d in w.shape):
         return False
@@ -184,7 +186,7 @@ def _conv_integer(node: ir.Node, build: Builder) -> bool:
     )
 
 
-def _matmul_integer(node: ir.Node, build: Builder) -> bool:
+def _matmul_integer(node: ir.Node, build: ReplacementBuilder) -> bool:
     a, b, a_zero, b_zero = (input_at(node, i) for i in range(4))
     ranks = rank(a), rank(b)
     if a is None or b is None or a.shape is None or b.shape is None or 0 in ranks:
@@ -235,7 +237,7 @@ def _most(w: ir.Value, zero: ir.Value | None, axis: int) -> int:
 
 def _added_up(
     node: ir.Node,
-    build: Builder,
+    build: ReplacementBuilder,
     operands: list[tuple[ir.Value, int]],
     sizes: tuple[int, int],
     product: Callable[..., ir.Value],
@@ -264,7 +266,7 @@ def _added_up(
     return total is not None
 
 
-def _cut(build: Builder, x: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
+def _cut(build: ReplacementBuilder, x: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
     ends = [build.const(np.array([n], np.int64), "part") for n in (start, stop, axis)]
     part = _float(build.op("Slice", x, *ends), x)
     if part.shape is not None:
@@ -272,7 +274,9 @@ def _cut(build: Builder, x: ir.Value, axis: int, start: int, stop: int) -> ir.Va
     return part
 
 
-def _centred(build: Builder, x: ir.Value, zero: ir.Value | None, trailing: int) -> ir.Value:
+def _centred(
+    build: ReplacementBuilder, x: ir.Value, zero: ir.Value | None, trailing: int
+) -> ir.Value:
     """Subtract the zero point, as floats; a vector of them belongs to the first axis."""
     values = _float(build.op("Cast", x, to=ir.DataType.FLOAT), x)
     if zero is None:
@@ -285,7 +289,7 @@ def _centred(build: Builder, x: ir.Value, zero: ir.Value | None, trailing: int) 
     return _float(build.op("Sub", values, shift), x)
 
 
-_SPLITS: dict[tuple[str, str], Callable[[ir.Node, Builder], bool]] = {
+_SPLITS: dict[tuple[str, str], Callable[[ir.Node, ReplacementBuilder], bool]] = {
     ("", "QLinearConv"): _conv,
     ("", "QLinearMatMul"): _matmul,
     ("", "ConvInteger"): _conv_integer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome, all_nodes, outcome
+from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, PassOutcome, all_nodes, outcome
 
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Its inference takes an absent ``onesided`` for 0, where the operator's definition says 1, so that
@@ -18,7 +18,7 @@ class StateDefaults(ir.passes.InPlacePass):
     Result: ``y = STFT<onesided=1>(x, step, window)``
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Look at every node, subgraphs included."""
         count = 0
         for node in all_nodes(model):

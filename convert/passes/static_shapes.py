@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Outcome, outcome
+from edgeinfer.convert.passes.infra import PassOutcome, outcome
 from edgeinfer.errors import UsageError
 
 Shapes = Mapping[str, Sequence[int | None]]
@@ -22,7 +22,7 @@ class BindShapes(ir.passes.InPlacePass):
     def __init__(self, shapes: Shapes) -> None:
         self.shapes = shapes
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Check everything first, then bind.
 
         Raises:

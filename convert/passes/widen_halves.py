@@ -8,7 +8,7 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
     Namer,
-    Outcome,
+    PassOutcome,
     add_initializer,
     constant,
     outcome,
@@ -39,7 +39,7 @@ class WidenHalves(ir.passes.InPlacePass):
     Engines differ in what they add up in: some take each operator apart and round every step.
     """
 
-    def call(self, model: ir.Model) -> Outcome:
+    def call(self, model: ir.Model) -> PassOutcome:
         """Wrap each such operator of the main graph; constants are widened at once."""
         namer, count = Namer(model), 0
         for node in list(model.graph):

@@ -34,7 +34,7 @@ _EMULATED_S = 7200.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EnginePlace:
     """Where an artifact is run.
 
     Attributes:
@@ -62,33 +62,35 @@ class Wanted:
     """The backends of one artifact, and where they are to run."""
 
     names: Sequence[str]
-    place: Place = Place()
+    place: EnginePlace = EnginePlace()
 
 
-def place_of(profile: Profile) -> Place:
+def place_of(profile: Profile) -> EnginePlace:
     """Find where a target's artifacts are run to be judged."""
-    return place_for(profile.machine) if profile.machine else Place(profile.unit)
+    return place_for(profile.machine) if profile.machine else EnginePlace(profile.unit)
 
 
-def place_for(name: str) -> Place:
+def place_for(name: str) -> EnginePlace:
     """Find where code for a machine can be run; any place will do for no machine's."""
     if not name:
-        return Place()
+        return EnginePlace()
     wanted = machine(name)
     if wanted.system != host().system:
-        return Place(missing=f"libraries for {wanted.name} are loaded by {wanted.system} only")
+        return EnginePlace(
+            missing=f"libraries for {wanted.name} are loaded by {wanted.system} only"
+        )
     if wanted.arch != host().arch:
         if wanted.cuda:
             reason = f"{wanted.cuda} with a CPU that is {wanted.arch} is not here, nor emulated"
-            return Place("gpu", missing=reason)
+            return EnginePlace("gpu", missing=reason)
         try:
-            return Place(emulator=emulator(wanted.arch, wanted.cpu))
+            return EnginePlace(emulator=emulator(wanted.arch, wanted.cpu))
         except NotAvailableError as error:
-            return Place(missing=str(error))
+            return EnginePlace(missing=str(error))
     if not wanted.cuda:
-        return Place()
+        return EnginePlace()
     missing = "" if cuda_devices() else f"{wanted.cuda} needs an NVIDIA GPU and its driver"
-    return Place("gpu", missing=missing)
+    return EnginePlace("gpu", missing=missing)
 
 
 def in_turn(wanted: Sequence[Wanted]) -> Generator[list[Backend], None, None]:

@@ -26,7 +26,7 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.target import Prepared as Ready
 from edgeinfer.convert.pipeline import engines
 from edgeinfer.convert.pipeline.engines import Wanted, place_for
-from edgeinfer.convert.pipeline.kept import Kept
+from edgeinfer.convert.pipeline.kept import StageFiles
 from edgeinfer.convert.pipeline.plan import Job, plan
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
 from edgeinfer.convert.pipeline.request import HALVES, Request, in_layout
@@ -39,7 +39,7 @@ from edgeinfer.convert.pipeline.shape_checks import (
 )
 from edgeinfer.convert.quantize.half.stage import Halves, check_told, is_here
 from edgeinfer.convert.quantize.recipe import AUTO, recipe
-from edgeinfer.convert.quantize.stage import Stage
+from edgeinfer.convert.quantize.stage import QuantizeStage
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.answers import Expected, Vector
 from edgeinfer.convert.verify.gate import HALF
@@ -84,7 +84,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AlreadyKnown:
     """What a conversion of the same model has found already.
 
     Attributes:
@@ -99,7 +99,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedConversion:
     """All that the rest of a conversion needs; the graph is no part of it."""
 
     report: Report
@@ -142,7 +142,7 @@ def stages_of(request: Request, jobs: int) -> int:
     return BEFORE_JOBS + wanted.is_quantized + (each + 1) * jobs + 1
 
 
-class Clock:
+class StageClock:
     """Tells the user what is being done and how far it is, and remembers how long it took."""
 
     def __init__(
@@ -191,8 +191,8 @@ class Front:
         self._asked = request
         formats = sum(len((*p.formats, *p.optional_formats)) for p in request.profiles)
         foreseen = Stages(total=stages_of(request, formats))
-        self._clock = Clock(request.progress, stages=foreseen)
-        self._kept = Kept(None if request.keep is None else Path(request.keep))
+        self._clock = StageClock(request.progress, stages=foreseen)
+        self._kept = StageFiles(None if request.keep is None else Path(request.keep))
         self._ranges: dict[str, InputRange] = {}
 
     def check(self) -> dict[str, list[Problem]]:
@@ -215,7 +215,7 @@ class Front:
         inputs = passes.input_specs(self._normalised.model)
         refuse_contradictions(self._source.model, inputs, data=self._request.data)
 
-    def prepare(self, variants: Path, known: Known | None = None) -> Prepared:
+    def prepare(self, variants: Path, known: AlreadyKnown | None = None) -> PreparedConversion:
         """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
 
         Where something is known the oracles are not asked, and artifacts that cannot be written are
@@ -275,7 +275,7 @@ class Front:
         stages = self._clock.stages
         # What was left out is not run either.
         stages.total = stages.number + len(written) + 1
-        return Prepared(report, written, request.preprocessing, request.labels, stages)
+        return PreparedConversion(report, written, request.preprocessing, request.labels, stages)
 
     def explain(
         self, job: Job, engine: str, feeds: Feeds, budget: Budget, folder: Path
@@ -287,7 +287,7 @@ class Front:
         from edgeinfer.convert.verify.bisect import explain
 
         self._clock.stages.total = 0
-        self._kept = Kept(None)
+        self._kept = StageFiles(None)
         normal = self._normalised.model
         self._halves.look(normal, [feeds], rungs(feeds, self._ranges))
         place = place_for(job.profile.machine)
@@ -377,8 +377,8 @@ class Front:
         return asked.preprocessing or own
 
     @cached_property
-    def _quantize(self) -> Stage:
-        return Stage(self._request)
+    def _quantize(self) -> QuantizeStage:
+        return QuantizeStage(self._request)
 
     @cached_property
     def _halves(self) -> Halves:

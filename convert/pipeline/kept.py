@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Kept:
+class StageFiles:
     """Writes files that are numbered in the order of the stages; nothing without a folder.
 
     Attributes:

@@ -54,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConversionPlan:
     """What will be written, and what was left out and why.
 
     Attributes:
@@ -77,7 +77,7 @@ def plan(
     integers: bool = False,
     alone: bool = False,
     keep: bool = False,
-) -> Plan:
+) -> ConversionPlan:
     """Check a normalised model against every format of every target.
 
     Targets that want the same format share the artifact: no lowering acts on the rest of a
@@ -133,7 +133,7 @@ def plan(
         told = [(title, problem) for title, ps in refused.items() for problem in ps]
         owners, problems = [title for title, _ in told], [problem for _, problem in told]
         raise UnsupportedError(", ".join(refused), problems, owners)
-    return Plan(tuple(jobs), tuple(notes), ready)
+    return ConversionPlan(tuple(jobs), tuple(notes), ready)
 
 
 def _apart(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> frozenset[str]:

@@ -236,9 +236,9 @@ def _metric(options: ConvertOptions) -> Metric | None:
     if not isinstance(options.metric, str):
         return options.metric
     # NumPy: what is refused before does not wait for it.
-    from edgeinfer.accuracy import Named
+    from edgeinfer.accuracy import TaskMeasure
 
-    return Named(options.metric, tuple(options.labels))
+    return TaskMeasure(options.metric, tuple(options.labels))
 
 
 def precision_for(chosen: Sequence[Profile], precision: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from edgeinfer.accuracy import Metric, Named
+from edgeinfer.accuracy import Metric, TaskMeasure
 from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.bundle.artifacts import ArtifactWriter
 from edgeinfer.bundle.made import remember_made
@@ -27,9 +27,15 @@ from edgeinfer.convert.lower.tvm.machines import MACHINES
 from edgeinfer.convert.pipeline import engines, rows
 from edgeinfer.convert.pipeline.command import command_of
 from edgeinfer.convert.pipeline.described import add_files, check_described, head_in_layout
-from edgeinfer.convert.pipeline.engines import Place, Wanted, place_of
+from edgeinfer.convert.pipeline.engines import EnginePlace, Wanted, place_of
 from edgeinfer.convert.pipeline.entry import ExportResult
-from edgeinfer.convert.pipeline.front import Clock, Front, Known, Prepared, Written
+from edgeinfer.convert.pipeline.front import (
+    AlreadyKnown,
+    Front,
+    PreparedConversion,
+    StageClock,
+    Written,
+)
 from edgeinfer.convert.pipeline.provenance import SBOM_NAME, oracles, sbom, tools_of
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.pipeline.worker import Worker, can_work_apart
@@ -67,7 +73,7 @@ def run_stages(request: Request) -> ExportResult:
         prepared = front.prepare(writer.folder(_VARIANTS))
         check_described(described, prepared.report.inputs, prepared.report.outputs)
         prepared.report.command = command_of(request)
-        clock = Clock(request.progress, prepared.report.seconds, prepared.stages)
+        clock = StageClock(request.progress, prepared.report.seconds, prepared.stages)
         variants = _judged(request, prepared, front, writer, clock)
         for further in rows.conversions(request):
             variants += _beside(further, prepared.report, writer)
@@ -77,10 +83,10 @@ def run_stages(request: Request) -> ExportResult:
 
 def _judged(
     request: Request,
-    prepared: Prepared,
+    prepared: PreparedConversion,
     front: Front | Worker,
     writer: BundleWriter,
-    clock: Clock,
+    clock: StageClock,
 ) -> list[Variant]:
     """Run what was written, and take into the bundle what is right."""
     report = prepared.report
@@ -110,10 +116,10 @@ def _beside(request: Request, report: Report, writer: BundleWriter) -> list[Vari
     if report.expected is None:
         raise VerifyError("internal error: there are no expected outputs")
     front = _front(request)
-    known = Known(report.vectors, report.expected, report.ranges)
+    known = AlreadyKnown(report.vectors, report.expected, report.ranges)
     try:
         prepared = front.prepare(writer.folder(_VARIANTS), known)
-        clock = Clock(request.progress, prepared.report.seconds, prepared.stages)
+        clock = StageClock(request.progress, prepared.report.seconds, prepared.stages)
         variants = _judged(request, prepared, front, writer, clock)
     except (ConvertError, UsageError, NotAvailableError) as e:
         report.changes.append(Change("targets", (f"{request.precision} was left out: {e}",)))
@@ -144,7 +150,7 @@ def _told(
     backends: Sequence[Backend],
     request: Request,
     report: Report,
-    clock: Clock,
+    clock: StageClock,
 ) -> list[Variant]:
     """Judge the files in the floats that their engine may be told to compute in.
 
@@ -225,11 +231,15 @@ def _front(request: Request) -> Front | Worker:
 
 def _is_code(metric: Metric | None) -> bool:
     """Whether a measure is the user's own: another process may not know it."""
-    return metric is not None and not isinstance(metric, Named)
+    return metric is not None and not isinstance(metric, TaskMeasure)
 
 
 def _verified(
-    written: Written, backends: Sequence[Backend], report: Report, clock: Clock, place: Place
+    written: Written,
+    backends: Sequence[Backend],
+    report: Report,
+    clock: StageClock,
+    place: EnginePlace,
 ) -> dict[Profile, VariantResult]:
     """Run one artifact on each of its engines, on the unit of each target that shares it.
 
@@ -279,7 +289,7 @@ def _times_slower(
     backends: Sequence[Backend],
     judged: Mapping[Profile, VariantResult],
     report: Report,
-    clock: Clock,
+    clock: StageClock,
 ) -> float | None:
     """Time an artifact of integers beside the float model, which is then removed."""
     if written.plain is None:
@@ -408,7 +418,7 @@ def _explained(
 
 def _finish(
     request: Request,
-    prepared: Prepared,
+    prepared: PreparedConversion,
     variants: list[Variant],
     writer: BundleWriter,
     described: Description,

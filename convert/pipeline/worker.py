@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from edgeinfer.backends.process import child
 from edgeinfer.backends.process.deadline import announce
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
-from edgeinfer.convert.pipeline.front import Front, Known, Prepared, uncounted
+from edgeinfer.convert.pipeline.front import AlreadyKnown, Front, PreparedConversion, uncounted
 from edgeinfer.convert.pipeline.plan import Job
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.verify import Finding
@@ -54,14 +54,14 @@ class Worker:
             request.progress,
         )
 
-    def prepare(self, variants: Path, known: Known | None = None) -> Prepared:
+    def prepare(self, variants: Path, known: AlreadyKnown | None = None) -> PreparedConversion:
         """See ``Front.prepare``.
 
         Raises:
             CrashedError: the process ended half-way.
             VerifyError: an engine did not come back in time.
         """
-        prepared: Prepared = self._do("prepare", variants, known)
+        prepared: PreparedConversion = self._do("prepare", variants, known)
         return prepared
 
     def explain(

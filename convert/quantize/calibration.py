@@ -11,14 +11,14 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers
 from edgeinfer.convert.quantize.calibrate.histogram import Histogram
-from edgeinfer.convert.quantize.calibrate.judge import Finding, Verdict, judge
+from edgeinfer.convert.quantize.calibrate.judge import DataFinding, DataVerdict, judge
 from edgeinfer.convert.quantize.calibrate.observe import Observation, channel_axis, observe
 from edgeinfer.convert.quantize.calibrate.ranges import Range, choose
 from edgeinfer.convert.quantize.recipe import METHODS, Method, Recipe
 from edgeinfer.convert.quantize.rewrite import bodies, fallback, qdq, same_norms, weight_only
 from edgeinfer.convert.quantize.rewrite.correct import corrected_biases
 from edgeinfer.convert.quantize.rewrite.equalise import equalise_layers, normalised_products, smooth
-from edgeinfer.convert.quantize.rewrite.qdq import Written
+from edgeinfer.convert.quantize.rewrite.qdq import WrittenScales
 from edgeinfer.convert.quantize.rewrite.rounding import (
     Grid,
     Rounding,
@@ -101,7 +101,7 @@ class Quantizer:
     model: ir.Model
     recipe: Recipe
     settings: Settings = field(default_factory=Settings)
-    verdict: Verdict | None = None
+    verdict: DataVerdict | None = None
     ranges: dict[str, Range] = field(default_factory=dict)
     seen: Observation = field(default_factory=Observation)
     rounding: dict[Grid, Rounding] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Quantizer:
         preprocessing: Mapping[str, Preprocessing] | None = None,
         *,
         vectors: Sequence[Feeds] = (),
-        findings: Sequence[Finding] = (),
+        findings: Sequence[DataFinding] = (),
         progress: Progress | None = None,
     ) -> None:
         """Judge the data, run it through the float model once, and choose every range.
@@ -315,7 +315,7 @@ class Quantizer:
         model: ir.Model | None = None,
         kept: AbstractSet[str] = frozenset(),
         form: str = "fp32",
-    ) -> Written:
+    ) -> WrittenScales:
         """Write the graph for one target.
 
         Args:

@@ -15,7 +15,7 @@ from edgeinfer.backends.engines import import_coremltools, import_onnxruntime, i
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class EngineKernel:
     """One kernel as the engine runs it.
 
     Attributes:
@@ -34,7 +34,7 @@ class Layer:
     zeros: float = 0.0
 
 
-def layers(path: Path, format: str) -> tuple[Layer, ...]:
+def layers(path: Path, format: str) -> tuple[EngineKernel, ...]:
     """List the kernels that the engine makes of an artifact, in its order.
 
     Raises:
@@ -45,7 +45,7 @@ def layers(path: Path, format: str) -> tuple[Layer, ...]:
     return reader(path) if reader is not None else ()
 
 
-def precision_name(found: tuple[Layer, ...], floats: str = "fp32") -> str:
+def precision_name(found: tuple[EngineKernel, ...], floats: str = "fp32") -> str:
     """Name a precision by what was found in the layers with weights, as recipes are named.
 
     A mixture joins its parts: ``static_wi8_ai8+fp32``.
@@ -67,7 +67,7 @@ def precision_name(found: tuple[Layer, ...], floats: str = "fp32") -> str:
     return "+".join((*packed, *(n for n in order if n in names))) or "fp32"
 
 
-def _recipe_of(layer: Layer) -> str:
+def _recipe_of(layer: EngineKernel) -> str:
     rest = "afp16" if layer.precision == "fp16" else "afp32"
     if layer.weights == "int4":
         return f"weight_only_wi4b32_{rest}"
@@ -82,25 +82,25 @@ def _recipe_of(layer: Layer) -> str:
     return "fp16" if layer.weights == "fp16" else "fp32"
 
 
-def to_json(layer: Layer) -> dict[str, Any]:
+def to_json(layer: EngineKernel) -> dict[str, Any]:
     """Return JSON-ready data."""
     row = {"name": layer.name, "op": layer.op, "precision": layer.precision}
     share = {"zeros": round(layer.zeros, 4)} if layer.zeros else {}
     return {**row, "weights": layer.weights, **share}
 
 
-def counts(found: tuple[Layer, ...]) -> dict[str, int]:
+def counts(found: tuple[EngineKernel, ...]) -> dict[str, int]:
     """Count the layers with weights by ``activations/weights``."""
     return dict(sorted(Counter(f"{y.precision}/{y.weights}" for y in found if y.weights).items()))
 
 
-def _mlprogram(path: Path) -> tuple[Layer, ...]:
+def _mlprogram(path: Path) -> tuple[EngineKernel, ...]:
     """Read the package: which unit computes an operator is decided on the device."""
     from edgeinfer.convert.lower.coreml.readback import weighted
 
     import_coremltools()
     rows = weighted(path.parent)
-    return tuple(Layer(w.name, w.op, w.activations, w.stored, w.zeros) for w in rows)
+    return tuple(EngineKernel(w.name, w.op, w.activations, w.stored, w.zeros) for w in rows)
 
 
 _ONNX_TYPES = {
@@ -123,7 +123,7 @@ _DYNAMIC_OPS = frozenset({"DynamicQuantizeMatMul", "MatMulInteger", "ConvInteger
 _DYNAMIC_OPS |= frozenset({"DynamicQuantizeLSTM"})
 
 
-def _typed(model: ir.Model) -> tuple[Layer, ...]:
+def _typed(model: ir.Model) -> tuple[EngineKernel, ...]:
     """Read the types of a file that is compiled as it stands."""
     found = []
     for node in model.graph:
@@ -134,7 +134,7 @@ def _typed(model: ir.Model) -> tuple[Layer, ...]:
         rounded = _rounded_type(node.inputs[0])
         # Weights alone are made floats again: the product is one of floats.
         kind = rounded if rounded == stored else _float_type(node)
-        found.append(Layer(node.name or "", node.op_type, kind, stored))
+        found.append(EngineKernel(node.name or "", node.op_type, kind, stored))
     return tuple(found)
 
 
@@ -152,7 +152,7 @@ def _float_type(node: ir.Node) -> str:
     return next((_ONNX_TYPES[k] for k in kinds if k.is_floating_point() and k in _ONNX_TYPES), "")
 
 
-def _onnxruntime(path: Path) -> tuple[Layer, ...]:
+def _onnxruntime(path: Path) -> tuple[EngineKernel, ...]:
     """Open the file with all optimisation and read what the engine made of it."""
     from edgeinfer.convert.lower.onnxruntime.typed import TYPED_KEY
 
@@ -173,7 +173,7 @@ def _onnxruntime(path: Path) -> tuple[Layer, ...]:
         return tuple(_onnx_layer(n) for g in model.graphs() for n in g)
 
 
-def _onnx_layer(node: ir.Node) -> Layer:
+def _onnx_layer(node: ir.Node) -> EngineKernel:
     at = _WEIGHTS_AT.get(node.op_type)
     value = node.inputs[at] if at is not None and at < len(node.inputs) else None
     stored = _stored_type(value)
@@ -191,7 +191,7 @@ def _onnx_layer(node: ir.Node) -> Layer:
     elif _is_fake(node, at):
         # Rounded before and after, computed in float between: no integer kernel was found.
         kind = "fp32"
-    return Layer(node.name or "", node.op_type, kind, stored)
+    return EngineKernel(node.name or "", node.op_type, kind, stored)
 
 
 def _is_fake(node: ir.Node, at: int | None) -> bool:
@@ -219,7 +219,7 @@ _OPENVINO_WEIGHTED = frozenset({"Convolution", "FullyConnected", "MatMul", "Deco
 _OPENVINO_WEIGHTED |= frozenset({"GroupConvolution", "Gemm"})
 
 
-def _openvino(path: Path) -> tuple[Layer, ...]:
+def _openvino(path: Path) -> tuple[EngineKernel, ...]:
     """Compile the file and read the plan that the plugin executes."""
     openvino = import_openvino()
     core = openvino.Core()
@@ -237,7 +237,7 @@ def _openvino(path: Path) -> tuple[Layer, ...]:
             kind = _input_type(op, 0)
             if stored not in _NARROW:
                 stored = _made_of(op.input_value(1).get_node(), narrow) or stored
-        found.append(Layer(op.get_friendly_name(), info["layerType"], kind, stored))
+        found.append(EngineKernel(op.get_friendly_name(), info["layerType"], kind, stored))
     return (*found, *_openvino_bodies(source))
 
 
@@ -245,7 +245,7 @@ _OPENVINO_SOURCE = frozenset({"Convolution", "GroupConvolution", "MatMul"})
 _OPENVINO_SOURCE |= frozenset({"ConvolutionBackpropData", "GroupConvolutionBackpropData"})
 
 
-def _openvino_bodies(model: Any, *, inside: bool = False) -> Iterator[Layer]:
+def _openvino_bodies(model: Any, *, inside: bool = False) -> Iterator[EngineKernel]:
     """List the layers in bodies, which the plan does not show, as they are written."""
     for op in model.get_ordered_ops():
         kind = op.get_type_name()
@@ -261,7 +261,7 @@ def _openvino_bodies(model: Any, *, inside: bool = False) -> Iterator[Layer]:
         if node.get_type_name() == "Constant":
             stored = str(node.get_output_element_type(0).get_type_name())
             stored = _OPENVINO_TYPES.get(stored, stored)
-            yield Layer(op.get_friendly_name(), kind, _input_type(op, 0), stored)
+            yield EngineKernel(op.get_friendly_name(), kind, _input_type(op, 0), stored)
 
 
 _NARROW = frozenset({"int8", "int4"})
@@ -309,7 +309,7 @@ def _input_type(op: Any, index: int) -> str:
     return _OPENVINO_TYPES.get(name, name)
 
 
-def _tflite(path: Path) -> tuple[Layer, ...]:
+def _tflite(path: Path) -> tuple[EngineKernel, ...]:
     from edgeinfer.convert.lower.tflite.precision import layers as tflite_layers
 
-    return tuple(Layer(y.name, y.op, y.activations, y.weights) for y in tflite_layers(path))
+    return tuple(EngineKernel(y.name, y.op, y.activations, y.weights) for y in tflite_layers(path))

@@ -34,7 +34,7 @@ _VECTORS = 16
 """Samples of the calibration set that the result is also checked on."""
 
 
-class Stage:
+class QuantizeStage:
     """Quantizes the graph of one conversion, for each of its jobs."""
 
     def __init__(self, request: Request) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.convert.sniff import sniff
-from edgeinfer.errors import Notes, SourceError, UsageError
+from edgeinfer.errors import Remarks, SourceError, UsageError
 from edgeinfer.types import Preprocessing, TensorSpec
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Source:
 
     model: ir.Model
     record: SourceRecord
-    notes: Notes = field(default_factory=Notes)
+    notes: Remarks = field(default_factory=Remarks)
     original: Original | None = None
     preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ def _dispatch(
 
 
 def _with_labels(
-    model: ir.Model, record: SourceRecord, notes: Notes, labels: tuple[str, ...]
+    model: ir.Model, record: SourceRecord, notes: Remarks, labels: tuple[str, ...]
 ) -> Source:
     return Source(model, record, notes, labels=labels)
 

@@ -20,7 +20,7 @@ from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
 from edgeinfer.convert import onnx_file
 from edgeinfer.convert.passes.inference import infer, stand_in
 from edgeinfer.convert.sources.quiet import quiet_logging
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from edgeinfer.types import Array
 
 _PROBE_BYTES = 256 << 20
@@ -35,7 +35,7 @@ _Dims = tuple[int | None, ...]
 _Key = tuple[str, str]
 
 
-def check_declared_shapes(model: ir.Model, notes: Notes) -> None:
+def check_declared_shapes(model: ir.Model, notes: Remarks) -> None:
     """Replace every declared shape that contradicts the graph, with a note for each output."""
     inferred = _infer(model)
     wrong_inside = 0
@@ -115,7 +115,7 @@ def _line(value: ir.Value, truth: Sequence[int | None], how: str) -> str:
     return f"output {value.name!r} is declared as [{stated}], {how} [{found}]; replaced"
 
 
-def _try(model: ir.Model, doubtful: list[ir.Value], notes: Notes) -> None:
+def _try(model: ir.Model, doubtful: list[ir.Value], notes: Remarks) -> None:
     """Run the model once on zeros; sizes that a run contradicts are unknown from then on."""
     shapes = _run_shapes(model, [value.name or "" for value in doubtful])
     for value, actual in zip(doubtful, shapes, strict=False):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 _MAIN = ("", "ai.onnx")
 
 
-def cut_lists(model: ir.Model, notes: Notes) -> None:
+def cut_lists(model: ir.Model, notes: Remarks) -> None:
     """Take ``SequenceConstruct`` off the outputs of a model, in place.
 
     Converters of scikit-learn end a model of several classifiers so. A bundle's outputs are

@@ -28,7 +28,7 @@ _FIXED = {1: 8, 5: 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteSpan:
     """Where the bytes of a weight are in the file."""
 
     offset: int
@@ -44,7 +44,7 @@ class _Field:
     end: int
 
 
-def without_weights(data: mmap.mmap) -> tuple[bytes, dict[str, Span]] | None:
+def without_weights(data: mmap.mmap) -> tuple[bytes, dict[str, ByteSpan]] | None:
     """Return the message without its large weights, and where those are, by name.
 
     None where that cannot be said with certainty (a damaged message, several graphs, weights
@@ -60,11 +60,11 @@ class _Damaged(Exception):  # noqa: N818 - protobuf's own parser then says what 
     """A nested message does not end where it should."""
 
 
-def _without_weights(data: mmap.mmap) -> tuple[bytes, dict[str, Span]] | None:
+def _without_weights(data: mmap.mmap) -> tuple[bytes, dict[str, ByteSpan]] | None:
     model = list(_fields(data, 0, len(data)))
     if sum(f.number == _MODEL_GRAPH for f in model) != 1:
         return None
-    spans: dict[str, Span] = {}
+    spans: dict[str, ByteSpan] = {}
     parts: list[bytes] = []
     for field in model:
         if field.number != _MODEL_GRAPH or field.kind != _BYTES:
@@ -77,7 +77,7 @@ def _without_weights(data: mmap.mmap) -> tuple[bytes, dict[str, Span]] | None:
     return b"".join(parts), spans
 
 
-def _graph(data: mmap.mmap, graph: _Field, spans: dict[str, Span]) -> bytes | None:
+def _graph(data: mmap.mmap, graph: _Field, spans: dict[str, ByteSpan]) -> bytes | None:
     parts: list[bytes] = []
     names: set[str] = set()
     for field in _fields(data, graph.value, graph.end):
@@ -94,13 +94,13 @@ def _graph(data: mmap.mmap, graph: _Field, spans: dict[str, Span]) -> bytes | No
         if len(raw) != 1 or raw[0].end - raw[0].value < SMALL_BYTES:
             parts.append(data[field.start : field.end])
             continue
-        spans[key] = Span(raw[0].value, raw[0].end - raw[0].value)
+        spans[key] = ByteSpan(raw[0].value, raw[0].end - raw[0].value)
         kept = b"".join(data[f.start : f.end] for f in inside if f is not raw[0])
         parts.append(_packed(_GRAPH_INITIALIZER, kept))
     return b"".join(parts)
 
 
-def attach_spans(model: ir.Model, path: Path, spans: dict[str, Span]) -> None:
+def attach_spans(model: ir.Model, path: Path, spans: dict[str, ByteSpan]) -> None:
     """Give the weights that were taken out their bytes in the file.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx.version_converter
 
-from edgeinfer.errors import Notes, SourceError
+from edgeinfer.errors import Remarks, SourceError
 
 OLDEST_OPSET = 7
 """Below this, operators broadcast by attribute and ONNX Runtime makes no promises."""
@@ -32,7 +32,7 @@ _TRAINED = frozenset(("BatchNormalization", "Dropout"))
 """Operators that trained unless an attribute said otherwise; the newer ones never do."""
 
 
-def raised(model: onnx.ModelProto, version: int, name: str, notes: Notes) -> onnx.ModelProto:
+def raised(model: onnx.ModelProto, version: int, name: str, notes: Remarks) -> onnx.ModelProto:
     """Return a copy of an older model at the oldest opset that the passes know.
 
     Raises:

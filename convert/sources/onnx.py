@@ -16,7 +16,7 @@ from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.external import attach, digest, external_tensors
 from edgeinfer.convert.sources.limits import check_limits
 from edgeinfer.convert.sources.lists import cut_lists
-from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
+from edgeinfer.convert.sources.mapped import ByteSpan, attach_spans, without_weights
 from edgeinfer.convert.sources.old import OLDEST_OPSET, raised
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.convert.sources.repair import repair
@@ -29,9 +29,9 @@ from edgeinfer.convert.sources.tabular import (
     with_key_types,
 )
 from edgeinfer.convert.sources.text import is_damaged, mend
-from edgeinfer.errors import Notes, SourceError
+from edgeinfer.errors import Remarks, SourceError
 
-Read = tuple[ir.Model, SourceRecord, Notes, tuple[str, ...]]
+Read = tuple[ir.Model, SourceRecord, Remarks, tuple[str, ...]]
 """A model, where it came from, what was repaired, and the names of its classes, if it has them."""
 
 
@@ -43,7 +43,7 @@ def read_file(path: Path) -> Read:
             missing or outside its folder.
     """
     proto, spans = _parse(path)
-    notes, mended = Notes(), mend(proto)
+    notes, mended = Remarks(), mend(proto)
     named = cut_maps(proto, str(path), notes) if has_maps(proto) else ()
     model = _deserialise(proto, str(path), notes)
     external = attach(model, path.parent, str(path))
@@ -64,7 +64,7 @@ def read_model(given: onnx.ModelProto | ir.Model) -> Read:
         own.CopyFrom(given)
         given, mended = own, mend(own)
     name = given.graph.name or "model"
-    notes, named = Notes(), tuple[str, ...]()
+    notes, named = Remarks(), tuple[str, ...]()
     if isinstance(given, onnx.ModelProto) and has_maps(given):
         own = onnx.ModelProto()
         own.CopyFrom(given)
@@ -106,7 +106,7 @@ def fingerprint(model: ir.Model) -> str:
     return state.hexdigest()
 
 
-def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, Span]]:
+def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, ByteSpan]]:
     """Parse from a memory map; large weights stay in the file, and it is told where they are."""
     size = path.stat().st_size
     if size >= 1 << 31:
@@ -130,7 +130,7 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, Span]]:
             ) from error
 
 
-def _deserialise(proto: onnx.ModelProto, name: str, notes: Notes) -> ir.Model:
+def _deserialise(proto: onnx.ModelProto, name: str, notes: Remarks) -> ir.Model:
     proto, opsets = with_key_types(proto), _lifted(proto)
     if 0 < opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
         proto = raised(proto, opsets[""], name, notes)
@@ -177,7 +177,7 @@ def _is_same(op: str, version: int) -> bool:
     return bool(schemas[0].since_version == schemas[1].since_version)
 
 
-def _finish(model: ir.Model, name: str, notes: Notes, mended: Sequence[str]) -> tuple[str, ...]:
+def _finish(model: ir.Model, name: str, notes: Remarks, mended: Sequence[str]) -> tuple[str, ...]:
     """Put a model right in place; returns the strings that numbers stand for now."""
     _check_opsets(model.opset_imports, name)
     check_limits(model, name)

@@ -16,10 +16,10 @@ from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS
 from edgeinfer.convert.passes.sizes import check_counts
 from edgeinfer.convert.passes.state_defaults import StateDefaults
 from edgeinfer.convert.sources.declared import check_declared_shapes
-from edgeinfer.errors import Notes, SourceError
+from edgeinfer.errors import Remarks, SourceError
 
 
-def repair(model: ir.Model, notes: Notes, name: str) -> None:
+def repair(model: ir.Model, notes: Remarks, name: str) -> None:
     """Put a model right in place.
 
     Args:
@@ -121,7 +121,7 @@ def _is_undefined(value: ir.Value) -> bool:
     return not made
 
 
-def _opset_imports(model: ir.Model, notes: Notes) -> None:
+def _opset_imports(model: ir.Model, notes: Remarks) -> None:
     """Fill in the imports; ``ai.onnx`` is the default domain's other name."""
     imports = model.opset_imports
     if "ai.onnx" in imports:
@@ -140,7 +140,7 @@ def _opset_imports(model: ir.Model, notes: Notes) -> None:
             function.opset_imports.setdefault(node.domain, imports.get(node.domain, 1))
 
 
-def _ir_version(model: ir.Model, notes: Notes) -> None:
+def _ir_version(model: ir.Model, notes: Remarks) -> None:
     stated = model.ir_version or 0
     if stated > onnx.IR_VERSION:
         known = [d for d in model.opset_imports if d in ("", "ai.onnx.ml")]
@@ -152,7 +152,7 @@ def _ir_version(model: ir.Model, notes: Notes) -> None:
         model.ir_version = 4
 
 
-def _initializers_as_inputs(model: ir.Model, notes: Notes) -> None:
+def _initializers_as_inputs(model: ir.Model, notes: Remarks) -> None:
     """Weights that are listed as inputs are defaults no user sets; make them weights only."""
     weights = [value for value in model.graph.inputs if value.is_initializer()]
     if not weights:
@@ -163,7 +163,7 @@ def _initializers_as_inputs(model: ir.Model, notes: Notes) -> None:
     notes.add(f"{_count(weights, 'weight')} also listed as inputs; they are constants now")
 
 
-def _unused_initializers(model: ir.Model, notes: Notes) -> None:
+def _unused_initializers(model: ir.Model, notes: Remarks) -> None:
     dropped = []
     for graph in _graphs(model):
         for name, value in list(graph.initializers.items()):
@@ -174,7 +174,7 @@ def _unused_initializers(model: ir.Model, notes: Notes) -> None:
         notes.add(f"{_count(dropped, 'weight')} that nothing uses dropped")
 
 
-def _negative_sizes(model: ir.Model, notes: Notes) -> None:
+def _negative_sizes(model: ir.Model, notes: Remarks) -> None:
     """Sizes below zero are what some exporters write for sizes that are open."""
     found: list[ir.Value] = []
     for graph in _graphs(model):
@@ -191,7 +191,7 @@ def _negative_sizes(model: ir.Model, notes: Notes) -> None:
         notes.add(f"sizes below zero taken for open ones ({names}{more})")
 
 
-def _graph_names(model: ir.Model, notes: Notes) -> None:
+def _graph_names(model: ir.Model, notes: Remarks) -> None:
     unnamed = [graph for graph in model.graphs() if not graph.name]
     for index, graph in enumerate(unnamed):
         graph.name = "graph" if graph is model.graph else f"subgraph_{index}"
@@ -199,7 +199,7 @@ def _graph_names(model: ir.Model, notes: Notes) -> None:
         notes.add(f"{_count(unnamed, 'graph')} without a name got one")
 
 
-def _node_names(model: ir.Model, notes: Notes) -> None:
+def _node_names(model: ir.Model, notes: Remarks) -> None:
     """Give every node of the model its own name, so a finding can point at it."""
     nodes = [node for graph in _graphs(model) for node in graph]
     names = Counter(node.name for node in nodes if node.name)
@@ -227,7 +227,7 @@ def _node_names(model: ir.Model, notes: Notes) -> None:
         notes.add(f"{double} of {len(nodes)} nodes shared a name with another; numbered")
 
 
-def _sort(model: ir.Model, notes: Notes, name: str) -> None:
+def _sort(model: ir.Model, notes: Remarks, name: str) -> None:
     bodies = (model.graph, *(function.graph for function in model.functions.values()))
     unsorted = [graph for graph in bodies if not _is_sorted(graph, set())]
     for graph in unsorted:
@@ -267,7 +267,7 @@ def _count(things: list[ir.Value] | list[ir.Graph], what: str) -> str:
     return f"{len(things)} {what}" + ("s" if len(things) != 1 else "")
 
 
-_STEPS: tuple[Callable[[ir.Model, Notes], None], ...] = (
+_STEPS: tuple[Callable[[ir.Model, Remarks], None], ...] = (
     _opset_imports,
     _initializers_as_inputs,
     _ir_version,

@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.errors import Notes, SourceError
+from edgeinfer.errors import Remarks, SourceError
 
 DOMAIN = "ai.onnx.ml"
 _MAIN = ("", "ai.onnx")
 
 
-def cut_maps(proto: onnx.ModelProto, name: str, notes: Notes) -> tuple[str, ...]:
+def cut_maps(proto: onnx.ModelProto, name: str, notes: Remarks) -> tuple[str, ...]:
     """Take ``ZipMap`` off the outputs of a model, in place; returns the classes it named, if any.
 
     Raises:
@@ -143,7 +143,7 @@ def _is_keys(attribute: onnx.AttributeProto) -> bool:
 # ---- equations
 
 
-def solve_known(model: ir.Model, notes: Notes) -> None:
+def solve_known(model: ir.Model, notes: Remarks) -> None:
     """Write the solution of equations with a known matrix, which no engine has, as a product.
 
     Given: ``x = com.microsoft.Solve(a, b)``, as skl2onnx writes it, with a constant ``a``
@@ -184,7 +184,7 @@ class _StaysText(Exception):  # noqa: N818 - a way out, not an error
     """Strings are used in a way that numbers are not."""
 
 
-def number_strings(model: ir.Model, notes: Notes) -> tuple[str, ...]:
+def number_strings(model: ir.Model, notes: Remarks) -> tuple[str, ...]:
     """Replace strings that a model knows by their place in one list, in place; returns the list.
 
     Nothing is done, and nothing returned, where strings come in from outside or are more than

@@ -37,12 +37,12 @@ from edgeinfer.convert.sources.torch_sizes import (
     note_merged_sizes,
 )
 from edgeinfer.convert.sources.torch_trust import suspicions
-from edgeinfer.errors import NotAvailableError, Notes, SourceError, UsageError
+from edgeinfer.errors import NotAvailableError, Remarks, SourceError, UsageError
 
 if TYPE_CHECKING:
     import torch
 
-Read = tuple[ir.Model, SourceRecord, Notes]
+Read = tuple[ir.Model, SourceRecord, Remarks]
 Forward = Callable[[Mapping[str, Any]], Any]
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _TRACES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node")
@@ -71,7 +71,7 @@ def read_module(
     dynamic = dynamic_shapes or {}
     feeds = _by_name(module, example_inputs, name)
     check_sizes(dynamic, feeds)
-    notes = Notes()
+    notes = Remarks()
     if any(part.training for part in module.modules()):
         notes.add("the module was in training mode; exported in eval mode")
 
@@ -108,7 +108,7 @@ def read_program(
         SourceError: an operator has no ONNX form, or the result gives other numbers.
     """
     _need_onnxscript()
-    notes = Notes()
+    notes = Remarks()
     if program.example_inputs is None:
         model = _exported(program, None, None, None, name, lambda _: None)
         name_sizes(model, dynamic_shapes or {})
@@ -296,7 +296,7 @@ def _verify(
     feeds: Mapping[str, Any],
     outputs: Any,
     forward: Forward,
-    notes: Notes,
+    notes: Remarks,
     name: str,
 ) -> None:
     """Compare with PyTorch at the example's sizes and, where sizes are dynamic, at others."""

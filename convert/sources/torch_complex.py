@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Pair(NamedTuple):
+class ComplexPair(NamedTuple):
     """A complex tensor."""
 
     re: Any
@@ -52,7 +52,7 @@ def as_pairs(program: torch.export.ExportedProgram) -> torch.nn.Module:
             runner = _runner(self.inner)
             # The program's own placeholders are the leaves of what it was called with.
             made = runner.run(*tensors)
-            return _pytree.tree_map(_whole, made, is_leaf=lambda v: isinstance(v, Pair))
+            return _pytree.tree_map(_whole, made, is_leaf=lambda v: isinstance(v, ComplexPair))
 
     return Real()
 
@@ -60,7 +60,7 @@ def as_pairs(program: torch.export.ExportedProgram) -> torch.nn.Module:
 def _whole(value: Any) -> Any:
     import torch
 
-    return torch.complex(value.re, value.im) if isinstance(value, Pair) else value
+    return torch.complex(value.re, value.im) if isinstance(value, ComplexPair) else value
 
 
 def _is_complex(value: Any) -> bool:
@@ -79,8 +79,10 @@ def _runner(module: Any) -> Any:
         """Runs the graph of a program with pairs for what is complex."""
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-            leaves = _pytree.tree_leaves((args, kwargs), is_leaf=lambda v: isinstance(v, Pair))
-            takes = any(isinstance(v, (Pair, complex)) for v in leaves)
+            leaves = _pytree.tree_leaves(
+                (args, kwargs), is_leaf=lambda v: isinstance(v, ComplexPair)
+            )
+            takes = any(isinstance(v, (ComplexPair, complex)) for v in leaves)
             name = getattr(target, "_overloadpacket", target)
             rule = rules.get(str(name))
             if not takes and str(name) not in _MAKERS:
@@ -94,7 +96,9 @@ def _runner(module: Any) -> Any:
 
         def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
             found = super().get_attr(target, args, kwargs)
-            return Pair(found.real.clone(), found.imag.clone()) if _is_complex(found) else found
+            return (
+                ComplexPair(found.real.clone(), found.imag.clone()) if _is_complex(found) else found
+            )
 
     return Runner(module)
 
@@ -110,15 +114,15 @@ _MAKERS = frozenset(
 Rule = Callable[..., Any]
 
 
-def _pair(value: Any) -> Pair:
+def _pair(value: Any) -> ComplexPair:
     """A number or a real tensor as a pair."""
     import torch
 
-    if isinstance(value, Pair):
+    if isinstance(value, ComplexPair):
         return value
     if isinstance(value, torch.Tensor):
-        return Pair(value, torch.zeros_like(value))
-    return Pair(complex(value).real, complex(value).imag)
+        return ComplexPair(value, torch.zeros_like(value))
+    return ComplexPair(complex(value).real, complex(value).imag)
 
 
 def _apart(*functions: str) -> dict[str, Rule]:
@@ -129,64 +133,64 @@ def _apart(*functions: str) -> dict[str, Rule]:
         operator = getattr(torch.ops.aten, name)
 
         def run(x: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(x, (list, tuple)) and not isinstance(x, Pair):
+            if isinstance(x, (list, tuple)) and not isinstance(x, ComplexPair):
                 pairs = [_pair(v) for v in x]
                 parts = ([p.re for p in pairs], [p.im for p in pairs])
-                return Pair(*(operator(part, *args, **kwargs) for part in parts))
+                return ComplexPair(*(operator(part, *args, **kwargs) for part in parts))
             found = [operator(part, *args, **kwargs) for part in _pair(x)]
             if isinstance(found[0], (list, tuple)):
-                return [Pair(re, im) for re, im in zip(*found, strict=True)]
-            return Pair(*found)
+                return [ComplexPair(re, im) for re, im in zip(*found, strict=True)]
+            return ComplexPair(*found)
 
         return run
 
     return {f"aten.{name}": rule(name) for name in functions}
 
 
-def _add(a: Any, b: Any, alpha: Any = 1) -> Pair:
+def _add(a: Any, b: Any, alpha: Any = 1) -> ComplexPair:
     x, y = _pair(a), _pair(b)
-    return Pair(x.re + y.re * alpha, x.im + y.im * alpha)
+    return ComplexPair(x.re + y.re * alpha, x.im + y.im * alpha)
 
 
-def _sub(a: Any, b: Any, alpha: Any = 1) -> Pair:
+def _sub(a: Any, b: Any, alpha: Any = 1) -> ComplexPair:
     x, y = _pair(a), _pair(b)
-    return Pair(x.re - y.re * alpha, x.im - y.im * alpha)
+    return ComplexPair(x.re - y.re * alpha, x.im - y.im * alpha)
 
 
-def _mul(a: Any, b: Any) -> Pair:
-    if not isinstance(a, (Pair, complex)):
+def _mul(a: Any, b: Any) -> ComplexPair:
+    if not isinstance(a, (ComplexPair, complex)):
         a, b = b, a
     x = _pair(a)
-    if not isinstance(b, (Pair, complex)):
-        return Pair(x.re * b, x.im * b)
+    if not isinstance(b, (ComplexPair, complex)):
+        return ComplexPair(x.re * b, x.im * b)
     y = _pair(b)
-    return Pair(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re)
+    return ComplexPair(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re)
 
 
-def _div(a: Any, b: Any) -> Pair:
+def _div(a: Any, b: Any) -> ComplexPair:
     x = _pair(a)
-    if not isinstance(b, (Pair, complex)):
-        return Pair(x.re / b, x.im / b)
+    if not isinstance(b, (ComplexPair, complex)):
+        return ComplexPair(x.re / b, x.im / b)
     y = _pair(b)
     size = y.re * y.re + y.im * y.im
-    return Pair((x.re * y.re + x.im * y.im) / size, (x.im * y.re - x.re * y.im) / size)
+    return ComplexPair((x.re * y.re + x.im * y.im) / size, (x.im * y.re - x.re * y.im) / size)
 
 
-def _exp(x: Pair) -> Pair:
+def _exp(x: ComplexPair) -> ComplexPair:
     import torch
 
     size = torch.exp(x.re)
-    return Pair(size * torch.cos(x.im), size * torch.sin(x.im))
+    return ComplexPair(size * torch.cos(x.im), size * torch.sin(x.im))
 
 
 def _matmul(operator: Any) -> Rule:
-    def run(a: Any, b: Any) -> Pair:
-        if not isinstance(b, Pair):
-            return Pair(operator(a.re, b), operator(a.im, b))
-        if not isinstance(a, Pair):
-            return Pair(operator(a, b.re), operator(a, b.im))
+    def run(a: Any, b: Any) -> ComplexPair:
+        if not isinstance(b, ComplexPair):
+            return ComplexPair(operator(a.re, b), operator(a.im, b))
+        if not isinstance(a, ComplexPair):
+            return ComplexPair(operator(a, b.re), operator(a, b.im))
         re = operator(a.re, b.re) - operator(a.im, b.im)
-        return Pair(re, operator(a.re, b.im) + operator(a.im, b.re))
+        return ComplexPair(re, operator(a.re, b.im) + operator(a.im, b.re))
 
     return run
 
@@ -199,7 +203,7 @@ def _transform(function: Callable[..., torch.Tensor], *, real: bool = False) -> 
         if real:
             return made
         parts = torch.view_as_real(made)
-        return Pair(parts[..., 0], parts[..., 1])
+        return ComplexPair(parts[..., 0], parts[..., 1])
 
     return run
 
@@ -226,19 +230,21 @@ def _rules() -> Mapping[str, Rule]:
         "aten.matmul": _matmul(torch.matmul),
         "aten.mm": _matmul(torch.mm),
         "aten.bmm": _matmul(torch.bmm),
-        "aten.conj": lambda x: Pair(x.re, -x.im),
-        "aten._conj": lambda x: Pair(x.re, -x.im),
-        "aten._conj_physical": lambda x: Pair(x.re, -x.im),
+        "aten.conj": lambda x: ComplexPair(x.re, -x.im),
+        "aten._conj": lambda x: ComplexPair(x.re, -x.im),
+        "aten._conj_physical": lambda x: ComplexPair(x.re, -x.im),
         "aten.resolve_conj": lambda x: x,
         "aten.real": lambda x: x.re,
         "aten.imag": lambda x: x.im,
         "aten.abs": lambda x: torch.sqrt(x.re * x.re + x.im * x.im),
         "aten.angle": lambda x: torch.atan2(x.im, x.re),
-        "aten.complex": Pair,
-        "aten.polar": lambda size, angle: Pair(size * torch.cos(angle), size * torch.sin(angle)),
-        "aten.view_as_complex": lambda x: Pair(x[..., 0], x[..., 1]),
+        "aten.complex": ComplexPair,
+        "aten.polar": lambda size, angle: ComplexPair(
+            size * torch.cos(angle), size * torch.sin(angle)
+        ),
+        "aten.view_as_complex": lambda x: ComplexPair(x[..., 0], x[..., 1]),
         "aten.view_as_real": lambda x: torch.stack((x.re, x.im), dim=-1),
-        "aten.where": lambda c, a, b: Pair(
+        "aten.where": lambda c, a, b: ComplexPair(
             *(torch.where(c, p, q) for p, q in zip(_pair(a), _pair(b), strict=True))
         ),
         "aten.fft_fft": _transform(fft.fft),
@@ -251,7 +257,7 @@ def _rules() -> Mapping[str, Rule]:
 
 
 def _istft(
-    x: Pair,
+    x: ComplexPair,
     n_fft: int,
     hop_length: int | None = None,
     win_length: int | None = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from edgeinfer.errors import Notes, UsageError
+from edgeinfer.errors import Remarks, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,7 @@ def name_sizes(model: ir.Model, names: Shapes) -> None:
         _substitute(model, renamed)
 
 
-def note_merged_sizes(model: ir.Model, dynamic: Shapes, notes: Notes) -> None:
+def note_merged_sizes(model: ir.Model, dynamic: Shapes, notes: Remarks) -> None:
     """Say where the module itself ties or fixes sizes that the user named."""
     for value in model.graph.inputs:
         for axis, wanted in dynamic.get(value.name or "", {}).items():

@@ -35,7 +35,7 @@ from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
 from edgeinfer.kernels.tuning import processor, ssh
 from edgeinfer.kernels.tuning.database import WORTH, Database
 from edgeinfer.kernels.tuning.task import Task
-from edgeinfer.kernels.tuning.tune import Budget, Outcome, Tuner, Where, sure_gain
+from edgeinfer.kernels.tuning.tune import Tuner, TuningBudget, Where, WorkloadOutcome, sure_gain
 from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.remote.ssh import SCHEME
@@ -51,7 +51,7 @@ _ADDRESS = re.compile(r"[^/\s]+:\d{1,5}(/.+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeModel:
     """The whole model, measured in turns; microseconds of a bound call, medians of rounds.
 
     Attributes:
@@ -103,19 +103,19 @@ class Tuned:
 
     where: Where
     database: Path
-    outcomes: list[Outcome]
+    outcomes: list[WorkloadOutcome]
     engine: str = ""
     others: list[tuple[str, float]] = field(default_factory=list)
     open: int = 0
     kept: int = 0
     damaged: int = 0
-    whole: Whole | None = None
+    whole: WholeModel | None = None
     bundle: Path | None = None
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TuningRequest:
     """What is asked for; the defaults are those of the command.
 
     Attributes:
@@ -165,7 +165,7 @@ class Order:
                 raise UsageError(f"{shown}: expected 1 at least, received {getattr(self, name)}")
 
 
-def tune(model: str | Path, order: Order, progress: Progress | None = None) -> Tuned:
+def tune(model: str | Path, order: TuningRequest, progress: Progress | None = None) -> Tuned:
     """Tune what takes most of a model's time on a device.
 
     Raises:
@@ -185,7 +185,7 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
         refuse_artifact(order.output, "what is tuned is written as a bundle")
         with BundleWriter(order.output, overwrite=order.overwrite):
             pass
-    budget = Budget(order.minutes, order.trials, order.tasks)
+    budget = TuningBudget(order.minutes, order.trials, order.tasks)
     budget.start()
     with (
         tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary,
@@ -222,7 +222,7 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
 
 
 @contextmanager
-def _reached(order: Order, progress: Progress | None) -> Iterator[Order]:
+def _reached(order: TuningRequest, progress: Progress | None) -> Iterator[TuningRequest]:
     """Give the order with the address of a device's RPC server, which ssh may have to start.
 
     Raises:
@@ -272,7 +272,7 @@ def _others(costs: Costs, tasks: Sequence[Task]) -> list[tuple[str, float]]:
 
 
 def _workloads(
-    source: Path, profile: Profile, order: Order
+    source: Path, profile: Profile, order: TuningRequest
 ) -> tuple[Machine, list[Task], int, Any]:
     from edgeinfer.convert import passes, sources
     from edgeinfer.convert.lower.tvm.target import workloads
@@ -286,7 +286,7 @@ def _workloads(
     return *workloads(normal, profile, LowerOptions()), normal
 
 
-def _where(machine: Machine, order: Order) -> Where:
+def _where(machine: Machine, order: TuningRequest) -> Where:
     tvm = import_tvm()
     target = machine.description(order.threads)
     here = machine.arch == platform.machine()
@@ -327,7 +327,7 @@ def _where(machine: Machine, order: Order) -> Where:
 
 
 def _write(
-    source: Path, order: Order, tuned: Tuned, folder: Path, progress: Progress | None
+    source: Path, order: TuningRequest, tuned: Tuned, folder: Path, progress: Progress | None
 ) -> None:
     """Write the bundle: with the tuned kernels if the gate lets them through and they pay."""
     better = any(o.is_better for o in tuned.outcomes)
@@ -355,7 +355,7 @@ def _put(made: Path, output: str, overwrite: bool) -> Path:
 
 
 def _choose(
-    source: Path, plain: ExportResult, made: ExportResult, order: Order, tuned: Tuned
+    source: Path, plain: ExportResult, made: ExportResult, order: TuningRequest, tuned: Tuned
 ) -> ExportResult:
     if tuned.where.device:
         hot = [o for o in tuned.outcomes if o.before_us is not None]
@@ -377,13 +377,13 @@ def _choose(
     return plain
 
 
-def _after(outcome: Outcome) -> float:
+def _after(outcome: WorkloadOutcome) -> float:
     before = outcome.before_us or 0.0
     return before / outcome.final.gain if outcome.is_better and outcome.final else before
 
 
 def _export(
-    source: Path, order: Order, path: str, records: Sequence[str], progress: Progress | None
+    source: Path, order: TuningRequest, path: str, records: Sequence[str], progress: Progress | None
 ) -> ExportResult:
     from edgeinfer.convert.pipeline.entry import export
 
@@ -400,8 +400,8 @@ def _export(
 
 
 def _compare(
-    source: Path, plain: ExportResult, made: ExportResult, order: Order, folder: Path
-) -> Whole:
+    source: Path, plain: ExportResult, made: ExportResult, order: TuningRequest, folder: Path
+) -> WholeModel:
     with ExitStack() as stack:
         calls = {
             "before": _bound(plain.path, order.threads, stack),
@@ -421,7 +421,7 @@ def _compare(
     engines = {n: m for n, m in medians.items() if n in ENGINES}
     spread = float((high - low) / 2 / middle)
     sure = sure_gain(times["before"], times["tuned"])
-    return Whole(medians["before"], medians["tuned"], engines, spread, sure)
+    return WholeModel(medians["before"], medians["tuned"], engines, spread, sure)
 
 
 def in_turns(

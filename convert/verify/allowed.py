@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.verify.bounds import Bounds, Span, bounds_of
+from edgeinfer.convert.verify.bounds import InputBounds, Span, bounds_of
 from edgeinfer.convert.verify.kinds import Kind
 from edgeinfer.convert.verify.ladder import LARGEST, REACH
 from edgeinfer.convert.verify.sizes import Shapes
@@ -69,7 +69,7 @@ class Ranges:
         whole = [s for s in inputs if s.dtype.startswith(("int", "uint"))]
         # What floats are divided by, say, hangs on no size; what integers index does.
         self._by_size = any(kinds[s.name].name not in ("mask", "sample_rate") for s in whole)
-        self._known: dict[tuple[tuple[int, ...], ...], dict[str, Bounds]] = {}
+        self._known: dict[tuple[tuple[int, ...], ...], dict[str, InputBounds]] = {}
         self.notes: list[str] = []
 
     def see(self, data: Sequence[Feeds]) -> None:
@@ -84,7 +84,7 @@ class Ranges:
         return {s.name: a for s in self._inputs if (a := self._one(s, bounds, shapes)) is not None}
 
     def _one(
-        self, spec: TensorSpec, bounds: Mapping[str, Bounds], shapes: Shapes
+        self, spec: TensorSpec, bounds: Mapping[str, InputBounds], shapes: Shapes
     ) -> Allowed | None:
         name = spec.name
         if name in self._declared:
@@ -104,7 +104,7 @@ class Ranges:
             return Allowed(Span.of(1, longest), "name")
         return None
 
-    def _bounds(self, shapes: Shapes) -> dict[str, Bounds]:
+    def _bounds(self, shapes: Shapes) -> dict[str, InputBounds]:
         key = tuple(shapes[s.name] for s in self._inputs) if self._by_size else ()
         if key not in self._known:
             known = {**self._seen, **self._declared}

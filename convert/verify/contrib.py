@@ -16,7 +16,7 @@ _LSTM_INPUTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StandardForm:
     """What an operator is in the standard.
 
     Attributes:
@@ -58,7 +58,7 @@ def _float_weights(inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 KNOWN = {
-    "Gelu": Known("Gelu", 20, 1, lambda inputs: inputs),
-    "DynamicQuantizeLSTM": Known("LSTM", 14, _LSTM_INPUTS, _float_weights),
+    "Gelu": StandardForm("Gelu", 20, 1, lambda inputs: inputs),
+    "DynamicQuantizeLSTM": StandardForm("LSTM", 14, _LSTM_INPUTS, _float_weights),
 }
 """All that our files for ONNX Runtime can have, beside what the source has already."""

@@ -85,7 +85,7 @@ def _pool(raw: bytes, operands: Sequence[Array]) -> Sequence[Array]:
 
 
 def _steps(
-    o: custom.Windows, first: Sequence[int], spans: Sequence[int]
+    o: custom.PoolingWindows, first: Sequence[int], spans: Sequence[int]
 ) -> list[tuple[int, int, int]]:
     """Where the same element of each window lies: the first one, how far, and how far apart."""
     lengths = [span - k + 1 for span, k in zip(spans, o.kernel, strict=True)]

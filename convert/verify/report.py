@@ -14,7 +14,7 @@ from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.finding import Finding
 from edgeinfer.convert.verify.gate import FAIL, NOT_RUN, PASS, VariantResult
-from edgeinfer.machine.host import Host, host
+from edgeinfer.machine.host import MachineHost, host
 from edgeinfer.metrics import WIDENED
 from edgeinfer.types import InputRange, TensorSpec
 
@@ -77,7 +77,7 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     quantization: dict[str, Any] | None = None
     ranges: dict[str, InputRange] = field(default_factory=dict)
-    machine: Host = field(default_factory=host)
+    machine: MachineHost = field(default_factory=host)
     language: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     targets: dict[str, list[str]] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.engines import import_litert
-from edgeinfer.backends.litert.trial import Opening, check_runs
+from edgeinfer.backends.litert.trial import InterpreterOpening, check_runs
 from edgeinfer.convert.lower.tflite.writer import FILE_IDENTIFIER, schema
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.tflite.file import FileGraph, FileOp, load
@@ -31,7 +31,7 @@ def open_reference(path: Path) -> Any:
         ValueError: likewise.
     """
     litert = import_litert()
-    check_runs(Opening(str(path), 1, xnnpack=False), "oracle")
+    check_runs(InterpreterOpening(str(path), 1, xnnpack=False), "oracle")
     return litert.Interpreter(
         model_path=str(path),
         num_threads=1,
@@ -39,7 +39,7 @@ def open_reference(path: Path) -> Any:
     )
 
 
-class Pieces:
+class GraphParts:
     """The main graph of a file, in which custom operators are computed outside of the engine."""
 
     def __init__(self, path: Path, original: Original, folder: Path) -> None:

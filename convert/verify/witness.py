@@ -294,9 +294,9 @@ class LiteRtInPieces(LiteRt):
     name = "litert and definitions"
 
     def _open(self, path: Path, folder: Path) -> Any:
-        from edgeinfer.convert.verify.tflite_parts import Pieces
+        from edgeinfer.convert.verify.tflite_parts import GraphParts
 
-        return Pieces(path, self._original, folder)
+        return GraphParts(path, self._original, folder)
 
     def _run(self, feeds: Feeds) -> dict[str, Array]:
         try:

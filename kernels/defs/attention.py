@@ -31,7 +31,7 @@ _ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class LayerCache:
     """Keys and values of one layer.
 
     Attributes:
@@ -104,7 +104,7 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionCall:
     """One call.
 
     Attributes:
@@ -116,7 +116,7 @@ class Attention:
         table: pages that a context may have.
     """
 
-    cache: Cache
+    cache: LayerCache
     tokens: int
     heads: int
     table: int
@@ -135,7 +135,7 @@ class Attention:
             raise ValueError("window, tokens and table are counts")
 
 
-def attention(what: Attention) -> tirx.PrimFunc:
+def attention(what: AttentionCall) -> tirx.PrimFunc:
     """Attend.
 
     The kernel takes ``q`` (float32, (tokens, heads, size)), the cache's ``k``, ``v`` and, with
@@ -174,7 +174,7 @@ class _Pass:
 
     def __init__(
         self,
-        what: Attention,
+        what: AttentionCall,
         named: dict[str, Buffer],
         head: Expr,
         rows: list[tuple[Expr, Expr]],
@@ -338,7 +338,7 @@ def _nibbles(held: Expr) -> tuple[Expr, Expr]:
     return tirx.Cast("float32x16", low), tirx.Cast("float32x16", high)
 
 
-def append(cache: Cache, tokens: int, table: int) -> tirx.PrimFunc:
+def append(cache: LayerCache, tokens: int, table: int) -> tirx.PrimFunc:
     """Write the keys and values of new tokens into the cache.
 
     The kernel takes ``key`` and ``value`` (float32, (tokens, heads, size)), ``table`` (int32),
@@ -369,7 +369,7 @@ def append(cache: Cache, tokens: int, table: int) -> tirx.PrimFunc:
 
 
 def _append_one(
-    cache: Cache,
+    cache: LayerCache,
     named: dict[str, Buffer],
     which: int,
     source: tuple[Buffer, Expr],

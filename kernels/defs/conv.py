@@ -15,8 +15,8 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs.emit import (
     Buffer,
-    Cpu,
     Expr,
+    KernelCpu,
     Piece,
     function,
     load,
@@ -52,7 +52,7 @@ straight code and 2.2 as a product of matrices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ConvWindow:
     """Sizes of a two-dimensional convolution.
 
     Attributes:
@@ -124,7 +124,7 @@ class Window:
         return self.pads[axis] <= 0 and reach - self.pads[axis] < self.size[axis]
 
 
-def pack(weights: Array, window: Window, cpu: Cpu) -> Array:
+def pack(weights: Array, window: ConvWindow, cpu: KernelCpu) -> Array:
     """Lay weights (filters, channels of a group, kh, kw) out as the kernel reads them."""
     if window.is_depthwise:
         return np.ascontiguousarray(weights.reshape(window.filters, -1))
@@ -135,8 +135,8 @@ def pack(weights: Array, window: Window, cpu: Cpu) -> Array:
 
 
 def conv(
-    cpu: Cpu,
-    window: Window,
+    cpu: KernelCpu,
+    window: ConvWindow,
     *,
     extra: dict[str, tuple[Sequence[int], str]],
     finish: Callable[..., Finish],
@@ -146,7 +146,7 @@ def conv(
 
 
 def _buffers(
-    w: Window, packed: Sequence[int], extra: dict[str, tuple[Sequence[int], str]]
+    w: ConvWindow, packed: Sequence[int], extra: dict[str, tuple[Sequence[int], str]]
 ) -> dict[str, tuple[Sequence[int], str]]:
     return {
         "x": ((w.batch, w.channels, w.size[0] * w.size[1]), "float32"),
@@ -169,7 +169,7 @@ class _Cut:
     unit: int
 
 
-def _cut(w: Window) -> _Cut:
+def _cut(w: ConvWindow) -> _Cut:
     height, width = w.out
     if w.is_pointwise:
         # The plane is cut anywhere.
@@ -180,8 +180,8 @@ def _cut(w: Window) -> _Cut:
 
 
 def _dense(
-    cpu: Cpu,
-    w: Window,
+    cpu: KernelCpu,
+    w: ConvWindow,
     extra: dict[str, tuple[Sequence[int], str]],
     finish: Callable[..., Finish],
 ) -> tirx.PrimFunc:
@@ -241,7 +241,7 @@ def _along(count: int, step: int, in_loop: bool, one: Callable[[Expr | int, int]
 
 
 def _filters(
-    w: Window,
+    w: ConvWindow,
     memory: tuple[Buffer, Buffer],
     height: int,
     place: tuple[Expr, Expr, Expr],
@@ -277,7 +277,7 @@ def _filters(
 
 
 def _gather(
-    x: Buffer, panel: Buffer, w: Window, n: Expr, group: Expr, where: tuple[Expr, int]
+    x: Buffer, panel: Buffer, w: ConvWindow, n: Expr, group: Expr, where: tuple[Expr, int]
 ) -> None:
     """Fill a panel: for each channel and tap the inputs of some output rows, zeros beyond."""
     first, rows = where
@@ -327,7 +327,7 @@ def _taps(count: int, one: Callable[[Expr | int], None]) -> None:
             one(tap)
 
 
-def _bounds(w: Window, tap: Expr | int) -> tuple[Expr | int, Expr | int]:
+def _bounds(w: ConvWindow, tap: Expr | int) -> tuple[Expr | int, Expr | int]:
     """First and last + 1 column whose input at a tap is not padding."""
     if isinstance(tap, int):
         return w.valid(1, tap)
@@ -346,8 +346,8 @@ def _fill(panel: Buffer, k: Expr, start: Expr, count: Expr | int) -> None:
 
 
 def _depthwise(
-    cpu: Cpu,
-    w: Window,
+    cpu: KernelCpu,
+    w: ConvWindow,
     extra: dict[str, tuple[Sequence[int], str]],
     finish: Callable[..., Finish],
 ) -> tirx.PrimFunc:
@@ -375,8 +375,8 @@ def _depthwise(
 
 
 def _plane_row(
-    cpu: Cpu,
-    w: Window,
+    cpu: KernelCpu,
+    w: ConvWindow,
     memory: tuple[Buffer, Buffer, Buffer],
     where: tuple[Expr, Expr, Expr],
     end: Finish,
@@ -406,7 +406,7 @@ def _plane_row(
 
 
 def _copy_plane(
-    x: Buffer, plane: Buffer, w: Window, n: Expr, c: Expr, shape: tuple[int, int, int]
+    x: Buffer, plane: Buffer, w: ConvWindow, n: Expr, c: Expr, shape: tuple[int, int, int]
 ) -> None:
     tall, stride, wide = shape
     top, left = w.pads[0], w.pads[1]

@@ -49,7 +49,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class CudaTile:
     """How the work is cut.
 
     Attributes:
@@ -96,7 +96,7 @@ class Tile:
         return ""
 
 
-def product(made: Sum, tile: Tile) -> tirx.PrimFunc:
+def product(made: Sum, tile: CudaTile) -> tirx.PrimFunc:
     """Write the kernel.
 
     Raises:
@@ -213,7 +213,7 @@ class _Window(_Writer):
 
 
 class _Product(_Writer):
-    def __init__(self, made: Sum, tile: Tile, given: Mapping[int, Any], out: Buffer) -> None:
+    def __init__(self, made: Sum, tile: CudaTile, given: Mapping[int, Any], out: Buffer) -> None:
         super().__init__(made, given, out)
         self.tile = tile
         self.rows, self.columns = made.kept[-2:]

@@ -17,7 +17,7 @@ Buffer = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
+class KernelCpu:
     """What a kernel must know of the CPU.
 
     Attributes:

@@ -7,13 +7,22 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, load, pieces, registers, splat, store
+from edgeinfer.kernels.defs.emit import (
+    Buffer,
+    Expr,
+    KernelCpu,
+    load,
+    pieces,
+    registers,
+    splat,
+    store,
+)
 
 _STRANDS = 4
 
 
 def folded(
-    cpu: Cpu,
+    cpu: KernelCpu,
     count: int,
     first: float,
     join: Callable[[Expr, Expr], Expr],

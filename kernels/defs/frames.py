@@ -9,7 +9,16 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import fourier
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, Piece, function, loop, pieces, splat
+from edgeinfer.kernels.defs.emit import (
+    Buffer,
+    Expr,
+    KernelCpu,
+    Piece,
+    function,
+    loop,
+    pieces,
+    splat,
+)
 from edgeinfer.types import Array
 
 _PARALLEL_ABOVE = 1 << 17
@@ -54,7 +63,7 @@ class Frames:
         return self.batch, self.count, self.bins, 2
 
 
-def transform(cpu: Cpu, frames: Frames) -> tirx.PrimFunc:
+def transform(cpu: KernelCpu, frames: Frames) -> tirx.PrimFunc:
     """Build the kernel: takes the sounds (batch, samples), the window (size), ``fourier.factors``.
 
     The size must be ``fourier.possible``.

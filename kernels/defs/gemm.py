@@ -12,8 +12,8 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs.emit import (
     Buffer,
-    Cpu,
     Expr,
+    KernelCpu,
     Piece,
     function,
     load,
@@ -41,7 +41,7 @@ class Tile:
     columns: int
 
 
-def tile_for(cpu: Cpu, rows: int) -> Tile:
+def tile_for(cpu: KernelCpu, rows: int) -> Tile:
     """Choose the block: each vector of the right side serves all rows, each element all vectors."""
     if rows == 1:
         # One row alone: many independent sums hide the latency of the multiply-add.
@@ -55,7 +55,7 @@ def tile_for(cpu: Cpu, rows: int) -> Tile:
     return Tile(-(-rows // blocks), across * cpu.lanes)
 
 
-def panel_width(cpu: Cpu, rows: int, columns: int) -> int:
+def panel_width(cpu: KernelCpu, rows: int, columns: int) -> int:
     """Columns of one block of the right side as ``pack_columns`` lays it out."""
     return min(tile_for(cpu, rows).columns, -(-columns // cpu.lanes) * cpu.lanes)
 
@@ -132,14 +132,14 @@ def _multiplied(a: Buffer, b: Buffer, row: Expr, column: int, at: Expr, width: i
     return load(a, [0, row, at], width) * load(b, [column, at], width)
 
 
-def is_narrow(cpu: Cpu, sizes: tuple[int, int, int, int]) -> bool:
+def is_narrow(cpu: KernelCpu, sizes: tuple[int, int, int, int]) -> bool:
     """Whether columns are too few for vectors along them; then these run along the sum."""
     _, _, k, n = sizes
     return 4 * n <= cpu.lanes and k >= 2 * cpu.lanes
 
 
 def narrow(
-    cpu: Cpu,
+    cpu: KernelCpu,
     sizes: tuple[int, int, int, int],
     *,
     extra: dict[str, tuple[Sequence[int], str]],
@@ -162,7 +162,7 @@ def narrow(
 
 
 def matmul(
-    cpu: Cpu,
+    cpu: KernelCpu,
     sizes: tuple[int, int, int, int],
     *,
     packed: bool,

@@ -15,7 +15,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, loop, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
 from edgeinfer.kernels.defs.fold import folded
 from edgeinfer.kernels.defs.math import is_nan
 from edgeinfer.types import Array
@@ -62,7 +62,7 @@ _TILE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ProductForm:
     """What a product is made of, beyond its sizes.
 
     Attributes:
@@ -79,7 +79,7 @@ class Form:
     fine: bool = False
 
 
-_PLAIN = Form()
+_PLAIN = ProductForm()
 
 
 def pack_int4(q: Array, dot: Dot, block: int = BLOCK) -> Array:
@@ -132,7 +132,7 @@ def gemv_int4(
     block: int = BLOCK,
     vectors: int = 1,
     parallel: bool = True,
-    form: Form = _PLAIN,
+    form: ProductForm = _PLAIN,
 ) -> tirx.PrimFunc:
     """``y = x @ ((q - 8) * scale).T`` for nibbles laid out by ``pack_int4``.
 
@@ -161,7 +161,7 @@ def gemv_int8(
     block: int = BLOCK,
     vectors: int = 1,
     parallel: bool = True,
-    form: Form = _PLAIN,
+    form: ProductForm = _PLAIN,
 ) -> tirx.PrimFunc:
     """``y = x @ (q * scale).T`` for bytes laid out by ``pack_int8``; otherwise as ``gemv_int4``.
 
@@ -219,7 +219,7 @@ class _Plan:
     bits: int
     block: int
     columns: int
-    form: Form
+    form: ProductForm
 
     @property
     def terms(self) -> int:
@@ -371,7 +371,7 @@ def _round_step(plan: _Plan, x: Buffer, into: _Rounded, column: Expr, g: Expr, c
     """Round what shares a scale, from block ``g`` on; elements that lack are zeros."""
     largest = T.alloc_buffer((1,), "float32")
     sizes = folded(
-        Cpu(plan.dot.rows, 2 * plan.dot.rows),
+        KernelCpu(plan.dot.rows, 2 * plan.dot.rows),
         count,
         0.0,
         _larger,

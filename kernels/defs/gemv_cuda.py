@@ -151,7 +151,7 @@ def pack(q: Array, bits: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CudaProductForm:
     """What a matrix comes with.
 
     Attributes:
@@ -170,7 +170,7 @@ def gemv(
     block: int = BLOCK,
     vectors: int = 1,
     share: Share | None = None,
-    form: Form | None = None,
+    form: CudaProductForm | None = None,
 ) -> tirx.PrimFunc:
     """``y = x @ ((q - zero) * scale).T`` for nibbles, ``y = x @ (q * scale).T`` for bytes.
 
@@ -193,7 +193,7 @@ def gemv(
     """
     if bits not in (4, 8) or min(n, k, vectors) < 1 or k % BLOCK or block < 1 or block % BLOCK:
         raise ValueError(f"{bits} bits, {n} by {k}, blocks of {block}, {vectors} vectors")
-    cut, form = share or share_for(n, k, vectors), form or Form()
+    cut, form = share or share_for(n, k, vectors), form or CudaProductForm()
     if form.zeros and (bits == 8 or not cut.digits):
         raise ValueError(f"zeros with {bits} bits, and {cut}, for {vectors} vectors")
     if problem := cut.problem(vectors):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, loop, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
 from edgeinfer.kernels.defs.fold import folded
 from edgeinfer.kernels.defs.math import is_nan
 from edgeinfer.kernels.defs.rows import scalar, sweep
@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[float, Callable[[Expr, Expr], Expr]]] = {
 
 
 def reduced(
-    cpu: Cpu,
+    cpu: KernelCpu,
     rows: int,
     size: int,
     kind: str,
@@ -77,7 +77,13 @@ def reduced(
 
 
 def normalised(
-    cpu: Cpu, rows: int, size: int, epsilon: float, *, centred: bool, factors: Sequence[str] = ()
+    cpu: KernelCpu,
+    rows: int,
+    size: int,
+    epsilon: float,
+    *,
+    centred: bool,
+    factors: Sequence[str] = (),
 ) -> tirx.PrimFunc:
     """Bring each row to unit variance about its mean, or to unit mean square.
 

@@ -17,8 +17,8 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import (
     Buffer,
-    Cpu,
     Expr,
+    KernelCpu,
     Piece,
     function,
     load,
@@ -31,7 +31,7 @@ from edgeinfer.types import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class CellSizes:
     """Sizes of a recurrent layer of one direction.
 
     Attributes:
@@ -65,16 +65,19 @@ class Cell:
 
 def takes_inputs(steps: int, batch: int, kind: str, before_reset: bool) -> bool:
     """Whether a layer should multiply its inputs itself: the product of one row needs no kernel."""
-    return steps * batch == 1 and Cell(kind, steps, batch, 1, before_reset=before_reset).is_one_pass
+    return (
+        steps * batch == 1
+        and CellSizes(kind, steps, batch, 1, before_reset=before_reset).is_one_pass
+    )
 
 
-def width_for(cpu: Cpu, cell: Cell) -> int:
+def width_for(cpu: KernelCpu, cell: CellSizes) -> int:
     """Elements of the state in one block."""
     sums = 2 if cpu.registers <= 16 or cell.gates == 4 else 4
     return min(sums * cpu.lanes, -(-cell.hidden // cpu.lanes) * cpu.lanes)
 
 
-def pack_state(weights: Array, cell: Cell, cpu: Cpu) -> Array:
+def pack_state(weights: Array, cell: CellSizes, cpu: KernelCpu) -> Array:
     """Lay weights out as (blocks, columns, gates, width).
 
     Args:
@@ -91,7 +94,7 @@ def pack_state(weights: Array, cell: Cell, cpu: Cpu) -> Array:
     return np.ascontiguousarray(split.transpose(1, 3, 0, 2))
 
 
-def recurrent(cpu: Cpu, cell: Cell) -> tirx.PrimFunc:
+def recurrent(cpu: KernelCpu, cell: CellSizes) -> tirx.PrimFunc:
     """Run a layer.
 
     Inputs: the input's products with both biases that may be added to them (steps, batch,
@@ -140,7 +143,12 @@ def recurrent(cpu: Cpu, cell: Cell) -> tirx.PrimFunc:
 
 
 def _copy(
-    to: Buffer, where: Sequence[Expr], source: Buffer, at: Sequence[Expr], count: int, cpu: Cpu
+    to: Buffer,
+    where: Sequence[Expr],
+    source: Buffer,
+    at: Sequence[Expr],
+    count: int,
+    cpu: KernelCpu,
 ) -> None:
     for p in pieces(count, cpu.lanes):
         store(to, [*where, p.start], load(source, [*at, p.start], p.width), p.width)
@@ -150,8 +158,8 @@ def _copy(
 class _Step:
     """One step of one sequence, and where its state lies before and after."""
 
-    cpu: Cpu
-    cell: Cell
+    cpu: KernelCpu
+    cell: CellSizes
     named: dict[str, Buffer]
     step: Expr
     n: Expr

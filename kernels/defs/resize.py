@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, splat, store
 
 BITS = 22
 """Of Pillow's weights behind the point: 32 less 8 of a pixel and 2 in which sums may run over."""
@@ -37,7 +37,7 @@ COUNTED = ("float32", "uint8")
 """Elements whose values are computed; of whole numbers from -128 on a byte holds the lower half."""
 
 
-def functions(cpu: Cpu, *, pairs: bool) -> dict[str, tirx.PrimFunc]:
+def functions(cpu: KernelCpu, *, pairs: bool) -> dict[str, tirx.PrimFunc]:
     """Build every function of a library, by name.
 
     Args:
@@ -179,7 +179,7 @@ def sample(channels: int, *, picked: bool) -> tirx.PrimFunc:
     return function(name, buffers, body)
 
 
-def blend(cpu: Cpu, channels: int, kind: str) -> tirx.PrimFunc:
+def blend(cpu: KernelCpu, channels: int, kind: str) -> tirx.PrimFunc:
     """Blend the four pixels around each place, normalise and lay out, in one pass.
 
     Inputs: as of ``sample``, ``picked``, but shares by column for each byte of two pixels
@@ -274,7 +274,7 @@ def _between(
     return tirx.Cast(_like("uint8", lanes), tirx.Cast(_like("int32", lanes), value))
 
 
-def down(cpu: Cpu, size: int) -> tirx.PrimFunc:
+def down(cpu: KernelCpu, size: int) -> tirx.PrimFunc:
     """Weigh rows down columns, and turn bytes into what the model takes.
 
     Inputs: rows of bytes, as many as fill vectors; the first row of each window; weights (rows,
@@ -309,7 +309,7 @@ def down(cpu: Cpu, size: int) -> tirx.PrimFunc:
     return function(f"down_{size}", buffers, body)
 
 
-def down_counted(cpu: Cpu, kind: str) -> tirx.PrimFunc:
+def down_counted(cpu: KernelCpu, kind: str) -> tirx.PrimFunc:
     """The same without a table: ``(pixel * scale - mean) / std``, each step rounded to float32.
 
     Inputs, after the weights: scale, mean and std (3, 4) of the channels; where in a pixel each
@@ -367,7 +367,7 @@ def _finishing(width: Expr) -> dict[str, tuple[Sequence[Expr], str]]:
     }
 
 
-def _finish(cpu: Cpu, grey: bool, given: tuple[Buffer, ...], y: Expr) -> None:
+def _finish(cpu: KernelCpu, grey: bool, given: tuple[Buffer, ...], y: Expr) -> None:
     """Normalise a row and lay it out: by channels, or by pixels."""
     place = given[2]
     start, by_column = _at(place, 0) + y * _at(place, 4), _at(place, 5)
@@ -381,7 +381,7 @@ def _finish(cpu: Cpu, grey: bool, given: tuple[Buffer, ...], y: Expr) -> None:
             _by_pixel(given, start)
 
 
-def _by_channel(cpu: Cpu, grey: bool, given: tuple[Buffer, ...], start: Expr) -> None:
+def _by_channel(cpu: KernelCpu, grey: bool, given: tuple[Buffer, ...], start: Expr) -> None:
     norm, shifts, place, line, out = given
     count, by_channel = _at(place, 1), _at(place, 3)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, loop, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
 from edgeinfer.kernels.defs.llm.steps import prefetch
 
 _PARTS = 64
@@ -45,7 +45,7 @@ def read_bytes(count: int, lanes: int, streams: int = 1) -> tirx.PrimFunc:
     return function("read", {"x": ((count,), "float32"), "out": ((_PARTS,), "float32")}, body)
 
 
-def multiply_add(cpu: Cpu) -> tuple[tirx.PrimFunc, int]:
+def multiply_add(cpu: KernelCpu) -> tuple[tirx.PrimFunc, int]:
     """Multiply and add in registers only; also returns the operations of one call."""
     lanes, vectors = cpu.lanes, 12
     width = lanes * vectors

@@ -15,8 +15,8 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import (
     Buffer,
-    Cpu,
     Expr,
+    KernelCpu,
     function,
     load,
     loop,
@@ -34,7 +34,12 @@ _LARGEST = 3.4028234e38
 
 
 def rms_norm_int8(
-    cpu: Cpu, rows: int, size: int, block: int = 0, epsilon: float = 1e-6, parallel: bool = False
+    cpu: KernelCpu,
+    rows: int,
+    size: int,
+    block: int = 0,
+    epsilon: float = 1e-6,
+    parallel: bool = False,
 ) -> tirx.PrimFunc:
     """``x / sqrt(mean(x**2) + epsilon) * w`` in 8 bits with a scale for each block of a row.
 
@@ -100,7 +105,7 @@ def rms_norm_int8(
 
 
 def rope(
-    cpu: Cpu,
+    cpu: KernelCpu,
     tokens: int,
     heads: int,
     size: int,
@@ -167,7 +172,7 @@ def rope(
 
 
 def silu_mul(
-    cpu: Cpu, rows: int, size: int, *, joined: bool = False, parallel: bool = False
+    cpu: KernelCpu, rows: int, size: int, *, joined: bool = False, parallel: bool = False
 ) -> tirx.PrimFunc:
     """``g * sigmoid(g) * u``: the gate of a feed-forward layer.
 
@@ -197,7 +202,7 @@ def silu_mul(
 
 
 def softmax(
-    cpu: Cpu, rows: int, size: int, scale: float = 1.0, parallel: bool = False
+    cpu: KernelCpu, rows: int, size: int, scale: float = 1.0, parallel: bool = False
 ) -> tirx.PrimFunc:
     """``exp(x * scale)`` over its sum along each row; takes ``x`` and ``y`` (rows, size).
 
@@ -239,7 +244,7 @@ def _counts(**given: int) -> None:
             raise ValueError(f"{name} {count}: a count")
 
 
-def sweep(cpu: Cpu, count: int, step: Callable[[Expr, int], None]) -> None:
+def sweep(cpu: KernelCpu, count: int, step: Callable[[Expr, int], None]) -> None:
     """Go along a row by whole vectors, then by the narrower ones of its end."""
     whole = count // cpu.lanes
     if whole:

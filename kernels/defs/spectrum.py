@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import fourier, math
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, loop, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
 from edgeinfer.media import stages
 from edgeinfer.types import Array
 
@@ -93,7 +93,7 @@ def tables(mel: Mel, window: Array, filters: Array) -> tuple[Array, ...]:
     return stages.tables(window, filters, mel.dtype)
 
 
-def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int | None = None) -> tirx.PrimFunc:
+def mel_spectrogram(cpu: KernelCpu, mel: Mel, weights: int | None = None) -> tirx.PrimFunc:
     """Build the kernel.
 
     It takes the sound, (samples,) float32, of which frame ``t`` is the ``fft`` samples from

@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.defs.emit import KernelCpu
 from edgeinfer.kernels.rules import vectors
 
 _PARALLEL_ABOVE = 1 << 17
@@ -23,7 +23,7 @@ _NARROWEST = 4
 """Elements of a vector below which LLVM is left alone."""
 
 
-def schedule(function: tirx.PrimFunc, cpu: Cpu) -> tirx.PrimFunc:
+def schedule(function: tirx.PrimFunc, cpu: KernelCpu) -> tirx.PrimFunc:
     """Return the same function with its loops in a better order."""
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     try:
@@ -74,7 +74,7 @@ def _size(sch: s_tir.Schedule, block: Any) -> int:
     return size
 
 
-def _arrange(sch: s_tir.Schedule, block: Any, cpu: Cpu) -> None:
+def _arrange(sch: s_tir.Schedule, block: Any, cpu: KernelCpu) -> None:
     loops = sch.get_loops(block)
     kinds = [i.iter_type for i in sch.get(block).iter_vars]
     if len(loops) != len(kinds) or not loops:
@@ -93,7 +93,7 @@ def _arrange(sch: s_tir.Schedule, block: Any, cpu: Cpu) -> None:
         _summed_last(sch, block, kept, summed, large)
 
 
-def _along(sch: s_tir.Schedule, loops: list[Any], run: int, cpu: Cpu) -> list[Any]:
+def _along(sch: s_tir.Schedule, loops: list[Any], run: int, cpu: KernelCpu) -> list[Any]:
     """Make vectors of a run of last loops that lies in one piece; returns all loops but those."""
     if not run:
         return loops

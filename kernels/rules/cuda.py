@@ -19,7 +19,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from edgeinfer.kernels.defs.cuda import Strip, Sum, Tile, product, window
+from edgeinfer.kernels.defs.cuda import CudaTile, Strip, Sum, product, window
 from edgeinfer.kernels.tuning import workload
 
 PRODUCT, WINDOW = "product", "window"
@@ -37,7 +37,7 @@ _FEW_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FunctionShape:
     """What a rule sees of a function.
 
     Attributes:
@@ -55,7 +55,7 @@ class Shape:
     plain: bool = True
 
 
-def shape_of(function: tirx.PrimFunc) -> Shape | None:
+def shape_of(function: tirx.PrimFunc) -> FunctionShape | None:
     """Return what there is to order by a rule; None if no rule fits."""
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     found = _blocks(sch)
@@ -90,7 +90,7 @@ def apply(function: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc:
     )
     try:
         if shape.rule == PRODUCT:
-            return product(made, Tile(*(int(plan[f.name]) for f in fields(Tile))))
+            return product(made, CudaTile(*(int(plan[f.name]) for f in fields(CudaTile))))
         return window(made, Strip(*(int(plan[f.name]) for f in fields(Strip))))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the plan does not fit the kernel: {error!r}") from error
@@ -132,7 +132,7 @@ def _summed(sch: s_tir.Schedule, block: Any) -> bool:
     return any(i.iter_type == tirx.IterVar.CommReduce for i in sch.get(block).iter_vars)
 
 
-def _shape(sch: s_tir.Schedule, main: Any, end: Any | None) -> Shape | None:
+def _shape(sch: s_tir.Schedule, main: Any, end: Any | None) -> FunctionShape | None:
     block = sch.get(main)
     kinds = [i.iter_type for i in block.iter_vars]
     sizes = [i.dom.extent for i in block.iter_vars]
@@ -149,18 +149,18 @@ def _shape(sch: s_tir.Schedule, main: Any, end: Any | None) -> Shape | None:
         return None
     name, reads = block.name_hint, len(block.reads)
     if name == "flat" and reads == 2:
-        return Shape(PRODUCT, kept, summed, 0, len(summed) == 1)
+        return FunctionShape(PRODUCT, kept, summed, 0, len(summed) == 1)
     if name == "matmul" and reads == 2 and number >= 2 and len(summed) == 1:
-        return Shape(PRODUCT, kept, summed, 1)
+        return FunctionShape(PRODUCT, kept, summed, 1)
     if name == "conv" and reads == 2 and number == 4 and summed[0] == 1:
-        return Shape(WINDOW, kept, summed)
+        return FunctionShape(WINDOW, kept, summed)
     return None
 
 
 # ---- plans
 
 
-def plans(shape: Shape, arch: str, most: int = 48) -> list[Plan]:
+def plans(shape: FunctionShape, arch: str, most: int = 48) -> list[Plan]:
     """Return plans that are worth a measurement, what a simple model of a GPU likes most first."""
     ranked = _ranked(shape, _CORES[arch])
     if shape.rule == WINDOW:
@@ -177,7 +177,7 @@ def plans(shape: Shape, arch: str, most: int = 48) -> list[Plan]:
 
 
 @cache
-def _ranked(shape: Shape, cores: int) -> tuple[Plan, ...]:
+def _ranked(shape: FunctionShape, cores: int) -> tuple[Plan, ...]:
     found = _product_plans(shape, cores) if shape.rule == PRODUCT else _window_plans(shape, cores)
     return tuple(plan for _, plan in sorted(found, key=lambda p: p[0])[:_KEPT])
 
@@ -186,7 +186,7 @@ def _divisors(number: int, most: int) -> list[int]:
     return [d for d in range(1, min(number, most) + 1) if number % d == 0]
 
 
-def _product_plans(shape: Shape, cores: int) -> list[tuple[float, Plan]]:
+def _product_plans(shape: FunctionShape, cores: int) -> list[tuple[float, Plan]]:
     rows, columns = shape.kept[-2:]
     found: list[tuple[float, Plan]] = []
     for wide in (w for w in (1, 2, 4) if columns % w == 0 and (w == 1 or shape.plain)):
@@ -194,7 +194,7 @@ def _product_plans(shape: Shape, cores: int) -> list[tuple[float, Plan]]:
             for down in _divisors(rows // own, 16):
                 for across in _divisors(columns // wide, 256):
                     for deep in _divisors(shape.summed[0], 64):
-                        tile = Tile(own, wide, down, across, deep, 1)
+                        tile = CudaTile(own, wide, down, across, deep, 1)
                         for step in _steps(shape, tile):
                             cut = replace(tile, step=step)
                             plan = {"rule": PRODUCT, **asdict(cut)}
@@ -202,7 +202,7 @@ def _product_plans(shape: Shape, cores: int) -> list[tuple[float, Plan]]:
     return found
 
 
-def _steps(shape: Shape, tile: Tile) -> list[int]:
+def _steps(shape: FunctionShape, tile: CudaTile) -> list[int]:
     """Steps with which a tile makes sense; none if it makes none."""
     size = prod(tile.size)
     if not _WARP <= tile.threads <= _THREADS or tile.rows * tile.wide > 32:
@@ -223,7 +223,7 @@ _MEET, _PART, _BEGIN, _RAGGED, _BUSY, _WORK = 15.0, 15.5, 10.0, 1.24, 11.0, 1.16
 what they choose took 1.03 times as long as the fastest of each."""
 
 
-def _product_cost(shape: Shape, tile: Tile, cores: int) -> float:
+def _product_cost(shape: FunctionShape, tile: CudaTile, cores: int) -> float:
     """Estimate a product's cycles."""
     own, threads = tile.rows * tile.wide, tile.threads
     rows, columns = tile.size
@@ -248,7 +248,7 @@ def _product_cost(shape: Shape, tile: Tile, cores: int) -> float:
     return whole * (_RAGGED if threads % _WARP else 1.0)
 
 
-def _window_plans(shape: Shape, cores: int) -> list[tuple[float, Plan]]:
+def _window_plans(shape: FunctionShape, cores: int) -> list[tuple[float, Plan]]:
     height, width = shape.kept[-2:]
     tall, broad = shape.summed[-2:]
     found: list[tuple[float, Plan]] = []

@@ -58,7 +58,7 @@ _TRIES = 3
 
 
 @dataclass(eq=False, slots=True)
-class Candidate:
+class BuiltSchedule:
     """An order that was built.
 
     Attributes:
@@ -78,7 +78,7 @@ class Candidate:
     seconds: float | None = None
 
 
-class Search:
+class ScheduleSearch:
     """One workload at a time."""
 
     def setup(self, target: Mapping[str, Any], seed: int) -> None:
@@ -113,9 +113,9 @@ class Search:
         )
         self._context, self._posts = context, list(context.space_generator.postprocs)
         self._sketches = [s.trace for s in context.generate_design_space()]
-        self._measured: list[Candidate] = []
+        self._measured: list[BuiltSchedule] = []
         self._seen: set[str] = set()
-        self._waiting: list[Candidate] = []
+        self._waiting: list[BuiltSchedule] = []
         for trace, seconds in history:
             self._seen.add(workload.digest(trace))
             self._remember(trace, seconds)
@@ -175,11 +175,11 @@ class Search:
             mutator_probs={},
         )
 
-    def _pool(self) -> list[Candidate]:
+    def _pool(self) -> list[BuiltSchedule]:
         """New orders: some at random, the others changed from the fastest."""
         good = [c for c in self._measured if c.seconds is not None]
         parents = sorted(good, key=lambda c: c.seconds or 0.0)[:_PARENTS]
-        found: list[Candidate] = []
+        found: list[BuiltSchedule] = []
         digests = set(self._seen)
         for turn in range(_POOL * _TRIES):
             if len(found) >= _POOL:
@@ -227,7 +227,7 @@ class Search:
         open_again = {decided[i] for i in lost}
         return _with(trace, lambda inst: hash(inst) not in open_again)
 
-    def _made(self, sketch: int, trace: Any) -> Candidate | None:
+    def _made(self, sketch: int, trace: Any) -> BuiltSchedule | None:
         sch = Schedule(self._mod, seed=int(self._rng.integers(1, 1 << 30)))
         try:
             trace.apply_to_schedule(sch, remove_postproc=True)
@@ -239,7 +239,7 @@ class Search:
                     return None
         except Exception:  # an order that does not fit; TVM raises whatever its C++ threw
             return None
-        return Candidate(sketch, sch.trace, plain, _row(plain), _json(sch.trace))
+        return BuiltSchedule(sketch, sch.trace, plain, _row(plain), _json(sch.trace))
 
     def _remember(self, trace: Any, seconds: float | None) -> None:
         sch = Schedule(self._mod)
@@ -253,9 +253,9 @@ class Search:
         sketch = names[1:].index(names[0]) if names[0] in names[1:] else -1
         if sketch >= 0:
             row = _row(plain)
-            self._measured.append(Candidate(sketch, sch.trace, plain, row, trace, seconds))
+            self._measured.append(BuiltSchedule(sketch, sch.trace, plain, row, trace, seconds))
 
-    def _guesses(self, pool: Sequence[Candidate]) -> npt.NDArray[np.float64]:
+    def _guesses(self, pool: Sequence[BuiltSchedule]) -> npt.NDArray[np.float64]:
         """Guess the speed of each, by ridge regression on decisions within its sketch."""
         guesses = self._rng.random(len(pool)) * 1e-3
         for sketch in {c.sketch for c in pool}:
@@ -318,7 +318,9 @@ def _row(trace: Any) -> npt.NDArray[np.float64]:
     return np.array(numbers)
 
 
-def _fitted(known: Sequence[Candidate], rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _fitted(
+    known: Sequence[BuiltSchedule], rows: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Learn from what is known, which the first rows are of, and guess the others."""
     speeds = np.array([np.nan if c.seconds is None else -np.log(c.seconds) for c in known])
     good = np.isfinite(speeds)
@@ -355,4 +357,4 @@ def _plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    serve(Search())
+    serve(ScheduleSearch())

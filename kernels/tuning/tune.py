@@ -16,7 +16,7 @@ import numpy as np
 from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, WORTH, Database, Record
 from edgeinfer.kernels.tuning.task import Task
-from edgeinfer.kernels.tuning.worker import LostError, Worker
+from edgeinfer.kernels.tuning.worker import LostError, TuningWorker
 from edgeinfer.types import Progress
 
 _SEARCH, _MEASURE = "edgeinfer.kernels.tuning.search", "edgeinfer.kernels.tuning.measure"
@@ -62,7 +62,7 @@ class Where:
 
 
 @dataclass(slots=True)
-class Outcome:
+class WorkloadOutcome:
     """What became of a workload.
 
     Attributes:
@@ -109,7 +109,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Budget:
+class TuningBudget:
     """How long, and how many orders of a workload at most."""
 
     minutes: float = 10.0
@@ -142,17 +142,17 @@ class Tuner:
         self,
         where: Where,
         database: Database,
-        budget: Budget,
+        budget: TuningBudget,
         progress: Progress | None = None,
         seed: int = 1,
     ) -> None:
         self._where, self._database, self._budget = where, database, budget
         self._progress = progress
-        self._search = Worker(_SEARCH, dict(where.target), seed)
+        self._search = TuningWorker(_SEARCH, dict(where.target), seed)
         count = 1 if where.device else max(1, where.workers)
-        self._measurers = [Worker(_MEASURE, *self._setup(i)) for i in range(count)]
+        self._measurers = [TuningWorker(_MEASURE, *self._setup(i)) for i in range(count)]
         self._known = [r for r in database.read().records if self._is_ours(r)]
-        self._unfinished: list[tuple[Outcome, list[Record]]] = []
+        self._unfinished: list[tuple[WorkloadOutcome, list[Record]]] = []
         self._look_until = 0.0
         self.kept = 0
 
@@ -168,7 +168,7 @@ class Tuner:
         tasks: Sequence[Task],
         engine_us: Mapping[str, float] | None = None,
         whole_us: float = 0.0,
-    ) -> list[Outcome]:
+    ) -> list[WorkloadOutcome]:
         """Tune what takes most of the time, until that is over.
 
         Args:
@@ -222,10 +222,10 @@ class Tuner:
 
     # ---- what takes the time
 
-    def _before(self, task: Task, worker: Worker) -> Outcome:
+    def _before(self, task: Task, worker: TuningWorker) -> WorkloadOutcome:
         """Measure the converter's own kernel, unless that was done."""
         self._tell(f"measure {task.title}")
-        outcome = Outcome(task)
+        outcome = WorkloadOutcome(task)
         for record in self._history(task):
             if record.kind == TRIED and record.trace is None and record.us is not None:
                 outcome.before_us = record.us
@@ -244,7 +244,7 @@ class Tuner:
 
     # ---- one workload
 
-    def _tune(self, outcome: Outcome, until: float, place: str) -> None:
+    def _tune(self, outcome: WorkloadOutcome, until: float, place: str) -> None:
         task = outcome.task
         tried = {_text(r.trace): r for r in self._history(task) if r.kind == TRIED and r.trace}
         history = [(r.trace, None if r.us is None else r.us * 1e-6) for r in tried.values()]
@@ -283,7 +283,7 @@ class Tuner:
         self,
         task: Task,
         tried: dict[str, Record],
-        outcome: Outcome,
+        outcome: WorkloadOutcome,
         until: float,
         place: str,
     ) -> bool:
@@ -301,7 +301,7 @@ class Tuner:
             tried |= {_text(r.trace): r for r in found}
         return bool(plans)
 
-    def _has_trials(self, outcome: Outcome, tried: dict[str, Record]) -> bool:
+    def _has_trials(self, outcome: WorkloadOutcome, tried: dict[str, Record]) -> bool:
         outcome.trials = sum(r.us is not None for r in tried.values())
         outcome.failed = len(tried) - outcome.trials
         if not outcome.trials:
@@ -314,7 +314,9 @@ class Tuner:
     def _measure_all(self, task: Task, traces: Sequence[Any]) -> list[Record]:
         return self._each(lambda trace, worker: self._measured(task, trace, worker), traces)
 
-    def _each(self, work: Callable[[Any, Worker], _Found], items: Sequence[Any]) -> list[_Found]:
+    def _each(
+        self, work: Callable[[Any, TuningWorker], _Found], items: Sequence[Any]
+    ) -> list[_Found]:
         """Do work on each item, with whichever measuring process is free."""
         if len(self._measurers) == 1:
             return [work(item, self._measurers[0]) for item in items]
@@ -337,7 +339,7 @@ class Tuner:
             # Ctrl-C does not wait for what was not begun.
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _measured(self, task: Task, trace: Any, worker: Worker) -> Record:
+    def _measured(self, task: Task, trace: Any, worker: TuningWorker) -> Record:
         """Measure and keep one figure; whatever goes wrong is kept as well."""
         text = task.own if trace is None else task.text
         record = self._record(TRIED, task, trace)
@@ -353,7 +355,7 @@ class Tuner:
         self._keep(record)
         return record
 
-    def _ask(self, worker: Worker, *question: Any) -> Any:
+    def _ask(self, worker: TuningWorker, *question: Any) -> Any:
         """Ask; a device that is gone is looked for again before it is given up.
 
         Raises:
@@ -377,7 +379,7 @@ class Tuner:
             f"{self._database.path}, the same command goes on from there"
         ) from lost
 
-    def _finish(self, outcome: Outcome, tried: list[Record], worker: Worker) -> None:
+    def _finish(self, outcome: WorkloadOutcome, tried: list[Record], worker: TuningWorker) -> None:
         """Measure the best beside the own kernel, in turns, and check their numbers."""
         task = outcome.task
         self._tell(f"compare {task.title}")
@@ -432,7 +434,9 @@ class Tuner:
         self._known.append(record)
 
 
-def _hot(outcomes: list[Outcome], engine_us: Mapping[str, float], whole_us: float) -> list[Outcome]:
+def _hot(
+    outcomes: list[WorkloadOutcome], engine_us: Mapping[str, float], whole_us: float
+) -> list[WorkloadOutcome]:
     """Say what each takes of a run, the most first: in the engine, else in proportion to it."""
     own = {o.task.key: (o.before_us or 0.0) * o.task.calls for o in outcomes}
     both = [o.task.key for o in outcomes if own[o.task.key] and o.task.key in engine_us]
@@ -456,7 +460,7 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1].strip()[:160]}" if lines else repr(error)
 
 
-def _best(tried: Mapping[str, Record], outcome: Outcome) -> str:
+def _best(tried: Mapping[str, Record], outcome: WorkloadOutcome) -> str:
     figures = [r.us for r in tried.values() if r.us is not None]
     now = f"{min(figures):.3g}" if figures else "-"
     return f"{now} of {outcome.before_us or 0:.3g} us after {len(tried)}"

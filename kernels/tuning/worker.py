@@ -17,7 +17,7 @@ class LostError(Exception):
         super().__init__(how)
 
 
-class Worker:
+class TuningWorker:
     """A process that answers questions; it is started when one is asked, also after it was lost.
 
     Args:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from edgeinfer.errors import OutOfPagesError
 
 
-class Blocks:
+class PageAllocator:
     """Hands out page numbers.
 
     A page is free, in use (its count is at least one), or kept: nobody uses it, but it has a label

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import Sizes
+from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
@@ -51,7 +51,7 @@ class CacheSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class BundledModel:
     """What a bundle holds of a language model.
 
     Attributes:
@@ -71,7 +71,7 @@ class Model:
     open_executor: Callable[[], Executor]
 
 
-def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> Model:
+def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
     """Read everything but the weights.
 
     Args:
@@ -104,7 +104,7 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> Model:
     def open_executor() -> Executor:
         return _executor(bundle, chosen, described, sizes)
 
-    return Model(bundle.manifest.name, described, texts, tokenizer, template, open_executor)
+    return BundledModel(bundle.manifest.name, described, texts, tokenizer, template, open_executor)
 
 
 def _choose(bundle: Bundle, variant: str) -> Variant:
@@ -204,7 +204,7 @@ def _executor(
     pages = pages_for(described, sizes, None if free is None else free << 20)
     bundle.paths(variant)
     folder = _path(bundle, variant, config.FILE_NAME).parent
-    room = Sizes(
+    room = ExecutorSizes(
         pages=pages,
         max_tokens=sizes.step_tokens,
         max_sequences=sizes.sequences,

@@ -10,14 +10,14 @@ import numpy as np
 
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import ClosedError, OutputError
-from edgeinfer.runtime.llm.blocks import Blocks
+from edgeinfer.runtime.llm.blocks import PageAllocator
 from edgeinfer.runtime.llm.cost import StepCost
 from edgeinfer.runtime.llm.disk import PageStore
 from edgeinfer.runtime.llm.executor import Executor, Ints, StepBatch
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.prefix import Prefixes
-from edgeinfer.runtime.llm.scheduler import Propose, Scheduler
-from edgeinfer.runtime.llm.sequence import Part
+from edgeinfer.runtime.llm.scheduler import Propose, SequenceScheduler
+from edgeinfer.runtime.llm.sequence import StepPart
 from edgeinfer.runtime.llm.stats import Counters, EngineStats
 
 _CALIBRATED = (1, 2, 4, 3, 8, 16, 5, 6, 32, 64, 12, 128, 256, 512)
@@ -26,7 +26,7 @@ _CALIBRATED = (1, 2, 4, 3, 8, 16, 5, 6, 32, 64, 12, 128, 256, 512)
 _KEPT_PER_STEP = 1
 
 
-class Cache:
+class PagedCache:
     """An executor, its pages and who holds them.
 
     Args:
@@ -62,9 +62,9 @@ class Cache:
         self._places = [memoryview(row.data) for row in self._ints]
         self._rows = np.arange(executor.max_tokens, dtype=np.int32)
         self._usual: dict[int, StepBatch] = {}
-        self.blocks = Blocks(executor.pages)
+        self.blocks = PageAllocator(executor.pages)
         self.prefixes = Prefixes(self.blocks, executor, self._store)
-        self.scheduler = Scheduler(
+        self.scheduler = SequenceScheduler(
             executor, self.blocks, self.prefixes, self.cost, self._options.limits, self._propose
         )
 
@@ -121,7 +121,7 @@ class Cache:
             for page in pages:
                 self.blocks.release(page)
 
-    def batch(self, parts: list[Part]) -> StepBatch:
+    def batch(self, parts: list[StepPart]) -> StepBatch:
         """Return the arrays of a step."""
         if all(p.wants and p.count == 1 and not p.guesses and p.sequence.is_plain for p in parts):
             return self._decoding(parts)
@@ -130,7 +130,7 @@ class Cache:
         owner: list[int] = []
         rows: list[int] = []
         adapters: list[int] = []
-        embedded: list[Part] = []
+        embedded: list[StepPart] = []
         for part in parts:
             sequence, start, size = part.sequence, part.start, part.size
             if size == 1:
@@ -160,7 +160,7 @@ class Cache:
         )
         return _with_embeddings(batch, parts) if embedded else batch
 
-    def _decoding(self, parts: list[Part]) -> StepBatch:
+    def _decoding(self, parts: list[StepPart]) -> StepBatch:
         """Return the arrays of a step with one token of each sequence, without making new ones."""
         tokens, positions, owner = self._places
         for at, part in enumerate(parts):
@@ -267,7 +267,7 @@ def _as_ints(values: list[int]) -> Ints:
     return np.array(values, np.int32)
 
 
-def _with_embeddings(batch: StepBatch, parts: list[Part]) -> StepBatch:
+def _with_embeddings(batch: StepBatch, parts: list[StepPart]) -> StepBatch:
     """Add the embeddings that callers gave for tokens of this step."""
     places: list[int] = []
     given = []

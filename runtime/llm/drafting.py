@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from edgeinfer.errors import LoadError, OutOfPagesError, RunError
-from edgeinfer.runtime.llm.blocks import Blocks
+from edgeinfer.runtime.llm.blocks import PageAllocator
 from edgeinfer.runtime.llm.cost import StepCost
 from edgeinfer.runtime.llm.executor import Executor, Floats, StepBatch
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
@@ -71,7 +71,7 @@ class Drafter:
                 "have one vocabulary"
             )
         self._executor, self._clock = executor, clock
-        self._blocks = Blocks(executor.pages)
+        self._blocks = PageAllocator(executor.pages)
         self._cost = StepCost()
         self._states: dict[Generation, _State] = {}
         self._slots = list(range(executor.max_sequences - 1, -1, -1))

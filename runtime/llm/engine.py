@@ -19,7 +19,7 @@ import numpy as np
 from edgeinfer.errors import ClosedError, EdgeInferError, InputError, QueueFullError
 from edgeinfer.machine.energy import Energy
 from edgeinfer.runtime.llm import prefix
-from edgeinfer.runtime.llm.cache import Cache
+from edgeinfer.runtime.llm.cache import PagedCache
 from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.drafts import Lookup
 from edgeinfer.runtime.llm.executor import Executor, Floats
@@ -28,11 +28,11 @@ from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob
 from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.sampling import Sampler, logprobs
-from edgeinfer.runtime.llm.sequence import Part, Request
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
+from edgeinfer.runtime.llm.sequence import SequenceRequest, StepPart
 from edgeinfer.runtime.llm.stats import Counters, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
-from edgeinfer.runtime.telemetry import Histogram, Sizes
+from edgeinfer.runtime.telemetry import SizeHistogram, TimeHistogram
 
 _log = logging.getLogger("edgeinfer")
 _LEARNING = 64
@@ -101,13 +101,13 @@ class Engine:
         self._events: list[Event] = []
         self._counters = Counters(energy)
         self._closed = False
-        self._cache = Cache(open_executor, self._options, self._propose)
+        self._cache = PagedCache(open_executor, self._options, self._propose)
         if self._options.calibrate:
             self._cache.calibrate(CALIBRATION_S, clock)
 
     # Requests.
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: SequenceRequest) -> None:
         """Take a request; its events come from ``step``.
 
         Raises:
@@ -152,7 +152,7 @@ class Engine:
         self._counters.requests += 1
         self._counters.prompt_tokens += len(request.prompt)
 
-    def _check(self, request: Request) -> int:
+    def _check(self, request: SequenceRequest) -> int:
         """Check a request; return how many tokens it may generate at most."""
         executor, prompt = self._cache.executor, request.prompt
         if request.id in self._requests:
@@ -178,7 +178,7 @@ class Engine:
             raise InputError("embeddings", str(shape), str(request.embeddings.shape))
         return limit - len(prompt)
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: SequenceRequest) -> None:
         """Compile a request's grammar, which may take long; any thread may call it before.
 
         Raises:
@@ -248,12 +248,12 @@ class Engine:
         self._counters.engine_s += now - started - spent
         return self.take_events()
 
-    def _plan(self, now: float) -> list[Part]:
+    def _plan(self, now: float) -> list[StepPart]:
         if not self._requests or self.is_asleep:
             return []
         return self._cache.scheduler.plan(now)
 
-    def _run(self, parts: list[Part]) -> float:
+    def _run(self, parts: list[StepPart]) -> float:
         """Compute a step and choose tokens; return the executor's seconds."""
         cache = self._cache
         batch = cache.batch(parts)
@@ -557,7 +557,7 @@ class Engine:
         """Return a snapshot; it wakes nothing."""
         return self._cache.stats(self._counters)
 
-    def histograms(self) -> dict[str, Histogram]:
+    def histograms(self) -> dict[str, TimeHistogram]:
         """Return the times of all requests; the engine's thread goes on adding to them."""
         counters = self._counters
         return {
@@ -568,7 +568,7 @@ class Engine:
             "writing": counters.writing,
         }
 
-    def sizes(self) -> dict[str, Sizes]:
+    def sizes(self) -> dict[str, SizeHistogram]:
         """Return the tokens of all texts that have ended, likewise."""
         return {"prompts": self._counters.prompts, "answers": self._counters.answers}
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edgeinfer.errors import InputError, NotAvailableError, RunError
 from edgeinfer.installed import install
-from edgeinfer.runtime.llm.grammar_trial import Request, check
+from edgeinfer.runtime.llm.grammar_trial import TrialRequest, check
 from edgeinfer.runtime.llm.params import Grammar
 
 WHITESPACE = r"[ \t\r\n]{0,40}"
@@ -79,7 +79,7 @@ class Grammars:
             found = self._compiled.get(grammar)
         if found is None:
             self._check_size(grammar)
-            check(Request(self.tokenizer, self._vocab, self._eos, grammar))
+            check(TrialRequest(self.tokenizer, self._vocab, self._eos, grammar))
             found = self.compiled(grammar)
             with self._lock:
                 self._compiled[grammar] = found

@@ -43,7 +43,7 @@ _WORDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TrialRequest:
     """What a trial compiles, and for which vocabulary."""
 
     tokenizer: str
@@ -52,7 +52,7 @@ class Request:
     grammar: Grammar
 
 
-def check(request: Request) -> None:
+def check(request: TrialRequest) -> None:
     """Compile a grammar in a process of its own, unless it is plain.
 
     Raises:
@@ -114,7 +114,7 @@ def _plain_schema(schema: Any) -> bool:
     return True
 
 
-def _attempt(request: Request) -> None:
+def _attempt(request: TrialRequest) -> None:
     from edgeinfer.runtime.llm.grammar import Grammars
 
     _limit_memory()

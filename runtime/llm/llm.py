@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import InputError, LoadError, UsageError
-from edgeinfer.runtime.llm.bundle import CacheSizes, Model, read
+from edgeinfer.runtime.llm.bundle import BundledModel, CacheSizes, read
 from edgeinfer.runtime.llm.chat import Message
 from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.grammar import Grammars
-from edgeinfer.runtime.llm.options import EngineOptions, Limits
+from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
 from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob, SamplingParams, Usage
 from edgeinfer.runtime.llm.ranking import INSTRUCTION, answers, question
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.llm.stats import EngineStats
 from edgeinfer.runtime.llm.thread import EngineThread
 from edgeinfer.runtime.llm.tools import Tool, ToolCall, ToolFormat, tool_format
 from edgeinfer.runtime.llm.vectors import Pooling, Vectors
-from edgeinfer.runtime.telemetry import Histogram, Sizes
+from edgeinfer.runtime.telemetry import SizeHistogram, TimeHistogram
 
 if TYPE_CHECKING:
     from typing import Self
@@ -145,7 +145,7 @@ class LLM:
         **trust: Any,
     ) -> None:
         sizes = CacheSizes(context, sequences, cache_mb, kind=cache, threads=threads)
-        limits = Limits(slowdown, step_ms / 1e3 or None)
+        limits = StepLimits(slowdown, step_ms / 1e3 or None)
         options = EngineOptions(limits, max_queue, lookup, Path(disk) if disk else None, disk_mb)
         self._bundles: list[Bundle] = []
         self._thread: EngineThread | None = None
@@ -174,12 +174,12 @@ class LLM:
 
     def _open(
         self, path: str | os.PathLike[str], sizes: CacheSizes, variant: str, trust: dict[str, Any]
-    ) -> Model:
+    ) -> BundledModel:
         bundle = Bundle.open(path, verify=False, **trust)
         self._bundles.append(bundle)
         return read(bundle, sizes, variant)
 
-    def _drafter(self, small: Model) -> Drafter:
+    def _drafter(self, small: BundledModel) -> Drafter:
         if small.tokenizer.pieces != self.model.tokenizer.pieces:
             raise LoadError(
                 f"the draft model {small.name} has another vocabulary than {self.model.name}"
@@ -245,7 +245,7 @@ class LLM:
         *,
         adapter: str = "",
         id: str | None = None,
-    ) -> Request:
+    ) -> SequenceRequest:
         """Return a request for ``engine``.
 
         Raises:
@@ -258,7 +258,7 @@ class LLM:
         else:
             raise InputError("prompt", "a text or a list of tokens", type(prompt).__name__)
         name = f"local-{next(self._ids)}" if id is None else id
-        return Request(name, tokens, params or self.defaults, adapter)
+        return SequenceRequest(name, tokens, params or self.defaults, adapter)
 
     def chat_request(
         self,
@@ -270,7 +270,7 @@ class LLM:
         adapter: str = "",
         id: str | None = None,
         **template: Any,
-    ) -> Request:
+    ) -> SequenceRequest:
         """Return a request for ``engine`` that goes on with a conversation.
 
         Args:
@@ -402,7 +402,7 @@ class LLM:
         """Go on with a conversation; see ``chat_request``."""
         return self.run([self.chat_request(messages, params, **more)])[0]
 
-    def run(self, requests: Sequence[Request]) -> list[Completion]:
+    def run(self, requests: Sequence[SequenceRequest]) -> list[Completion]:
         """Run requests together and wait for all.
 
         Raises:
@@ -417,7 +417,7 @@ class LLM:
                 for request, stream in zip(requests, streams, strict=True)
             ]
 
-    def _completed(self, request: Request, stream: Iterator[Event]) -> Completion:
+    def _completed(self, request: SequenceRequest, stream: Iterator[Event]) -> Completion:
         events: list[list[Event]] = [[] for _ in range(request.params.n)]
         for event in stream:
             events[event.index].append(event)
@@ -456,11 +456,11 @@ class LLM:
         """Return what the engine did so far."""
         return self.engine.stats()
 
-    def histograms(self) -> dict[str, Histogram]:
+    def histograms(self) -> dict[str, TimeHistogram]:
         """Return the times of all requests, to be read at once: the engine goes on."""
         return self.engine.call(lambda engine: engine.histograms()).result()
 
-    def sizes(self) -> dict[str, Sizes]:
+    def sizes(self) -> dict[str, SizeHistogram]:
         """Return how many tokens all texts had, likewise."""
         return self.engine.call(lambda engine: engine.sizes()).result()
 

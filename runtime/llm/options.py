@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """What a step may take.
 
     Attributes:
@@ -38,7 +38,7 @@ class EngineOptions:
         calibrate: measure steps when the engine is opened.
     """
 
-    limits: Limits = field(default_factory=Limits)
+    limits: StepLimits = field(default_factory=StepLimits)
     max_queue: int = 1024
     lookup: bool = True
     disk: Path | None = None

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 
 from edgeinfer.errors import OutOfPagesError
-from edgeinfer.runtime.llm.blocks import Blocks
+from edgeinfer.runtime.llm.blocks import PageAllocator
 from edgeinfer.runtime.llm.disk import PageStore
 from edgeinfer.runtime.llm.executor import Bytes, Executor
 
@@ -60,7 +60,7 @@ class Prefixes:
         read: pages that came from disk.
     """
 
-    def __init__(self, blocks: Blocks, executor: Executor, store: PageStore | None) -> None:
+    def __init__(self, blocks: PageAllocator, executor: Executor, store: PageStore | None) -> None:
         self._blocks = blocks
         self._executor = executor
         self._store = store

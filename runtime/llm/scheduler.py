@@ -15,13 +15,13 @@ from collections.abc import Callable
 import numpy as np
 
 from edgeinfer.errors import OutOfPagesError
-from edgeinfer.runtime.llm.blocks import Blocks
+from edgeinfer.runtime.llm.blocks import PageAllocator
 from edgeinfer.runtime.llm.cost import StepCost
 from edgeinfer.runtime.llm.drafts import LONGEST, worthwhile
 from edgeinfer.runtime.llm.executor import Executor, Ints
-from edgeinfer.runtime.llm.options import Limits
+from edgeinfer.runtime.llm.options import StepLimits
 from edgeinfer.runtime.llm.prefix import Prefixes, extend
-from edgeinfer.runtime.llm.sequence import Part, Sequence
+from edgeinfer.runtime.llm.sequence import Sequence, StepPart
 
 _LEAST = 64
 """Tokens of a step that only reads: fewer take longer together."""
@@ -44,14 +44,14 @@ class _Step:
         least: tokens of a prompt that it reads even so.
     """
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[StepPart]) -> None:
         self.parts = parts
         self.tokens = sum(part.size for part in parts)
         self.reach = sum(part.reach for part in parts)
         self.room = self.rows = self.reads = self.least = 0
         self.limit = 0.0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: StepPart) -> None:
         self.parts.append(part)
         self.tokens += part.count
         self.reach += part.reach
@@ -60,7 +60,7 @@ class _Step:
         self.reads += 1
 
 
-class Scheduler:
+class SequenceScheduler:
     """Keeps the sequences that wait and those that run.
 
     Attributes:
@@ -74,10 +74,10 @@ class Scheduler:
     def __init__(
         self,
         executor: Executor,
-        blocks: Blocks,
+        blocks: PageAllocator,
         prefixes: Prefixes,
         cost: StepCost,
-        limits: Limits,
+        limits: StepLimits,
         propose: Propose | None = None,
     ) -> None:
         self._executor, self._blocks, self._prefixes = executor, blocks, prefixes
@@ -90,7 +90,7 @@ class Scheduler:
         self._slots = list(range(executor.max_sequences - 1, -1, -1))
         self.preempted = 0
 
-    def plan(self, now: float) -> list[Part]:
+    def plan(self, now: float) -> list[StepPart]:
         """Return what the next step computes; empty where nothing can run."""
         if self.waiting:
             self._make_room()
@@ -116,9 +116,9 @@ class Scheduler:
         alone = self._cost.seconds(step.tokens, step.reach) * self._limits.slowdown
         return max(alone, self._limits.step_s or 0.0)
 
-    def _decodes(self) -> list[Part]:
+    def _decodes(self) -> list[StepPart]:
         """Return the next token of every sequence that has read all the others."""
-        parts: list[Part] = []
+        parts: list[StepPart] = []
         # Oldest first: who finds no page takes those of a younger one, which is not planned yet.
         for sequence in list(self.running):
             if sequence.slot >= 0 and len(sequence.tokens) - sequence.computed == 1:
@@ -126,12 +126,12 @@ class Scheduler:
                     break
                 computed = sequence.computed
                 if self._owns(sequence, computed) or self._reserve(sequence, computed + 1, parts):
-                    parts.append(Part(sequence, computed, 1, []))
+                    parts.append(StepPart(sequence, computed, 1, []))
         if self._propose is not None and parts:
             self._guess(self._propose, parts)
         return parts
 
-    def _guess(self, propose: Propose, parts: list[Part]) -> None:
+    def _guess(self, propose: Propose, parts: list[StepPart]) -> None:
         sequences = [part.sequence for part in parts]
         if not propose(sequences, LONGEST):
             return
@@ -157,12 +157,12 @@ class Scheduler:
             count = max(count, min(step.least, most))
         if not count or not self._reserve(sequence, start + count, step.parts):
             return False
-        step.add(Part(sequence, start, count, wants=count == left))
+        step.add(StepPart(sequence, start, count, wants=count == left))
         return True
 
     # Pages.
 
-    def _reserve(self, sequence: Sequence, end: int, parts: list[Part]) -> bool:
+    def _reserve(self, sequence: Sequence, end: int, parts: list[StepPart]) -> bool:
         """Give a sequence pages of its own for the positions up to ``end``.
 
         Whoever has no part in this step and is the youngest of the request that runs most gives its

@@ -13,7 +13,7 @@ from edgeinfer.runtime.llm.text import GrowingText
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SequenceRequest:
     """What somebody asked for.
 
     Attributes:
@@ -62,7 +62,7 @@ class Sequence:
 
     def __init__(
         self,
-        request: Request,
+        request: SequenceRequest,
         index: int,
         order: tuple[int, int, int],
         *,
@@ -117,7 +117,7 @@ class Sequence:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class StepPart:
     """What one sequence does in a step.
 
     Attributes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgeinfer.machine.energy import Energy
 from edgeinfer.runtime.llm.params import Usage
-from edgeinfer.runtime.telemetry import Histogram, Percentiles, Sizes
+from edgeinfer.runtime.telemetry import Percentiles, SizeHistogram, TimeHistogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ class Counters:
         self.prompt_tokens = self.cached_tokens = self.disk_tokens = 0
         self.computed_tokens = self.generated_tokens = 0
         self.drafted_tokens = self.accepted_tokens = 0
-        self.first_token, self.inter_token = Histogram(), Histogram()
-        self.queue, self.step = Histogram(), Histogram()
-        self.reading, self.writing = Histogram(), Histogram()
-        self.prompts, self.answers = Sizes(), Sizes()
+        self.first_token, self.inter_token = TimeHistogram(), TimeHistogram()
+        self.queue, self.step = TimeHistogram(), TimeHistogram()
+        self.reading, self.writing = TimeHistogram(), TimeHistogram()
+        self.prompts, self.answers = SizeHistogram(), SizeHistogram()
         self.energy = Energy() if energy is None else energy
 
     def ended(self, reason: str, usage: Usage) -> None:

@@ -22,7 +22,7 @@ from edgeinfer.errors import ClosedError, DeadlineError
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar_trial import is_plain
 from edgeinfer.runtime.llm.params import Event
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.llm.stats import EngineStats
 from edgeinfer.runtime.pool import Pool
 
@@ -99,7 +99,7 @@ class EngineThread:
             self._wanted.notify()
         return future
 
-    def submit(self, request: Request, mailbox: Mailbox) -> Future[None]:
+    def submit(self, request: SequenceRequest, mailbox: Mailbox) -> Future[None]:
         """Hand over a request; the future has the error if it is refused.
 
         A grammar is compiled in the caller's thread, so that nobody else waits for it.
@@ -134,7 +134,7 @@ class EngineThread:
         """Open the executor again."""
         self.call(lambda engine: engine.wake()).result()
 
-    def open(self, request: Request) -> Generator[Event, None, None]:
+    def open(self, request: SequenceRequest) -> Generator[Event, None, None]:
         """Hand over a request and return its events as they come.
 
         Ending the iteration early, or closing it, cancels the request.
@@ -154,7 +154,7 @@ class EngineThread:
             raise
         return events
 
-    def _waited(self, request: Request, mailbox: _Waiting) -> Generator[Event, None, None]:
+    def _waited(self, request: SequenceRequest, mailbox: _Waiting) -> Generator[Event, None, None]:
         left = request.params.n
         try:
             yield Event(request.id, 0)
@@ -166,7 +166,7 @@ class EngineThread:
             if left:
                 self.cancel(request.id)
 
-    async def submit_async(self, request: Request) -> AsyncIterator[Event]:
+    async def submit_async(self, request: SequenceRequest) -> AsyncIterator[Event]:
         """Hand over a request and return the iterator of its events.
 
         The request is taken or refused before this returns. What the reader does not fetch waits;
@@ -188,7 +188,7 @@ class EngineThread:
             raise
         return self._events(request, mailbox)
 
-    async def _events(self, request: Request, mailbox: _Async) -> AsyncIterator[Event]:
+    async def _events(self, request: SequenceRequest, mailbox: _Async) -> AsyncIterator[Event]:
         left = request.params.n
         try:
             while left:

@@ -10,7 +10,7 @@ from edgeinfer.heads import Classify, FindText, ReadText, WriteSpeech
 from edgeinfer.runtime.pipelines.audio import AudioPipeline, AudioStream
 from edgeinfer.runtime.pipelines.image import ImagePipeline
 from edgeinfer.runtime.pipelines.lines import LinesPipeline
-from edgeinfer.runtime.pipelines.model import Model
+from edgeinfer.runtime.pipelines.model import PipelineModel
 from edgeinfer.runtime.pipelines.sentence import SentencePipeline
 from edgeinfer.runtime.pipelines.speech import SpeechPipeline
 from edgeinfer.types import AudioInput, FrameInput, ImageInput, SpectrogramInput, TextInput
@@ -20,8 +20,8 @@ __all__ = [
     "AudioStream",
     "ImagePipeline",
     "LinesPipeline",
-    "Model",
     "Pipeline",
+    "PipelineModel",
     "SentencePipeline",
     "SpeechPipeline",
     "pipeline",
@@ -50,10 +50,10 @@ def pipeline(*bundles: str | os.PathLike[str], **options: Any) -> Pipeline:
     """
     if not bundles:
         raise UsageError("pipeline: no bundle given")
-    models: list[Model] = []
+    models: list[PipelineModel] = []
     try:
         # One at a time: what was opened before one that fails is closed.
-        models.extend(Model(bundle, **options) for bundle in bundles)
+        models.extend(PipelineModel(bundle, **options) for bundle in bundles)
         return put_together(models)
     except BaseException:
         for model in models:
@@ -61,7 +61,7 @@ def pipeline(*bundles: str | os.PathLike[str], **options: Any) -> Pipeline:
         raise
 
 
-def put_together(models: list[Model]) -> Pipeline:
+def put_together(models: list[PipelineModel]) -> Pipeline:
     """Return the pipeline that opened models make; as ``pipeline``.
 
     Raises:
@@ -86,8 +86,8 @@ def put_together(models: list[Model]) -> Pipeline:
     return _lines(models)
 
 
-def _lines(models: list[Model]) -> LinesPipeline:
-    kinds: dict[type, Model] = {type(model.head): model for model in models}
+def _lines(models: list[PipelineModel]) -> LinesPipeline:
+    kinds: dict[type, PipelineModel] = {type(model.head): model for model in models}
     find, read, turn = kinds.pop(FindText, None), kinds.pop(ReadText, None), None
     if len(models) == 3:
         turn = kinds.pop(Classify, None)

@@ -18,7 +18,7 @@ from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Notes, SpotWord
 from edgeinfer.media.audio import Framer, open_recording, pieces, resampled
 from edgeinfer.results import Result
-from edgeinfer.runtime.pipelines.model import Model, as_head_says, shaped
+from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says, shaped
 from edgeinfer.runtime.pipelines.spectra import spectra
 from edgeinfer.types import Array, AudioInput, FrameInput, SpectrogramInput
 
@@ -55,7 +55,7 @@ class AudioPipeline:
 
     takes = "a recording"
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    def __init__(self, models: Sequence[PipelineModel]) -> None:
         first, last = models[0], models[-1]
         for model in models:
             if len(model.inputs) != 1:
@@ -162,7 +162,9 @@ class AudioStream(Generic[R]):
         speaking: whether speech is going on.
     """
 
-    def __init__(self, models: Sequence[Model], prepare: _Prepare, whole: int | None) -> None:
+    def __init__(
+        self, models: Sequence[PipelineModel], prepare: _Prepare, whole: int | None
+    ) -> None:
         self.score = 0.0
         self._models = list(models)
         self._states = [model.fresh() for model in models]
@@ -324,7 +326,7 @@ def as_mono(samples: Array) -> Array:
     return mono.astype(np.float32, copy=False)
 
 
-def preparation(model: Model, record: AudioInput | SpectrogramInput) -> _Prepare:
+def preparation(model: PipelineModel, record: AudioInput | SpectrogramInput) -> _Prepare:
     """What makes the samples of a call the values that the model takes."""
     if isinstance(record, AudioInput):
         gain = np.float32(record.gain)
@@ -334,7 +336,7 @@ def preparation(model: Model, record: AudioInput | SpectrogramInput) -> _Prepare
     return by
 
 
-def features(model: Model, outputs: dict[str, Array]) -> Array:
+def features(model: PipelineModel, outputs: dict[str, Array]) -> Array:
     """Return the frames (n, size) that a model of a chain gives."""
     head = model.head
     if not isinstance(head, Features):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeinfer.backends.tvm.plain_functions import Functions, Tensor
+from edgeinfer.backends.tvm.plain_functions import Functions, HeldArray
 from edgeinfer.media.windows import Neighbours
 from edgeinfer.runtime.pipelines.canvas import Canvas
 from edgeinfer.runtime.pipelines.resizing import READABLE
@@ -26,9 +26,9 @@ class _Part:
     """
 
     copied: int | None
-    picks: Tensor
-    by_row: Tensor
-    place: Tensor
+    picks: HeldArray
+    by_row: HeldArray
+    place: HeldArray
 
 
 class Blending:
@@ -46,8 +46,8 @@ class Blending:
     ) -> None:
         across, down = samples
         self._name = f"blend_{channels}_{canvas.counted}"
-        self._columns = Tensor(across.pixels * np.int32(channels)), _shares(across, channels)
-        self._norm = Tensor(canvas.norm), Tensor(canvas.shifts)
+        self._columns = HeldArray(across.pixels * np.int32(channels)), _shares(across, channels)
+        self._norm = HeldArray(canvas.norm), HeldArray(canvas.shifts)
         self._line = len(across.pixels) * (1 if channels == 1 else 4)
         count = done = len(down.pixels)
         # Three bytes are read as four; what lies behind the last row is not ours to read.
@@ -60,8 +60,8 @@ class Blending:
             picks, place = down.pixels[begin:end], canvas.place.copy()
             first = int(picks.min()) if copied else None
             place[0] += begin * place[4]
-            numbers = Tensor(picks - np.int32(first or 0)), Tensor(down.shares[begin:end])
-            self._parts.append(_Part(first, *numbers, Tensor(place)))
+            numbers = HeldArray(picks - np.int32(first or 0)), HeldArray(down.shares[begin:end])
+            self._parts.append(_Part(first, *numbers, HeldArray(place)))
 
     def __call__(self, functions: Functions, pixels: Array, out: Array) -> None:
         """Blend a picture.
@@ -79,13 +79,13 @@ class Blending:
             functions.call(self._name, (*given, part.place, line, out))
 
 
-def _shares(across: Neighbours, channels: int) -> Tensor:
+def _shares(across: Neighbours, channels: int) -> HeldArray:
     """The shares of two pixels, for each of their bytes."""
     if channels == 1:
-        return Tensor(across.shares)
+        return HeldArray(across.shares)
     spread = np.zeros((len(across.shares), 8), np.float32)
     spread[:, : 2 * channels] = across.shares.repeat(channels, axis=1)
-    return Tensor(spread)
+    return HeldArray(spread)
 
 
 def _with_bytes_behind(rows: Array) -> Array:

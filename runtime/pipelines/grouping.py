@@ -13,7 +13,7 @@ _LANES = 8
 _FREE = -1
 
 
-class ByCode:
+class GroupingByCode:
     """Compiled code; what it has no function for is left to NumPy.
 
     Args:
@@ -68,7 +68,7 @@ def grouping(functions: Functions | None, without: str) -> tuple[Grouping, str]:
     """
     if functions is None:
         return ByNumpy(), f"boxes by NumPy: {without}"
-    made = ByCode(functions)
+    made = GroupingByCode(functions)
     try:
         same = _is_same(made)
     except EdgeInferError as e:
@@ -78,7 +78,7 @@ def grouping(functions: Functions | None, without: str) -> tuple[Grouping, str]:
     return made, f"boxes by compiled code for {functions.machine}"
 
 
-def _is_same(made: ByCode) -> bool:
+def _is_same(made: GroupingByCode) -> bool:
     """Hold the code against NumPy."""
     rng, plain = np.random.default_rng(0), ByNumpy()
     for count, most, per_class in ((1, 5, True), (37, 100, True), (90, 7, False)):

@@ -28,11 +28,11 @@ from edgeinfer.heads import (
     Turned,
 )
 from edgeinfer.media.feeds import image_of_rank
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.media.image import Picture
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.grouping import grouping
-from edgeinfer.runtime.pipelines.model import Model, as_head_says
+from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says
 from edgeinfer.runtime.pipelines.pictures import preparation
 from edgeinfer.types import Array, ImageInput
 
@@ -54,7 +54,7 @@ class ImagePipeline:
 
     takes = "a picture"
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: PipelineModel) -> None:
         if not isinstance(model.head, _HEADS) or len(model.inputs) != 1 or model.is_stateful:
             raise UsageError(f"{model.path}: {model.head.kind!r} is not read from one picture")
         if not isinstance(model.record, ImageInput):
@@ -94,7 +94,7 @@ class ImagePipeline:
         with as_head_says(self.model.path):
             return self._read(outputs, placement)
 
-    def _read(self, outputs: dict[str, Array], placement: Placement) -> list[Result]:
+    def _read(self, outputs: dict[str, Array], placement: ImagePlacement) -> list[Result]:
         head, model = self.model.head, self.model
         match head:
             case Classify():
@@ -113,7 +113,7 @@ class ImagePipeline:
             return [*detect(outputs, head, placement, model.labels, self.grouping)]
         raise UsageError(f"{model.path}: {head.kind!r} is not read from one picture")
 
-    def outputs(self, picture: Picture) -> tuple[dict[str, Array], Placement]:
+    def outputs(self, picture: Picture) -> tuple[dict[str, Array], ImagePlacement]:
         """Return the model's outputs for a picture, and where it lies in the model's input."""
         spec = self.model.spec
         tensor, placement = self.prepare(picture)

@@ -12,7 +12,7 @@ from edgeinfer.media.image import Picture, open_picture
 from edgeinfer.media.warp import cut_out
 from edgeinfer.results import Classification, Result, Text
 from edgeinfer.runtime.pipelines.image import ImagePipeline
-from edgeinfer.runtime.pipelines.model import Model
+from edgeinfer.runtime.pipelines.model import PipelineModel
 
 if TYPE_CHECKING:
     from typing import Self
@@ -33,7 +33,9 @@ class LinesPipeline:
 
     takes = "a picture"
 
-    def __init__(self, find: Model, read: Model, turn: Model | None = None) -> None:
+    def __init__(
+        self, find: PipelineModel, read: PipelineModel, turn: PipelineModel | None = None
+    ) -> None:
         self._find, self._read = ImagePipeline(find), ImagePipeline(read)
         self._turn = None if turn is None else ImagePipeline(turn)
         self.models = [model for model in (find, turn, read) if model is not None]

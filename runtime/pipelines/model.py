@@ -39,7 +39,7 @@ class Runs(Protocol):
         ...
 
 
-class Model:
+class PipelineModel:
     """A session with what its inputs and outputs mean.
 
     Args:

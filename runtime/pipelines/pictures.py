@@ -15,7 +15,7 @@ import numpy as np
 
 from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.errors import EdgeInferError
-from edgeinfer.media.geometry import Laid, Placement, Steps, steps
+from edgeinfer.media.geometry import ImagePlacement, Laid, Steps, steps
 from edgeinfer.media.image import Picture, open_picture, prepare
 from edgeinfer.media.pixels import pixels_of
 from edgeinfer.media.windows import Neighbours, TooManyError
@@ -38,7 +38,7 @@ class Preparation(Protocol):
 
     about: str
 
-    def __call__(self, picture: Picture) -> tuple[Array, Placement]:
+    def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
         """Prepare a picture.
 
         Returns:
@@ -60,7 +60,7 @@ class ByPillow:
         self.about = f"pictures by Pillow: {reason}"
         self._record, self._dtype = record, dtype
 
-    def __call__(self, picture: Picture) -> tuple[Array, Placement]:
+    def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
         """Prepare a picture."""
         return prepare(open_picture(picture, self._record.color), self._record, self._dtype)
 
@@ -79,7 +79,7 @@ def preparation(
     if functions is None:
         return ByPillow(record, dtype, without)
     try:
-        made = ByCode(functions, record, dtype)
+        made = PicturesByCode(functions, record, dtype)
         made.check()
     except UnfitError as e:
         return ByPillow(record, dtype, str(e))
@@ -88,7 +88,7 @@ def preparation(
     return made
 
 
-class ByCode:
+class PicturesByCode:
     """Compiled code; Pillow reads the files.
 
     Args:
@@ -104,7 +104,7 @@ class ByCode:
         self._pairs = functions.has("across_pairs_3")
         self._memory = threading.local()
 
-    def __call__(self, picture: Picture) -> tuple[Array, Placement]:
+    def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
         """Prepare a picture."""
         if not self._is_ready(picture):
             picture = open_picture(picture, self._record.color)
@@ -142,7 +142,7 @@ class ByCode:
             return False
         return picture.ndim == 3 and picture.shape[2] == 3 and self._record.color != "GRAY"
 
-    def prepared(self, picture: Any) -> tuple[Array, Placement]:
+    def prepared(self, picture: Any) -> tuple[Array, ImagePlacement]:
         """Prepare a picture by code alone.
 
         Args:

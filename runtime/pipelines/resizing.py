@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from edgeinfer.backends.tvm.plain_functions import Tensor
-from edgeinfer.media.windows import ONE, Neighbours, Windows, neighbours, windows
+from edgeinfer.backends.tvm.plain_functions import HeldArray
+from edgeinfer.media.windows import ONE, Neighbours, ResizeWindows, neighbours, windows
 from edgeinfer.types import Array
 
 READABLE = 32
@@ -33,7 +33,7 @@ class Resizing:
         samples: neighbours of columns and rows, instead of windows across.
     """
 
-    across: Windows
+    across: ResizeWindows
     rows: Array
     down: Array
     needed: tuple[int, int]
@@ -46,7 +46,7 @@ class Resizing:
 
 
 @lru_cache(maxsize=64)
-def windows_across(by: Resizing, channels: int, *, paired: bool) -> tuple[Tensor, Tensor]:
+def windows_across(by: Resizing, channels: int, *, paired: bool) -> tuple[HeldArray, HeldArray]:
     """Return the byte at which each window begins, and the weights as the function takes them.
 
     Args:
@@ -58,7 +58,7 @@ def windows_across(by: Resizing, channels: int, *, paired: bool) -> tuple[Tensor
         weights = _grouped(by.across, 8)
     else:
         weights = _halves(by.across) if paired else by.across.weights
-    return Tensor(by.across.first * np.int32(channels)), Tensor(weights)
+    return HeldArray(by.across.first * np.int32(channels)), HeldArray(weights)
 
 
 def resizing(
@@ -85,12 +85,12 @@ def resizing(
         )
         rows = np.arange(bottom - top, dtype=np.int32)
         plain = np.full((bottom - top, 1), ONE, np.int32)
-        nothing = Windows(wide.pixels[filled, 0], np.zeros((len(filled), 1), np.int32))
+        nothing = ResizeWindows(wide.pixels[filled, 0], np.zeros((len(filled), 1), np.int32))
         return Resizing(nothing, rows, plain, (0, bottom - top), both)
     all_across, all_down = windows(old[0], new[0], method), windows(old[1], new[1], method)
     filled = _filled(np.arange(left, right))
-    across = Windows(all_across.first[filled], all_across.weights[filled])
-    down = Windows(all_down.first[top:bottom], all_down.weights[top:bottom])
+    across = ResizeWindows(all_across.first[filled], all_across.weights[filled])
+    down = ResizeWindows(all_down.first[top:bottom], all_down.weights[top:bottom])
     begin = int(down.first.min())
     end = int(down.first.max()) + down.weights.shape[1]
     rows = down.first - np.int32(begin)
@@ -102,14 +102,14 @@ def _filled(columns: Array) -> Array:
     return np.pad(columns, (0, -len(columns) % _COLUMNS), mode="edge")
 
 
-def _grouped(windows: Windows, taps: int) -> Array:
+def _grouped(windows: ResizeWindows, taps: int) -> Array:
     """Weights (columns, groups, taps), with zeros behind the last."""
     columns, count = windows.weights.shape
     padded = np.pad(windows.weights, ((0, 0), (0, -count % taps)))
     return np.ascontiguousarray(padded.reshape(columns, -1, taps))
 
 
-def _halves(windows: Windows) -> Array:
+def _halves(windows: ResizeWindows) -> Array:
     """Weights of four taps, their lower bits first, then the upper ones, as 16-bit numbers."""
     grouped = _grouped(windows, 4)
     low, high = grouped & ((1 << _LOW) - 1), grouped >> _LOW

@@ -12,7 +12,7 @@ from edgeinfer.errors import UsageError
 from edgeinfer.heads import Classify, Embed
 from edgeinfer.media.tokens import Tokenizer
 from edgeinfer.results import Result
-from edgeinfer.runtime.pipelines.model import Model, as_head_says
+from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says
 from edgeinfer.types import TextInput
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class SentencePipeline:
 
     takes = "a text"
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: PipelineModel) -> None:
         if not isinstance(model.head, Embed | Classify) or model.is_stateful:
             raise UsageError(f"{model.path}: {model.head.kind!r} is not read from a text")
         self.model = model

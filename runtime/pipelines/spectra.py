@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edgeinfer.backends.tvm.plain_functions import Functions, Tensor
+from edgeinfer.backends.tvm.plain_functions import Functions, HeldArray
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.media.spectrogram import filters, function_name, mel_spectrogram, unfit, window
 from edgeinfer.media.stages import tables
@@ -42,7 +42,7 @@ class Spectra(Protocol):
         ...
 
 
-class ByNumpy:
+class SpectraByNumpy:
     """NumPy in float64.
 
     Args:
@@ -68,18 +68,18 @@ def spectra(functions: Functions | None, without: str, record: SpectrogramInput)
         record: Record of the input.
     """
     if functions is None:
-        return ByNumpy(record, unfit(record) or without)
+        return SpectraByNumpy(record, unfit(record) or without)
     try:
-        made = ByCode(functions, record)
+        made = SpectraByCode(functions, record)
         made.check()
     except UnfitError as e:
-        return ByNumpy(record, str(e))
+        return SpectraByNumpy(record, str(e))
     except EdgeInferError as e:
-        return ByNumpy(record, f"the bundle's code cannot be used: {e}")
+        return SpectraByNumpy(record, f"the bundle's code cannot be used: {e}")
     return made
 
 
-class ByCode:
+class SpectraByCode:
     """Compiled code.
 
     Args:
@@ -98,7 +98,7 @@ class ByCode:
             raise UnfitError("the bundle's code has no function for this record")
         self.about = f"spectrograms by compiled code for {functions.machine}"
         self._functions, self._record = functions, record
-        self._tables = [Tensor(t) for t in tables(window(record), filters(record), "float64")]
+        self._tables = [HeldArray(t) for t in tables(window(record), filters(record), "float64")]
         self._block = min(_MOST // record.mels, (_MOST - record.fft) // record.hop)
 
     def __call__(self, signal: Array) -> Array:

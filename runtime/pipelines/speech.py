@@ -14,7 +14,7 @@ from edgeinfer.media.audio import Framer
 from edgeinfer.results import Result, Text
 from edgeinfer.runtime.llm.pieces import Pieces, pieces
 from edgeinfer.runtime.pipelines.audio import features, preparation, recorded
-from edgeinfer.runtime.pipelines.model import Model, shaped
+from edgeinfer.runtime.pipelines.model import PipelineModel, shaped
 from edgeinfer.types import (
     Array,
     AudioInput,
@@ -42,7 +42,7 @@ class SpeechPipeline:
 
     takes = "a recording"
 
-    def __init__(self, hears: Model, writes: Model) -> None:
+    def __init__(self, hears: PipelineModel, writes: PipelineModel) -> None:
         record, head = hears.record, writes.head
         if not isinstance(record, AudioInput | SpectrogramInput) or len(hears.inputs) != 1:
             raise UsageError(f"{hears.path}: expected one input that takes a recording")
@@ -120,7 +120,7 @@ class _Writer:
         encoded: Output of the encoder for each input that takes one.
     """
 
-    def __init__(self, model: Model, head: WriteSpeech) -> None:
+    def __init__(self, model: PipelineModel, head: WriteSpeech) -> None:
         frames = [s for s, r in model.inputs if isinstance(r, FrameInput) and r.frames is None]
         tokens = [s for s, r in model.inputs if isinstance(r, TokenInput)]
         self.encoded = {

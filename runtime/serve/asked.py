@@ -13,7 +13,7 @@ from typing import Any
 
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.serve.http import Harmless, RequestError, not_known
 
 _NUMBERS = {
@@ -99,7 +99,7 @@ class Asked:
         echo: text that is to stand before the answer.
     """
 
-    request: Request
+    request: SequenceRequest
     stream: bool = False
     usage: bool = False
     logprobs: bool = False
@@ -224,7 +224,7 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
     return replace(llm.defaults, **given)
 
 
-def _place(request: Request, data: Mapping[str, Any]) -> None:
+def _place(request: SequenceRequest, data: Mapping[str, Any]) -> None:
     """Read whose cached pages a request may use, and whom it comes before."""
     salt = data.get("cache_salt")
     if salt is not None:
@@ -235,7 +235,7 @@ def _place(request: Request, data: Mapping[str, Any]) -> None:
     request.priority = -(_count(data, "priority", -MOST_PRIORITY, MOST_PRIORITY) or 0)
 
 
-def _check_told(llm: LLM, requests: Sequence[Request]) -> None:
+def _check_told(llm: LLM, requests: Sequence[SequenceRequest]) -> None:
     """Refuse an answer with more logarithms of probabilities than may be kept for it."""
     told = 0
     for request in requests:

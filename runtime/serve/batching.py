@@ -34,7 +34,7 @@ Rows that are mixed differ by orders more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CostTable:
     """What runs of several requests cost.
 
     Attributes:
@@ -53,7 +53,7 @@ class Table:
 
 def measure(
     run: Run, rows: Sequence[Feeds], most: int, clock: Callable[[], float] = time.perf_counter
-) -> Table:
+) -> CostTable:
     """Try batches of 1, 2, 4, ... requests while they gain.
 
     Args:
@@ -63,7 +63,7 @@ def measure(
         clock: in seconds.
     """
     if not rows:
-        return Table({}, "the bundle has no test vectors to measure with")
+        return CostTable({}, "the bundle has no test vectors to measure with")
     sizes = [1]
     while sizes[-1] * 2 <= most:
         sizes.append(sizes[-1] * 2)
@@ -75,7 +75,7 @@ def measure(
     size = _best(seconds)
     shares = ", ".join(f"{n}: {s / n / seconds[1]:.2f}" for n, s in seconds.items())
     kept = {n: s for n, s in seconds.items() if n <= size}
-    return Table(kept, reason or f"time per request by size, of one alone: {shares}")
+    return CostTable(kept, reason or f"time per request by size, of one alone: {shares}")
 
 
 def _times(run: Run, feeds: Mapping[int, Feeds], clock: Callable[[], float]) -> dict[int, float]:

@@ -23,7 +23,7 @@ from edgeinfer.errors import (
 )
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching, check_batching
-from edgeinfer.runtime.fleet import Model, ModelStats, Runtime
+from edgeinfer.runtime.fleet import FleetModel, ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.answers import Answers
@@ -505,7 +505,7 @@ class Hub:
                 if model.kind == "pipeline":
                     raise
 
-    def _measure(self, model: Served, tensors: Model) -> None:
+    def _measure(self, model: Served, tensors: FleetModel) -> None:
         """Let a model's requests run together as far as that gains, and is allowed."""
         model.batch, tensors.batching, model.lane = 1, None, None
         model.plans = Plans(model.inputs)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
 from edgeinfer.runtime.serve.http import RequestError
-from edgeinfer.runtime.serve.options import Key, Rate, read_key
+from edgeinfer.runtime.serve.options import AccessKey, Rate, read_key
 
 
 class Allowance:
@@ -60,7 +60,7 @@ class Grant:
         digest: Digest of the key.
     """
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: AccessKey) -> None:
         self.name, self.models = key.name, key.models
         self.digest = hashlib.sha256(key.secret.encode()).digest()
         self._requests = None if key.requests is None else Allowance(key.requests, "requests")

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from edgeinfer.runtime.batches import alike
-from edgeinfer.runtime.fleet import Model
+from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.types import Feeds
@@ -56,7 +56,7 @@ class Lane:
 
     def __init__(
         self,
-        model: Model,
+        model: FleetModel,
         seconds: Mapping[int, float],
         measured: Feeds,
         arrivals: Arrivals,

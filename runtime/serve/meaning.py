@@ -15,7 +15,7 @@ import numpy as np
 from edgeinfer.heads import Embed
 from edgeinfer.media import audio, image
 from edgeinfer.results import Embedding, Result, Segmentation, as_json
-from edgeinfer.runtime.fleet import Model
+from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.pipelines import (
     AudioPipeline,
     Pipeline,
@@ -23,7 +23,7 @@ from edgeinfer.runtime.pipelines import (
     SpeechPipeline,
     put_together,
 )
-from edgeinfer.runtime.pipelines.model import Model as Meaning
+from edgeinfer.runtime.pipelines.model import PipelineModel as Meaning
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError
 from edgeinfer.types import Array, ImageInput
 
@@ -51,7 +51,7 @@ class Shared:
         model: Model of the runtime.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: FleetModel) -> None:
         self._model = model
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -70,7 +70,7 @@ class Shared:
 
 
 def open_pipeline(
-    paths: Sequence[Path], models: Sequence[Model], trust: Mapping[str, Any]
+    paths: Sequence[Path], models: Sequence[FleetModel], trust: Mapping[str, Any]
 ) -> Pipeline:
     """Return the pipeline of bundles that are loaded already.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.fleet import ModelStats
     from edgeinfer.runtime.llm.stats import EngineStats
     from edgeinfer.runtime.serve.answers import Answers
-    from edgeinfer.runtime.telemetry import Histogram, Sizes
+    from edgeinfer.runtime.telemetry import SizeHistogram, TimeHistogram
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -52,7 +52,7 @@ _VLLM_SIZES = {
     "answers": ("vllm:request_generation_tokens", "vllm:request_max_num_generation_tokens"),
 }
 
-Engine = tuple[str, "EngineStats", "Mapping[str, Histogram]", "Mapping[str, Sizes]"]
+Engine = tuple[str, "EngineStats", "Mapping[str, TimeHistogram]", "Mapping[str, SizeHistogram]"]
 """A language model: its name, figures, times, and tokens of texts."""
 
 

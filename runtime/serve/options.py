@@ -41,7 +41,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class AccessKey:
     """A key, and what it lets in.
 
     Attributes:
@@ -60,7 +60,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What one request and all together may take.
 
     Attributes:
@@ -128,7 +128,7 @@ class ServeOptions:
     threads: int | None = None
     memory_mb: float | None = None
     batch: int = 16
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     isolate: bool = False
     run_timeout_s: float | None = None
     allow: tuple[str, ...] | None = None
@@ -191,7 +191,7 @@ def keys_of(file: str | os.PathLike[str] | None) -> tuple[str, ...]:
     return keys
 
 
-def read_key(line: str) -> Key:
+def read_key(line: str) -> AccessKey:
     """Read ``KEY [name=…] [models=a,b] [requests=10/s] [tokens=20000/min]``.
 
     Raises:
@@ -211,7 +211,7 @@ def read_key(line: str) -> Key:
     if "models" in given and not models:
         raise UsageError("a key: models: expected names, separated by commas")
     rates = {name: _rate(name, given[name]) for name in ("requests", "tokens") if name in given}
-    return Key(secret, given.get("name", ""), models, **rates)
+    return AccessKey(secret, given.get("name", ""), models, **rates)
 
 
 def _rate(name: str, given: str) -> Rate:

@@ -14,7 +14,7 @@ MOST, MOST_BYTES = 64, 1024
 """JSON texts of a model that are kept, and bytes of each."""
 
 
-class Plan:
+class RequestPlan:
     """Reads requests whose JSON was read before.
 
     Args:
@@ -55,7 +55,7 @@ class Plans:
     def __init__(self, inputs: Sequence[TensorSpec]) -> None:
         # Texts have lengths of their own, and of truth values each is looked at.
         self._is_on = not any(spec.dtype in ("string", "bool") for spec in inputs)
-        self._known: dict[bytes, Plan] = {}
+        self._known: dict[bytes, RequestPlan] = {}
 
     @property
     def is_raw(self) -> bool:
@@ -78,4 +78,4 @@ class Plans:
         if size and len(head) + size == len(body):
             if len(self._known) >= MOST:
                 self._known.clear()
-            self._known[head] = Plan(request, len(body), len(head))
+            self._known[head] = RequestPlan(request, len(body), len(head))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeinfer.runtime.fleet import Model
+from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import ModelMetrics
@@ -60,7 +60,7 @@ class Served:
     state: str = "loading"
     waiting: int = 0
     created: int = 0
-    tensors: Model | None = None
+    tensors: FleetModel | None = None
     text: LLM | None = None
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
@@ -73,7 +73,7 @@ class Served:
     pipeline: Pipeline | None = None
     no_meaning: str = ""
     parts: tuple[Path, ...] = ()
-    engines: list[Model] = field(default_factory=list)
+    engines: list[FleetModel] = field(default_factory=list)
     upstream: Upstream | None = None
     down_until: float = 0.0
     loads: int = 0

@@ -25,7 +25,7 @@ from edgeinfer.runtime.serve.keys import GRANT, Grant, owner
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.params import Event, Usage
-    from edgeinfer.runtime.llm.sequence import Request
+    from edgeinfer.runtime.llm.sequence import SequenceRequest
     from edgeinfer.runtime.llm.tools import ToolCall
     from edgeinfer.runtime.serve.asked import Asked
 
@@ -92,7 +92,7 @@ async def turns(llm: LLM, asked: Asked, wait_s: float | None) -> AsyncIterator[s
             yield Turn("" if calls else text, calls, event.finish, stop, event.usage)
 
 
-async def submit(llm: LLM, request: Request, wait_s: float | None) -> AsyncIterator[Event]:
+async def submit(llm: LLM, request: SequenceRequest, wait_s: float | None) -> AsyncIterator[Event]:
     """Begin to generate; its tokens count for the key of the request as they are read and come.
 
     Args:
@@ -144,7 +144,7 @@ async def _counted(events: AsyncIterator[Event], grant: Grant) -> AsyncIterator[
             await close()
 
 
-class Form(Protocol):
+class StreamFormat(Protocol):
     """How a protocol writes the answer to one request."""
 
     def whole(self, turn: Turn) -> Mapping[str, Any]:
@@ -165,7 +165,7 @@ class Form(Protocol):
 
 
 async def deliver(
-    llm: LLM, asked: Asked, form: Form, receive: Receive, send: Send, wait_s: float | None
+    llm: LLM, asked: Asked, form: StreamFormat, receive: Receive, send: Send, wait_s: float | None
 ) -> None:
     """Generate once and answer in a protocol's form, whole or as a stream.
 

@@ -50,7 +50,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class TaskMeasure:
     """A measure of a task.
 
     Attributes:

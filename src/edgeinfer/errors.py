@@ -264,7 +264,7 @@ class OutputError(EdgeInferError):
 
 
 @dataclass(slots=True)
-class Notes:
+class Remarks:
     """What a stage changed or noticed, in order, for the report; never an excuse for an error."""
 
     lines: list[str] = field(default_factory=list)

@@ -5,7 +5,9 @@ Each phrase was in the project once, and stopped native readers.
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +79,17 @@ def test_phrases_are_looked_for_where_they_stood(tmp_path: Path) -> None:
     """The list finds each of its own phrases, whatever line break is in it."""
     for phrase in ("a size that only a run\n knows", "for ever", "what counts: What counts."):
         assert any(re.search(p.replace(" ", r"\s+"), phrase) for p in BANNED)
+
+
+PARALLEL = re.compile(r"edgeinfer\.convert\.lower\.(coreai|coreml|tflite|tvm)\.")
+"""Formats with the same parts, whose names are the same: what several of them have counts once."""
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    places: dict[str, set[str]] = defaultdict(set)
+    for module in modules():
+        room = "formats" if PARALLEL.match(module.name) else module.name
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(room)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

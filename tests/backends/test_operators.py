@@ -14,7 +14,7 @@ from edgeinfer.backends.openvino import backend as openvino_module
 from edgeinfer.backends.openvino.backend import OpenVinoBackend
 from edgeinfer.backends.openvino.operators import placement
 from edgeinfer.backends.operators import Elsewhere, Placement, Profiling
-from edgeinfer.backends.tvm.operators import Watch
+from edgeinfer.backends.tvm.operators import FunctionWatch
 from edgeinfer.errors import LoadError
 
 Write = Callable[[str], Artifact]
@@ -148,7 +148,7 @@ class TestLitert:
 def test_time_inside_a_function_of_tvm_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 1.0, 3.0, 10.0])
     monkeypatch.setattr("edgeinfer.backends.tvm.operators.time.perf_counter", lambda: next(now))
-    watch = Watch()
+    watch = FunctionWatch()
     watch(None, "main", True, None)
     watch(None, "conv", True, None)
     watch(None, "conv", False, None)

@@ -31,7 +31,7 @@ def made(*targets: str, path: str = "net.edge", files: tuple[Path, ...] = ()) ->
 
 @pytest.fixture(autouse=True)
 def pc(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = host.Host("Zen 4", "x86_64", "linux", 2)
+    here = host.MachineHost("Zen 4", "x86_64", "linux", 2)
     monkeypatch.setattr(host, "host", lambda: here)
 
 
@@ -51,7 +51,7 @@ def test_code_that_is_there_is_not_proposed(monkeypatch: pytest.MonkeyPatch) -> 
     result = made("cpu")
     variants = (replace(result.manifest.variants[0], format="tvm"),)
     assert len(lines(replace(result, manifest=replace(result.manifest, variants=variants)))) == 1
-    mac = host.Host("M4", "aarch64", "macos", 2)
+    mac = host.MachineHost("M4", "aarch64", "macos", 2)
     monkeypatch.setattr(host, "host", lambda: mac)
     assert len(lines(made("cpu"))) == 1
 

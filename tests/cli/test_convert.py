@@ -13,7 +13,7 @@ from edgeinfer.convert.pipeline import entry
 from edgeinfer.convert.pipeline.entry import ExportResult
 from edgeinfer.convert.verify import Change, EngineResult, OutputResult, Report, VariantResult
 from edgeinfer.errors import OutputError, Problem, UnsupportedError, VerifyError
-from edgeinfer.machine.host import Host
+from edgeinfer.machine.host import MachineHost
 from edgeinfer.metrics import Budget, OutputMetrics, budget_for
 from edgeinfer.types import AudioInput
 
@@ -36,7 +36,7 @@ class Export:
             Change("fold_constants", ("folded 2 nodes",)),
             Change("targets", ("tvm was left out: not installed",)),
         ]
-        report.machine = Host("Zen 4", "x86_64", "linux", 2)
+        report.machine = MachineHost("Zen 4", "x86_64", "linux", 2)
         report.seconds = {"read the model": 0.5, "verify": 1.25}
         report.variants = [
             result("cpu-onnx-fp32", "onnxruntime", 1.23e-6, 231_000, {1: 20.0, 2: 12.3}),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.remote import board, ssh
-from edgeinfer.remote.board import Answer
+from edgeinfer.remote.board import CommandResult
 from tests.cli.conftest import write_bundle
 from tests.remote import stand_in_ssh
 
@@ -32,9 +32,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What would be sent, on a device that answers nothing."""
     seen: list[Any] = []
 
-    def run(device: str, words: Any, files: Any, **more: Any) -> Answer:
+    def run(device: str, words: Any, files: Any, **more: Any) -> CommandResult:
         seen[:] = [device, words, files, more]
-        return Answer(0, "", b"{}" if more["output"] else None)
+        return CommandResult(0, "", b"{}" if more["output"] else None)
 
     monkeypatch.setattr(board, "run", run)
     return seen

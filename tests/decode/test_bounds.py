@@ -31,11 +31,11 @@ from edgeinfer.heads import (
     Segment,
     Turned,
 )
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.media.spectrogram import mel_spectrogram
 from edgeinfer.types import SpectrogramInput
 
-SQUARE = Placement((1.0, 1.0), (0.0, 0.0), (64, 64), (64, 64))
+SQUARE = ImagePlacement((1.0, 1.0), (0.0, 0.0), (64, 64), (64, 64))
 
 
 @pytest.mark.parametrize(
@@ -169,14 +169,14 @@ def test_regions_in_each_other_are_no_text(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_classes_of_a_row_have_a_bound() -> None:
-    placement = Placement((1.0, 1.0), (0.0, 0.0), (4000, 1), (4000, 1))
+    placement = ImagePlacement((1.0, 1.0), (0.0, 0.0), (4000, 1), (4000, 1))
     with pytest.raises(RunError, match="100000 classes for each of 4000 pixels of a row"):
         segment(np.zeros((1, 100_000, 1, 1), np.float32), Segment(), placement, ())
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_a_wide_map_of_a_narrow_picture_is_read_in_bands(interpolation: Any) -> None:
-    placement = Placement((1.0, 1.0), (0.0, 0.0), (1, 3000), (1, 3000))
+    placement = ImagePlacement((1.0, 1.0), (0.0, 0.0), (1, 3000), (1, 3000))
     wide = np.ones((1, 2, 200_000), np.float32)
     head = Depth(interpolation=interpolation)
     assert peak_mb(lambda: depth(wide, head, placement)) < 100

@@ -10,10 +10,10 @@ from edgeinfer.decode.boxes import Candidates, anchors, detect, thinned
 from edgeinfer.decode.grouping import overlaps
 from edgeinfer.errors import RunError
 from edgeinfer.heads import AnchorLayer, DetectAnchors, DetectBoxes, DetectGrid
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.types import Array
 
-SAME = Placement((1.0, 1.0), (0.0, 0.0), (32, 32), (32, 32))
+SAME = ImagePlacement((1.0, 1.0), (0.0, 0.0), (32, 32), (32, 32))
 LAYERS = (AnchorLayer(8, (1.0, 1.0)), AnchorLayer(16, (1.0,) * 6))
 
 
@@ -171,7 +171,7 @@ def test_decoded_boxes_of_a_model() -> None:
 
 
 def test_boxes_are_told_in_pixels_of_the_source() -> None:
-    placement = Placement((0.5, 0.5), (0.0, 4.0), (64, 48), (32, 32))
+    placement = ImagePlacement((0.5, 0.5), (0.0, 4.0), (64, 48), (32, 32))
     rows = np.array([[[16, 16, 8, 8, 0.9]]], np.float32)
     (found,) = detect({"y": rows}, DetectGrid(), placement, ())
     assert found.box == (24.0, 16.0, 40.0, 32.0)

@@ -6,11 +6,11 @@ import pytest
 from edgeinfer.decode.masks import segment
 from edgeinfer.errors import RunError
 from edgeinfer.heads import Segment
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 
 
-def plain(width: int, height: int) -> Placement:
-    return Placement((1.0, 1.0), (0.0, 0.0), (width, height), (width, height))
+def plain(width: int, height: int) -> ImagePlacement:
+    return ImagePlacement((1.0, 1.0), (0.0, 0.0), (width, height), (width, height))
 
 
 def test_best_class_of_every_pixel() -> None:
@@ -35,7 +35,7 @@ def test_the_mask_has_the_size_of_the_source_without_the_letterbox() -> None:
     scores = np.zeros((1, 2, 16, 16), np.float32)
     scores[0, 1, :, 8:] = 1  # the right half of the input
     scores[0, 1, :4] = 9  # what lies in the bar above the picture
-    placement = Placement((0.25, 0.25), (0.0, 4.0), (64, 32), (16, 16))
+    placement = ImagePlacement((0.25, 0.25), (0.0, 4.0), (64, 32), (16, 16))
     mask = segment(scores, Segment(), placement, ()).mask
     assert mask.shape == (32, 64)
     assert (mask[3:, :30] == 0).all()
@@ -45,7 +45,7 @@ def test_the_mask_has_the_size_of_the_source_without_the_letterbox() -> None:
 def test_a_coarse_output_is_interpolated() -> None:
     scores = np.zeros((1, 2, 1, 2), np.float32)
     scores[0, 0], scores[0, 1] = (1, 0), (0, 1)
-    placement = Placement((1.0, 1.0), (0.0, 0.0), (8, 4), (8, 4))
+    placement = ImagePlacement((1.0, 1.0), (0.0, 0.0), (8, 4), (8, 4))
     np.testing.assert_array_equal(
         segment(scores, Segment(), placement, ()).mask[0], [0, 0, 0, 0, 1, 1, 1, 1]
     )

@@ -21,7 +21,7 @@ from edgeinfer.heads import (
     Prototypes,
     Turned,
 )
-from edgeinfer.media.geometry import Placement, steps
+from edgeinfer.media.geometry import ImagePlacement, steps
 from edgeinfer.results import Detection
 from edgeinfer.types import Array, ImageInput
 
@@ -29,7 +29,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SOURCE, SQUARE, SIZE = (640, 427), (427, 427), (96, 96)
 THRESHOLD = 0.15
 
-STRETCHED = Placement((96 / 640, 96 / 427), (0.0, 0.0), SOURCE, SIZE)
+STRETCHED = ImagePlacement((96 / 640, 96 / 427), (0.0, 0.0), SOURCE, SIZE)
 
 
 def golden(name: str) -> dict[str, Array]:
@@ -169,7 +169,7 @@ def test_masks_of_queries_are_those_of_rf_detr() -> None:
 
 def test_depth_is_that_of_depth_anything() -> None:
     expected = golden("depth-anything")
-    placement = Placement((98 / 640, 98 / 427), (0.0, 0.0), SOURCE, (98, 98))
+    placement = ImagePlacement((98 / 640, 98 / 427), (0.0, 0.0), SOURCE, (98, 98))
     found = depth(expected["output"], Depth(), placement)
     assert found.values.shape == SOURCE[::-1]
     assert found.nearer_is_larger

@@ -12,14 +12,14 @@ from edgeinfer.decode.regions import (
     smallest_box,
 )
 from edgeinfer.heads import FindText
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.results import Text
 from edgeinfer.types import Array
 
 
-def plain(array: Array) -> Placement:
+def plain(array: Array) -> ImagePlacement:
     size = (array.shape[1], array.shape[0])
-    return Placement((1.0, 1.0), (0.0, 0.0), size, size)
+    return ImagePlacement((1.0, 1.0), (0.0, 0.0), size, size)
 
 
 def flooded(bitmap: Array) -> list[set[tuple[int, int]]]:
@@ -148,7 +148,7 @@ def test_dilation_joins_what_is_one_pixel_apart() -> None:
 def test_boxes_are_in_pixels_of_the_source_and_inside_it() -> None:
     chances = np.zeros((32, 64), np.float32)
     chances[0:8, 0:40] = 1.0
-    placement = Placement((0.5, 0.5), (0.0, 0.0), (128, 64), (64, 32))
+    placement = ImagePlacement((0.5, 0.5), (0.0, 0.0), (128, 64), (64, 32))
     (found,) = find_text(chances[None, None], FindText(), placement)
     corners = np.array(found.corners)
     np.testing.assert_array_equal(corners[0], (0, 0))

@@ -11,7 +11,7 @@ from edgeinfer.kernels.defs import gemv
 from edgeinfer.types import Array
 from tests.kernels.placed import misaligned
 
-PLAIN = gemv.Form()
+PLAIN = gemv.ProductForm()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Product:
     shape: tuple[int, int]
     block: int
     vectors: int
-    form: gemv.Form = PLAIN
+    form: gemv.ProductForm = PLAIN
 
     def kernel(self, dot: gemv.Dot) -> Any:
         """The kernel for a CPU."""

@@ -16,7 +16,7 @@ import tvm_ffi
 
 from edgeinfer.backends.tvm.library import cpu_features
 from edgeinfer.convert.lower.tvm.machines import MACHINES, machine
-from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.defs.emit import KernelCpu
 from tests.kernels.placed import Array, misaligned
 
 __all__ = ["HERE", "MACHINES", "Array", "compiled", "cpu", "machine", "misaligned", "tvm"]
@@ -29,9 +29,9 @@ HERE = tuple(
 """Machines whose code this CPU runs."""
 
 
-def cpu(name: str) -> Cpu:
+def cpu(name: str) -> KernelCpu:
     """What kernels must know of a machine."""
-    return Cpu(machine(name).lanes, machine(name).registers)
+    return KernelCpu(machine(name).lanes, machine(name).registers)
 
 
 def compiled(kernel: Any, name: str) -> Callable[..., None]:

@@ -50,9 +50,9 @@ def _cases() -> list[Product]:
             found += [Product(bits, shape, block, v) for v in (1, int(rng.integers(2, 11)))]
         found += [Product(bits, (16, 128), 32, 8), Product(bits, (3, 5), 32, 1)]
         found.append(Product(bits, (64, 256), 128, 2))
-        fine = gemv.Form(zeros=True, scales="float32", fine=True)
+        fine = gemv.ProductForm(zeros=True, scales="float32", fine=True)
         found += [Product(bits, (21, 150), 64, v, fine) for v in (1, 5)]
-        found.append(Product(bits, (21, 150), 64, 3, gemv.Form(zeros=True, step=64)))
+        found.append(Product(bits, (21, 150), 64, 3, gemv.ProductForm(zeros=True, step=64)))
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernels.run import HERE, Array, compiled, misaligned
 
-from edgeinfer.kernels.defs.attention import PAGE, Attention, Cache, append, attention  # isort: skip
+from edgeinfer.kernels.defs.attention import PAGE, AttentionCall, LayerCache, append, attention  # isort: skip
 
 CASES = [
     # kind, tokens, heads, heads of keys, size, window, context
@@ -24,7 +24,7 @@ CASES = [
 ]
 
 
-def _write(cache: Cache, keys: Array, values: Array, table: Array) -> dict[str, Array]:
+def _write(cache: LayerCache, keys: Array, values: Array, table: Array) -> dict[str, Array]:
     """Fill a cache with a context, some tokens at a time; its memory held something else before."""
     held = {name: misaligned(np.zeros(*what)) for name, what in cache.buffers().items()}
     for array in held.values():
@@ -41,7 +41,9 @@ def _write(cache: Cache, keys: Array, values: Array, table: Array) -> dict[str, 
     return held
 
 
-def _read(cache: Cache, held: dict[str, Array], table: Array, count: int) -> tuple[Array, Array]:
+def _read(
+    cache: LayerCache, held: dict[str, Array], table: Array, count: int
+) -> tuple[Array, Array]:
     """The tokens of a cache as float64, (tokens, heads, size) each."""
     found = []
     for which, name in enumerate(("k", "v")):
@@ -76,14 +78,14 @@ def test_attention(case: tuple[Any, ...]) -> None:
     kind, tokens, heads, shared, size, window, context = case
     rng = np.random.default_rng(0)
     needed = -(-context // PAGE)
-    cache = Cache(needed + 3, shared, size, kind)
+    cache = LayerCache(needed + 3, shared, size, kind)
     # Pages out of order, and more of the table than the context fills.
     table = rng.permutation(needed + 3).astype(np.int32)
     keys, values = rng.standard_normal((2, context, shared, size)).astype(np.float32) * 2
     held = _write(cache, keys, values, table)
     stored = _read(cache, held, table, context)
     q = rng.standard_normal((tokens, heads, size)).astype(np.float32) * 3
-    what = Attention(cache, tokens, heads, len(table), window=window)
+    what = AttentionCall(cache, tokens, heads, len(table), window=window)
     out = misaligned(np.full(q.shape, np.nan, np.float32))
     length = np.array([context], np.int32)
     compiled(attention(what), HERE[-1])(misaligned(q), *held.values(), table, length, out)
@@ -96,7 +98,7 @@ def test_attention(case: tuple[Any, ...]) -> None:
 )
 def test_append_rounds_to_half_a_step(kind: str, step: float) -> None:
     rng = np.random.default_rng(1)
-    cache = Cache(3, 2, 32, kind)
+    cache = LayerCache(3, 2, 32, kind)
     keys, values = rng.standard_normal((2, 20, 2, 32)).astype(np.float32)
     keys[3], values[4], keys[5, 0] = 0, 7, -5
     table = np.array([2, 0, 1], np.int32)
@@ -113,7 +115,7 @@ def test_append_rounds_to_half_a_step(kind: str, step: float) -> None:
 
 
 def test_new_tokens_leave_old_ones_alone() -> None:
-    cache = Cache(2, 1, 32, "uint4")
+    cache = LayerCache(2, 1, 32, "uint4")
     rng = np.random.default_rng(2)
     keys, values = rng.standard_normal((2, 20, 1, 32)).astype(np.float32)
     table = np.array([1, 0], np.int32)
@@ -128,11 +130,11 @@ def test_new_tokens_leave_old_ones_alone() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cache(1, 1, 24), "heads of 24 elements: a multiple of 16"),
-        (lambda: Cache(1, 1, 16, "uint4"), "a multiple of 32"),
-        (lambda: Cache(1, 1, 16, "int8"), "float16, uint8 or uint4"),
-        (lambda: Attention(Cache(1, 2, 16), 1, 3, 1), "3 heads of queries over 2 of keys"),
-        (lambda: Attention(Cache(1, 2, 16), 0, 2, 1), "are counts"),
+        (lambda: LayerCache(1, 1, 24), "heads of 24 elements: a multiple of 16"),
+        (lambda: LayerCache(1, 1, 16, "uint4"), "a multiple of 32"),
+        (lambda: LayerCache(1, 1, 16, "int8"), "float16, uint8 or uint4"),
+        (lambda: AttentionCall(LayerCache(1, 2, 16), 1, 3, 1), "3 heads of queries over 2 of keys"),
+        (lambda: AttentionCall(LayerCache(1, 2, 16), 0, 2, 1), "are counts"),
     ],
 )
 def test_other_sizes_are_refused(make: Any, message: str) -> None:

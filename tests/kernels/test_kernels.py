@@ -79,7 +79,7 @@ def test_narrow_product(name: str, m: int, k: int, n: int) -> None:
     _close(out[0], a.astype(np.float64) @ b.T.astype(np.float64) + bias)
 
 
-def _convolved(x: Array, weights: Array, w: conv.Window) -> Array:
+def _convolved(x: Array, weights: Array, w: conv.ConvWindow) -> Array:
     top, left, bottom, right = w.pads
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     per, inside = w.filters // w.groups, w.channels // w.groups
@@ -97,21 +97,21 @@ def _convolved(x: Array, weights: Array, w: conv.Window) -> Array:
 
 
 WINDOWS = [
-    conv.Window(1, 3, 7, 1, (9, 11), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
-    conv.Window(2, 6, 8, 2, (9, 11), (3, 2), (2, 1), (1, 2), (0, 1, 2, 0)),
-    conv.Window(1, 5, 9, 1, (6, 7), (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)),
-    conv.Window(1, 4, 4, 4, (8, 21), (3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
-    conv.Window(1, 4, 8, 4, (5, 6), (3, 3), (1, 2), (2, 1), (2, 1, 2, 3)),
-    conv.Window(1, 1, 6, 1, (1, 40), (1, 16), (1, 4), (1, 1), (0, 3, 0, 3)),
-    conv.Window(1, 2, 3, 1, (1, 40), (1, 5), (1, 3), (1, 2), (0, 4, 0, 4)),
-    conv.Window(1, 1, 2, 1, (1, 1300), (1, 80), (1, 2), (1, 1), (0, 5, 0, 3)),
-    conv.Window(1, 2, 5, 1, (1, 1300), (1, 3), (1, 1), (1, 1), (0, 1, 0, 1)),
+    conv.ConvWindow(1, 3, 7, 1, (9, 11), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    conv.ConvWindow(2, 6, 8, 2, (9, 11), (3, 2), (2, 1), (1, 2), (0, 1, 2, 0)),
+    conv.ConvWindow(1, 5, 9, 1, (6, 7), (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)),
+    conv.ConvWindow(1, 4, 4, 4, (8, 21), (3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
+    conv.ConvWindow(1, 4, 8, 4, (5, 6), (3, 3), (1, 2), (2, 1), (2, 1, 2, 3)),
+    conv.ConvWindow(1, 1, 6, 1, (1, 40), (1, 16), (1, 4), (1, 1), (0, 3, 0, 3)),
+    conv.ConvWindow(1, 2, 3, 1, (1, 40), (1, 5), (1, 3), (1, 2), (0, 4, 0, 4)),
+    conv.ConvWindow(1, 1, 2, 1, (1, 1300), (1, 80), (1, 2), (1, 1), (0, 5, 0, 3)),
+    conv.ConvWindow(1, 2, 5, 1, (1, 1300), (1, 3), (1, 1), (1, 1), (0, 1, 0, 1)),
 ]
 
 
 @pytest.mark.parametrize("name", HERE[:2])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_conv(name: str, window: conv.Window) -> None:
+def test_conv(name: str, window: conv.ConvWindow) -> None:
     x = _normal(window.batch, window.channels, *window.size)
     weights = _normal(window.filters, window.channels // window.groups, *window.kernel)
     kernel = conv.conv(cpu(name), window, extra={}, finish=lambda: lambda value, *_: value)
@@ -182,7 +182,7 @@ def test_functions_of_gates(name: str) -> None:
     [(5, False, False), (18, True, True), (77, False, True), (40, True, False)],
 )
 def test_recurrent(kind: str, hidden: int, backwards: bool, reset: bool) -> None:
-    _recurrent(HERE[0], recurrent.Cell(kind, 3, 2, hidden, backwards, reset))
+    _recurrent(HERE[0], recurrent.CellSizes(kind, 3, 2, hidden, backwards, reset))
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -191,7 +191,7 @@ def test_recurrent(kind: str, hidden: int, backwards: bool, reset: bool) -> None
     [("LSTM", 40, 7), ("GRU", 70, 3), ("LSTM", 3, 0)],
 )
 def test_one_recurrent_step(name: str, kind: str, hidden: int, inputs: int) -> None:
-    _recurrent(name, recurrent.Cell(kind, 1, 1, hidden, before_reset=True, inputs=inputs))
+    _recurrent(name, recurrent.CellSizes(kind, 1, 1, hidden, before_reset=True, inputs=inputs))
 
 
 def test_a_layer_whose_gate_comes_before_a_product_leaves_inputs_alone() -> None:
@@ -200,7 +200,7 @@ def test_a_layer_whose_gate_comes_before_a_product_leaves_inputs_alone() -> None
     assert not recurrent.takes_inputs(2, 1, "LSTM", False)
 
 
-def _recurrent(name: str, cell: recurrent.Cell) -> None:
+def _recurrent(name: str, cell: recurrent.CellSizes) -> None:
     steps, batch, hidden, rows = cell.steps, cell.batch, cell.hidden, cell.gates * cell.hidden
     x, r = _normal(steps, batch, cell.inputs or rows), _normal(rows, hidden) * 0.3
     bias, h, c = _normal(rows) * 0.1, _normal(batch, hidden), _normal(batch, hidden) * 0.5
@@ -229,7 +229,7 @@ def _recurrent(name: str, cell: recurrent.Cell) -> None:
 
 
 def _step(
-    cell: recurrent.Cell, x: Array, r: Array, bias: Array, h: Array, c: Array
+    cell: recurrent.CellSizes, x: Array, r: Array, bias: Array, h: Array, c: Array
 ) -> tuple[Array, Array]:
     def sigmoid(v: Array) -> Array:
         return np.asarray(1 / (1 + np.exp(-v)))
@@ -274,12 +274,12 @@ def test_gemv(name: str, bits: int, shape: tuple[int, int], block: int, vectors:
 @pytest.mark.parametrize(
     "form",
     [
-        gemv.Form(fine=True),
-        gemv.Form(zeros=True, scales="float32", fine=True),
-        gemv.Form(zeros=True, step=64),
+        gemv.ProductForm(fine=True),
+        gemv.ProductForm(zeros=True, scales="float32", fine=True),
+        gemv.ProductForm(zeros=True, step=64),
     ],
 )
-def test_gemv_of_each_form(name: str, bits: int, form: gemv.Form) -> None:
+def test_gemv_of_each_form(name: str, bits: int, form: gemv.ProductForm) -> None:
     case = Product(bits, (37, 197), 64, 3, form)
     y = misaligned(np.zeros((3, 37), np.float32))
     compiled(case.kernel(gemv.DOTS[name]), name)(*case.operands(gemv.DOTS[name]), y)
@@ -337,7 +337,7 @@ def test_gemv_refuses_other_sizes(shape: tuple[int, int], block: int, vectors: i
 
 
 def test_a_transform_of_sound_is_no_straight_code() -> None:
-    window = conv.Window(1, 1, 258, 1, (1, 640), (1, 256), (1, 128), (1, 1), (0, 0, 0, 0))
+    window = conv.ConvWindow(1, 1, 258, 1, (1, 640), (1, 256), (1, 128), (1, 1), (0, 0, 0, 0))
     made = conv.conv(cpu(HERE[0]), window, extra={}, finish=lambda: lambda value, *_: value)
     assert made.script().count("\n") < 2000
 
@@ -346,7 +346,7 @@ def test_a_long_row_of_sound_is_a_loop() -> None:
     """Written out, its code grows with the sound."""
 
     def size(length: int) -> int:
-        window = conv.Window(1, 1, 1, 1, (1, length), (1, 256), (1, 2), (1, 1), (0, 0, 0, 0))
+        window = conv.ConvWindow(1, 1, 1, 1, (1, length), (1, 256), (1, 2), (1, 1), (0, 0, 0, 0))
         plain = conv.conv(cpu(HERE[0]), window, extra={}, finish=lambda: lambda value, *_: value)
         return len(plain.script())
 

@@ -77,7 +77,7 @@ def test_convolutions(name: str, seed: int) -> None:
         channels = groups * (1 if depthwise else int(rng.integers(1, 9)))
         filters = groups * int(rng.integers(1, 3 if depthwise else 20))
         kernel, size = _some(rng, 1, 5), _some(rng, 9, 24)
-        window = conv.Window(
+        window = conv.ConvWindow(
             *(int(rng.integers(1, 3)), channels, filters, groups, size, kernel),
             *(_some(rng, 1, 3), _some(rng, 1, 3), _some(rng, 0, 3, 4)),
         )
@@ -92,7 +92,7 @@ def test_recurrent_layers(name: str, seed: int, kind: str) -> None:
     steps, batch = (1, 1) if one else (int(rng.integers(1, 5)), int(rng.integers(1, 4)))
     inputs = int(rng.integers(0, 60)) if one else 0
     hidden, reset = int(rng.integers(1, 150)), one or bool(rng.integers(2))
-    cell = recurrent.Cell(kind, steps, batch, hidden, not one, reset, inputs=inputs)
+    cell = recurrent.CellSizes(kind, steps, batch, hidden, not one, reset, inputs=inputs)
     test_kernels._recurrent(name, cell)
 
 

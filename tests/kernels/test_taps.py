@@ -12,21 +12,21 @@ from edgeinfer.types import Array  # isort: skip
 NAME = "x86-64-v3"
 
 WINDOWS = {
-    "inside": conv.Window(1, 1, 6, 1, (1, 200), (1, 40), (1, 3), (1, 1), (0, 0, 0, 0)),
-    "border": conv.Window(1, 1, 6, 1, (1, 100), (1, 40), (1, 2), (1, 2), (0, 30, 0, 25)),
-    "one side": conv.Window(1, 2, 6, 1, (1, 90), (1, 33), (1, 1), (1, 1), (0, 0, 0, 32)),
-    "tall": conv.Window(2, 3, 7, 1, (30, 11), (20, 3), (2, 1), (1, 1), (4, 1, 5, 1)),
-    "tall inside": conv.Window(1, 2, 6, 1, (24, 30), (18, 18), (3, 2), (1, 1), (0, 0, 0, 0)),
-    "both": conv.Window(1, 2, 7, 1, (40, 60), (20, 33), (1, 2), (1, 1), (3, 16, 0, 16)),
-    "groups": conv.Window(1, 4, 12, 2, (5, 70), (2, 24), (1, 2), (1, 1), (1, 5, 0, 7)),
-    "mostly border": conv.Window(1, 1, 6, 1, (1, 2), (1, 30), (1, 1), (1, 1), (0, 29, 0, 29)),
-    "border beyond the output": conv.Window(
+    "inside": conv.ConvWindow(1, 1, 6, 1, (1, 200), (1, 40), (1, 3), (1, 1), (0, 0, 0, 0)),
+    "border": conv.ConvWindow(1, 1, 6, 1, (1, 100), (1, 40), (1, 2), (1, 2), (0, 30, 0, 25)),
+    "one side": conv.ConvWindow(1, 2, 6, 1, (1, 90), (1, 33), (1, 1), (1, 1), (0, 0, 0, 32)),
+    "tall": conv.ConvWindow(2, 3, 7, 1, (30, 11), (20, 3), (2, 1), (1, 1), (4, 1, 5, 1)),
+    "tall inside": conv.ConvWindow(1, 2, 6, 1, (24, 30), (18, 18), (3, 2), (1, 1), (0, 0, 0, 0)),
+    "both": conv.ConvWindow(1, 2, 7, 1, (40, 60), (20, 33), (1, 2), (1, 1), (3, 16, 0, 16)),
+    "groups": conv.ConvWindow(1, 4, 12, 2, (5, 70), (2, 24), (1, 2), (1, 1), (1, 5, 0, 7)),
+    "mostly border": conv.ConvWindow(1, 1, 6, 1, (1, 2), (1, 30), (1, 1), (1, 1), (0, 29, 0, 29)),
+    "border beyond the output": conv.ConvWindow(
         1, 2, 3, 1, (2, 1), (1, 3), (1, 1), (1, 1), (0, 9, 0, 0)
     ),
 }
 
 
-def _expected(x: Array, weights: Array, w: conv.Window) -> Array:
+def _expected(x: Array, weights: Array, w: conv.ConvWindow) -> Array:
     top, left, bottom, right = w.pads
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     windows = np.lib.stride_tricks.sliding_window_view(
@@ -41,7 +41,7 @@ def _expected(x: Array, weights: Array, w: conv.Window) -> Array:
 
 
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-def test_many_taps_give_the_same_numbers(window: conv.Window) -> None:
+def test_many_taps_give_the_same_numbers(window: conv.ConvWindow) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((window.batch, window.channels, *window.size)).astype(np.float32)
     sizes = (window.filters, window.channels // window.groups, *window.kernel)
@@ -57,7 +57,7 @@ def test_many_taps_give_the_same_numbers(window: conv.Window) -> None:
 
 def test_a_long_filter_is_no_long_code() -> None:
     def lines(taps: int) -> int:
-        window = conv.Window(1, 1, 36, 1, (1, 11217), (1, taps), (1, 64), (1, 1), (0, 0, 0, 0))
+        window = conv.ConvWindow(1, 1, 36, 1, (1, 11217), (1, taps), (1, 64), (1, 1), (0, 0, 0, 0))
         made = conv.conv(cpu(NAME), window, extra={}, finish=lambda: lambda value, *_: value)
         return str(made.script()).count("\n")
 

@@ -6,22 +6,22 @@ import pytest
 
 from edgeinfer.errors import UsageError
 from edgeinfer.remote import ssh
-from edgeinfer.remote.ssh import Place
+from edgeinfer.remote.ssh import SshAddress
 
 
 @pytest.mark.parametrize(
     ("device", "place"),
     [
-        ("ssh://board", Place("board")),
-        ("ssh://pi@Board.local:2222", Place("pi@Board.local", 2222)),
+        ("ssh://board", SshAddress("board")),
+        ("ssh://pi@Board.local:2222", SshAddress("pi@Board.local", 2222)),
         (
             "ssh://pi@10.0.0.7/home/pi/v/bin/python",
-            Place("pi@10.0.0.7", None, "/home/pi/v/bin/python"),
+            SshAddress("pi@10.0.0.7", None, "/home/pi/v/bin/python"),
         ),
-        ("ssh://pi@[fe80::1]:22", Place("pi@fe80::1", 22)),
+        ("ssh://pi@[fe80::1]:22", SshAddress("pi@fe80::1", 22)),
     ],
 )
-def test_places(device: str, place: Place) -> None:
+def test_places(device: str, place: SshAddress) -> None:
     assert ssh.place(device) == place
 
 

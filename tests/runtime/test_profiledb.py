@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.runtime.profiledb import FILE, PROBLEM_S, Key, ProfileDB
+from edgeinfer.runtime.profiledb import FILE, PROBLEM_S, MeasurementKey, ProfileDB
 from edgeinfer.runtime.select import Measured
 from tests.forked import in_fork
 
-KEY = Key("sha", "ort", "1.23", "cpu", "machine", "{}")
+KEY = MeasurementKey("sha", "ort", "1.23", "cpu", "machine", "{}")
 MEASURED = Measured(1.5, 2.0, 3.0, 666.0, 10.0, 20)
 
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgeinfer.convert.llm.blocks import Tensor
+from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.rope import RopeError, divided, rope
 from edgeinfer.errors import SourceError
 from edgeinfer.llm import LlmConfig, Rope
 
-Tensors = dict[str, Tensor]
+Tensors = dict[str, StoredTensor]
 
 
 MOST = 1 << 24
@@ -28,7 +28,7 @@ def _short(value: object) -> str:
     return text if len(text) < 60 else f"{text[:59]}…"
 
 
-class Keys:
+class ConfigValues:
     """Values of a description, of which those that lack are collected."""
 
     def __init__(self, data: Mapping[str, Any], prefix: str = "") -> None:
@@ -106,7 +106,7 @@ class Shape:
         tensors: Tensors of the file, by our names where it is a GGUF file, for what these tell.
     """
 
-    keys: Keys
+    keys: ConfigValues
     is_gguf: bool
     common: dict[str, Any]
     tensors: Tensors
@@ -195,7 +195,7 @@ class Shape:
         return made if factors is None else divided(made, factors.float32().ravel())
 
 
-def _layers(keys: Keys, name: str) -> int:
+def _layers(keys: ConfigValues, name: str) -> int:
     found = keys.size(name)
     if found > MOST_LAYERS:
         keys.problems.append(f"{keys.prefix}{name}: {found} layers, at most {MOST_LAYERS}")
@@ -204,7 +204,7 @@ def _layers(keys: Keys, name: str) -> int:
 
 def from_gguf(architecture: str, fields: Mapping[str, Any], tensors: Tensors) -> Shape:
     """Read the sizes of a GGUF file."""
-    keys = Keys(fields, f"{architecture}.")
+    keys = ConfigValues(fields, f"{architecture}.")
     heads, hidden = keys.size("attention.head_count"), keys.size("embedding_length")
     embedding = tensors.get("token_embd")
     if embedding is None:
@@ -229,7 +229,7 @@ def from_gguf(architecture: str, fields: Mapping[str, Any], tensors: Tensors) ->
 
 def from_hf(data: Mapping[str, Any], tensors: Tensors) -> Shape:
     """Read the sizes of a config.json."""
-    keys = Keys(data)
+    keys = ConfigValues(data)
     heads, hidden = keys.size("num_attention_heads"), keys.size("hidden_size")
     common: dict[str, Any] = {
         "hidden": hidden,

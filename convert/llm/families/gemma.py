@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from edgeinfer.convert.llm.families.base import Family, Keys, Shape, hf_windows
+from edgeinfer.convert.llm.families.base import ConfigValues, Family, Shape, hf_windows
 from edgeinfer.llm import LlmConfig
 
 _NAMES = {
@@ -88,9 +88,9 @@ def _gemma3(shape: Shape) -> LlmConfig:
     )
 
 
-def _without_scaling(shape: Shape) -> Keys:
+def _without_scaling(shape: Shape) -> ConfigValues:
     rest = {k: v for k, v in shape.keys.data.items() if "rope_scaling" not in k}
-    made = Keys(rest, shape.keys.prefix)
+    made = ConfigValues(rest, shape.keys.prefix)
     made.problems = shape.keys.problems
     return made
 

@@ -212,7 +212,7 @@ class Moved(Emitted):
         known = [v if isinstance(v, int) else v.data for v in operands]
         if any(v is None for v in known):
             return self.map(function, *operands)
-        return self.const(function(Arrays, *known))
+        return self.const(function(KnownElements, *known))
 
     def const(self, value: Any, dtype: Any = None) -> Value:
         """Return a constant."""
@@ -321,7 +321,7 @@ class Moved(Emitted):
         raise NotImplementedError
 
 
-class Arrays:
+class KnownElements:
     """Elements of constants."""
 
     add, sub, mul = np.add, np.subtract, np.multiply

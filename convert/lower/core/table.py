@@ -30,7 +30,7 @@ Write = Callable[[Any, Body, tuple[Any, ...]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedLowering:
     """One operator's lowering.
 
     Attributes:
@@ -45,7 +45,7 @@ class Shared:
     kind: Kind
 
 
-_TABLE: dict[str, Shared] = {}
+_TABLE: dict[str, SharedLowering] = {}
 
 
 def elementwise(op: str) -> Callable[[Body], Body]:
@@ -99,7 +99,7 @@ def _register(op: str, kind: Kind) -> Callable[[Body], Body]:
     def register(body: Body) -> Body:
         if op in _TABLE:
             raise ValueError(f"{op} is lowered by {_TABLE[op].body.__qualname__}")
-        _TABLE[op] = Shared(op, body, kind)
+        _TABLE[op] = SharedLowering(op, body, kind)
         return body
 
     return register

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 import onnx_ir as ir
 
 from edgeinfer.convert.lower import halve as anywhere
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 # fmt: off
 _ISLANDS = frozenset({
@@ -27,7 +27,7 @@ _ISLANDS = frozenset({
 positions need more than eleven bits; recurrent layers add up their errors."""
 
 
-def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:
+def halve(model: ir.Model, keep: AbstractSet[str], notes: Remarks) -> None:
     """Convert the main graph, in place.
 
     Args:

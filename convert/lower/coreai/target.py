@@ -16,7 +16,7 @@ from edgeinfer.convert.lower.expand import with_known
 from edgeinfer.convert.lower.loops import settle_loops
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
-from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError
+from edgeinfer.errors import NotAvailableError, Remarks, UnsupportedError
 from edgeinfer.profiles.schema import Profile
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
@@ -44,7 +44,7 @@ class CoreAITarget(Target):
         from edgeinfer.convert.lower.coreai.package import building
         from edgeinfer.convert.lower.coreai.scope import Scope
 
-        notes = Notes()
+        notes = Remarks()
         notes.add(BETA)
         try:
             own = prepared(model, options, notes)
@@ -54,7 +54,7 @@ class CoreAITarget(Target):
             return Prepared.refused(e)
         return Prepared([], profile.name, partial(self._write, own, notes))
 
-    def _write(self, own: ir.Model, notes: Notes, folder: Path) -> Lowered:
+    def _write(self, own: ir.Model, notes: Remarks, folder: Path) -> Lowered:
         from edgeinfer.convert.lower.coreai.package import building, files_of, read_back, save
         from edgeinfer.convert.lower.coreai.scope import Scope
 
@@ -73,7 +73,7 @@ class CoreAITarget(Target):
         )
 
 
-def prepared(source: ir.Model, asked: LowerOptions, notes: Notes) -> ir.Model:
+def prepared(source: ir.Model, asked: LowerOptions, notes: Remarks) -> ir.Model:
     """Return a copy in which every operator that can have one has a lowering."""
     model = source.clone()
     SplitQuantized()(model)

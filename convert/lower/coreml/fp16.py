@@ -16,7 +16,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower import halve as anywhere
 from edgeinfer.convert.lower.halve import LARGEST, SMALLEST_NORMAL
 from edgeinfer.convert.passes.infra import Namer, add_initializer
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from edgeinfer.types import Array
 
 # fmt: off
@@ -40,7 +40,7 @@ graph of its own. What some unit is known to get wrong beyond that is in ``quirk
 _INTEGERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
-def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:
+def halve(model: ir.Model, keep: AbstractSet[str], notes: Remarks) -> None:
     """Convert the main graph, in place; nodes named in ``keep`` stay in single precision."""
     kept = keep | statistics(model)
     anywhere.halve(model, _ISLANDS, kept, notes, bridges=_INTEGERS)

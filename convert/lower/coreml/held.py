@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import Namer, constant, is_op
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 _LAST = 2147483520
 """The largest integer of int32 that single precision holds."""
@@ -30,7 +30,7 @@ def hold(model: ir.Model) -> int:
         x = node.inputs[0]
         if x is None or x.dtype is None:
             continue
-        build = Builder(namer, f"{node.name}_held")
+        build = ReplacementBuilder(namer, f"{node.name}_held")
         ends = [build.const(np.asarray(v, x.dtype.numpy()), "end") for v in (-_LAST, _LAST)]
         for value in ends:
             value.shape = ir.Shape([])

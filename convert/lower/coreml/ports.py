@@ -52,7 +52,7 @@ class Port:
 
 
 @dataclass(slots=True)
-class Names:
+class PortNames:
     """Gives every input and output a name that Core ML leaves as it is."""
 
     taken: set[str] = field(default_factory=set)
@@ -72,7 +72,7 @@ class Names:
         return name
 
 
-def port_of(value: ir.Value, names: Names, deployment: Deployment) -> Port:
+def port_of(value: ir.Value, names: PortNames, deployment: Deployment) -> Port:
     """Describe an input or output.
 
     Raises:
@@ -102,7 +102,7 @@ def port_of(value: ir.Value, names: Names, deployment: Deployment) -> Port:
     return Port(name, names.of(name), dtype, kind, dims)
 
 
-class Symbols:
+class PortSymbols:
     """One of coremltools' symbols for each dynamic size."""
 
     def __init__(self) -> None:

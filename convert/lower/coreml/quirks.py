@@ -16,7 +16,7 @@ from edgeinfer.convert.lower.coreml.deployment import Deployment, deployment
 from edgeinfer.convert.lower.coreml.rewrites import deepen, flat_product
 from edgeinfer.convert.lower.rules import attribute
 from edgeinfer.convert.passes.infra import static_shape
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,14 @@ def kept_single(model: ir.Model, oldest: Deployment) -> frozenset[str]:
     return frozenset(n.name or "" for fault, n in _found(model, oldest) if fault.remedy == "fp32")
 
 
-def rewrite(model: ir.Model, oldest: Deployment, notes: Notes) -> None:
+def rewrite(model: ir.Model, oldest: Deployment, notes: Remarks) -> None:
     """Rewrite, for half precision, what some unit is known to get wrong as it is."""
     faults = {f.id: f for f, _ in _found(model, oldest) if f.remedy == "deepen"}
     for fault in faults.values():
         notes.add(f"{fault.id}: {deepen(model)} products have four axes: {fault.source}")
 
 
-def warn(model: ir.Model, oldest: Deployment, notes: Notes) -> None:
+def warn(model: ir.Model, oldest: Deployment, notes: Remarks) -> None:
     """Tell of faults that are not worked around."""
     counts: dict[str, tuple[Fault, int]] = {}
     for fault, _ in _found(model, oldest):

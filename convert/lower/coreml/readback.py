@@ -60,7 +60,7 @@ def _is_weight(op: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ReadWeights:
     """The weights of an operator.
 
     Attributes:
@@ -80,7 +80,7 @@ class Weights:
     zeros: float = 0.0
 
 
-def weighted(path: Path) -> list[Weights]:
+def weighted(path: Path) -> list[ReadWeights]:
     """List every operator with weights."""
     from coremltools.proto import Model_pb2
 
@@ -102,7 +102,7 @@ def weighted(path: Path) -> list[Weights]:
                 quantized = operand is not None and operand.type == "dequantize"
                 kind = "int8" if quantized else _names().get(_types(op)[0], "")
                 stored, zeros = _stored(weight, made)
-                found.append(Weights(op.outputs[0].name, op.type, kind, stored, zeros))
+                found.append(ReadWeights(op.outputs[0].name, op.type, kind, stored, zeros))
     return found
 
 

@@ -21,7 +21,7 @@ from edgeinfer.convert.lower.coreml.integers import (
     declared_inputs,
 )
 from edgeinfer.convert.lower.coreml.options import LARGEST, CoreMLOptions
-from edgeinfer.convert.lower.coreml.ports import Names, Port, Symbols, port_of, sized
+from edgeinfer.convert.lower.coreml.ports import Port, PortNames, PortSymbols, port_of, sized
 from edgeinfer.convert.lower.coreml.registry import OPS
 from edgeinfer.convert.lower.coreml.tensor import Shape, Size, Span, Tensor
 from edgeinfer.convert.lower.registry import Driver, Refusal
@@ -48,7 +48,7 @@ class Scope(Builder):
         super().__init__(options.deployment)
         self.model, self.options, self.proofs = model, options, proofs
         self.driver: Driver[Tensor] = Driver(OPS, self)
-        names = Names()
+        names = PortNames()
         every = self._ports(model.graph.inputs, names)
         self.states = self._states(every)
         kept = {p.source for p in self.states.values()}
@@ -61,7 +61,7 @@ class Scope(Builder):
         self._function: Any = None
         self._most: dict[Any, int] = {}
 
-    def _ports(self, values: Sequence[ir.Value], names: Names) -> list[Port]:
+    def _ports(self, values: Sequence[ir.Value], names: PortNames) -> list[Port]:
         ports, problems = [], []
         for value in values:
             if value.is_graph_input() and value.const_value is not None:
@@ -106,7 +106,7 @@ class Scope(Builder):
         from coremltools.converters.mil.mil import Builder as mb  # noqa: N813
         from coremltools.converters.mil.mil import Function, Program, types
 
-        symbols = Symbols()
+        symbols = PortSymbols()
         self._most = self._bounds(symbols)
         kinds = {"fp32": types.fp32, "fp16": types.fp16, "int32": types.int32}
         holders = {
@@ -126,7 +126,7 @@ class Scope(Builder):
             function.set_outputs(self._finish(function))
         self.program.add_function("main", function)
 
-    def _bounds(self, symbols: Symbols) -> dict[Any, int]:
+    def _bounds(self, symbols: PortSymbols) -> dict[Any, int]:
         """The largest that open sizes of inputs can be, as the package says of them."""
         if self.options.shapes:
             return {}

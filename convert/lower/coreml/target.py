@@ -25,7 +25,7 @@ from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.passes.join_concat import JoinConcat
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.quantize.recipe import recipe
-from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError, UsageError
+from edgeinfer.errors import NotAvailableError, Remarks, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import ImageInput
 
@@ -72,7 +72,7 @@ class CoreMLTarget(Target):
         _engine()
         from edgeinfer.convert.lower.coreml.package import quiet
 
-        notes, own = Notes(), self.options(profile, options)
+        notes, own = Remarks(), self.options(profile, options)
         try:
             with quiet():
                 scope = build(model, own, options, notes)
@@ -81,7 +81,7 @@ class CoreMLTarget(Target):
         return Prepared([], profile.name, partial(self._write, scope, own, options, notes))
 
     def _write(
-        self, scope: Scope, own: CoreMLOptions, options: LowerOptions, notes: Notes, folder: Path
+        self, scope: Scope, own: CoreMLOptions, options: LowerOptions, notes: Remarks, folder: Path
     ) -> Lowered:
         from edgeinfer.convert.lower.coreml.package import files_of, quiet, write
         from edgeinfer.convert.lower.coreml.readback import read_back
@@ -120,7 +120,7 @@ def _shapes(asked: LowerOptions) -> dict[str, tuple[tuple[int, ...], ...]]:
     return {name: shapes for name, shapes in found.items() if len(set(shapes)) > 1}
 
 
-def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: Notes) -> Scope:
+def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: Remarks) -> Scope:
     """Lower a normalised model to a program that is ready to be written.
 
     Raises:
@@ -133,7 +133,7 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     return with_definitions(source, lambda model: _build(model, options, asked, notes), notes)
 
 
-def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: Notes) -> Scope:
+def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: Remarks) -> Scope:
     from edgeinfer.convert.lower.coreml.scope import proven
 
     model = source.clone()

@@ -17,13 +17,13 @@ from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.onnxruntime.fp16 import ISLANDS
 from edgeinfer.convert.lower.rules import given
 from edgeinfer.convert.passes.infra import is_op
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 _ISLANDS = ISLANDS | {"DeformConv"}
 """TensorRT takes this one in single and half precision only."""
 
 
-def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes, ops: AbstractSet[str]) -> None:
+def halve(model: ir.Model, keep: AbstractSet[str], notes: Remarks, ops: AbstractSet[str]) -> None:
     """Convert the main graph, in place; nodes named in ``keep`` stay in single precision.
 
     Args:

@@ -13,9 +13,9 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.passes.infra import Namer
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.passes.split_attention import SplitAttention
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 LONGEST = 512
 """Keys up to which attention in single precision becomes products; measured at 197."""
@@ -112,7 +112,7 @@ def contrib_gelu(_: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-def attention_by_products(model: ir.Model, notes: Notes) -> None:
+def attention_by_products(model: ir.Model, notes: Remarks) -> None:
     """Undo ``Attention`` for the CUDA provider in single precision.
 
     ViT-tiny, 197 tokens, one bound call on an H200 with ONNX Runtime 1.31.1, medians of 60 rounds
@@ -161,6 +161,6 @@ def repeat_mask_rows(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-def _scalar(build: Builder, like: ir.Value, number: float, hint: str) -> ir.Value:
+def _scalar(build: ReplacementBuilder, like: ir.Value, number: float, hint: str) -> ir.Value:
     kind = _NUMPY[like.dtype or ir.DataType.FLOAT]
     return build.const(np.asarray(number, kind), hint)

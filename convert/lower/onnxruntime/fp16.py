@@ -14,7 +14,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from edgeinfer.convert.lower import halve as anywhere
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 # fmt: off
 ISLANDS = frozenset({
@@ -48,7 +48,7 @@ _ROUNDINGS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 def halve(
     model: ir.Model,
     keep: AbstractSet[str],
-    notes: Notes,
+    notes: Remarks,
     *,
     joined: bool = False,
     ops: AbstractSet[str] = frozenset(),

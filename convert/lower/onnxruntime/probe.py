@@ -19,7 +19,7 @@ _KNOWN: dict[tuple[str, bytes], str] = {}
 nearly the same graph over and over."""
 
 
-class Probe:
+class OnnxRuntimeProbe:
     """Remembers the answer for each distinct node.
 
     Raises:
@@ -83,22 +83,22 @@ def _in_bf16(node: ir.Node) -> bool:
     return any(v is not None and v.dtype == ir.DataType.BFLOAT16 for v in values)
 
 
-def problems(model: ir.Model, probe: Probe) -> list[Problem]:
+def problems(model: ir.Model, probe: OnnxRuntimeProbe) -> list[Problem]:
     """List every node that ONNX Runtime has no kernel for."""
     return [p for name, node in walk(model) if (p := _problem(name, node, model, probe))]
 
 
-def lacking(model: ir.Model, probe: Probe) -> list[ir.Node]:
+def lacking(model: ir.Model, probe: OnnxRuntimeProbe) -> list[ir.Node]:
     """Return the nodes of the default domain without a kernel."""
     return [n for _, n in walk(model) if not n.domain and probe.fault(n, model)]
 
 
-def lacks_brain(model: ir.Model, probe: Probe) -> bool:
+def lacks_brain(model: ir.Model, probe: OnnxRuntimeProbe) -> bool:
     """Whether a node that reads or makes bfloat16 has no kernel."""
     return any(_in_bf16(n) and not n.domain and probe.fault(n, model) for _, n in walk(model))
 
 
-def _problem(name: str, node: ir.Node, model: ir.Model, probe: Probe) -> Problem | None:
+def _problem(name: str, node: ir.Node, model: ir.Model, probe: OnnxRuntimeProbe) -> Problem | None:
     fault = probe.fault(node, model)
     if not fault:
         return None
@@ -132,7 +132,8 @@ def onnx_domains() -> frozenset[str]:
 
 
 _FAULTS: tuple[
-    tuple[re.Pattern[str], Callable[[ir.Node], Reason], Callable[[ir.Node, Probe], str]], ...
+    tuple[re.Pattern[str], Callable[[ir.Node], Reason], Callable[[ir.Node, OnnxRuntimeProbe], str]],
+    ...,
 ] = (
     (
         re.compile(_NOT_THERE),

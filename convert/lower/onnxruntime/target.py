@@ -44,7 +44,7 @@ from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.transposed_weights import share_turned
-from edgeinfer.errors import Notes, Problem, UsageError
+from edgeinfer.errors import Problem, Remarks, UsageError
 from edgeinfer.profiles.schema import Profile
 
 EXTERNAL_ABOVE = 16 << 20
@@ -65,7 +65,7 @@ class _Prepared:
     model: ir.Model
     problems: list[Problem]
     requirement: str
-    notes: Notes = field(default_factory=Notes)
+    notes: Remarks = field(default_factory=Remarks)
 
 
 class OnnxTarget(Target):
@@ -125,13 +125,13 @@ def save(model: ir.Model, path: Path, largest: int) -> tuple[Path, ...]:
 
 def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prepared:
     model = source.clone()
-    notes = Notes()
+    notes = Remarks()
     settle_loops(model)
     if profile.strongly_typed:
         model = expand_newer(model, notes)
     if options.precision in profile.split_attention:
         attention_by_products(model, notes)
-    if options.precision != "bf16" and probe.lacks_brain(model, probe.Probe()):
+    if options.precision != "bf16" and probe.lacks_brain(model, probe.OnnxRuntimeProbe()):
         notes.add(
             f"bfloat16: {as_single(model)} operators computed in float32, each result rounded"
         )
@@ -167,7 +167,9 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     return _Prepared(model, problems, opset.runtime_for(version, asked.version), notes)
 
 
-def _narrow(model: ir.Model, options: LowerOptions, profile: Profile, notes: Notes) -> probe.Probe:
+def _narrow(
+    model: ir.Model, options: LowerOptions, profile: Profile, notes: Remarks
+) -> probe.OnnxRuntimeProbe:
     """Convert to floats of two bytes, in place; return what is to be asked about the result.
 
     Raises:
@@ -178,11 +180,11 @@ def _narrow(model: ir.Model, options: LowerOptions, profile: Profile, notes: Not
         ops = frozenset(profile.fp16_ops)
         halve(model, kept, notes, joined=profile.strongly_typed, ops=ops)
     if options.precision != "bf16":
-        return probe.Probe()
+        return probe.OnnxRuntimeProbe()
     if not profile.strongly_typed:
         apply(model, (SWISH,), notes)
     # Afterwards the engine at hand cannot be asked what it lacks.
-    _expand_lacking(model, probe.Probe(), notes)
+    _expand_lacking(model, probe.OnnxRuntimeProbe(), notes)
     ops = frozenset(profile.bf16_ops)
     bf16.halve(model, kept, notes, ops)
     if not bf16.is_computed(model):
@@ -190,10 +192,10 @@ def _narrow(model: ir.Model, options: LowerOptions, profile: Profile, notes: Not
             f"target {profile.name!r}: precision 'bf16': the engine computes no operator of this "
             "model in bf16; take fp32"
         )
-    return probe.Probe(ops)
+    return probe.OnnxRuntimeProbe(ops)
 
 
-def _expand_lacking(model: ir.Model, asked: probe.Probe, notes: Notes) -> None:
+def _expand_lacking(model: ir.Model, asked: probe.OnnxRuntimeProbe, notes: Remarks) -> None:
     """Replace what has no kernel by its definition, level by level."""
     for _ in range(5):
         lacking = probe.lacking(model, asked)

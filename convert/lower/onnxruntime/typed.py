@@ -19,7 +19,7 @@ from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.lower.single import ORIGIN, walk
 from edgeinfer.convert.passes import SIMPLIFY
 from edgeinfer.convert.passes.infra import Namer, add_initializer, is_op
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 TYPED_KEY = "edgeinfer.typed"
 """Metadata of a file whose types are meant as they stand, whatever another engine makes of it."""
@@ -34,7 +34,7 @@ _LEAST = 2.0**-17
 _ROUNDS = 5
 
 
-def expand_newer(model: ir.Model, notes: Notes) -> ir.Model:
+def expand_newer(model: ir.Model, notes: Remarks) -> ir.Model:
     """Replace operators that came after ``OPSET``, level by level; return what is left to compute.
 
     Definitions work with sizes that are known here; what follows from them alone is computed now.
@@ -123,7 +123,7 @@ def _is_known(op_type: str) -> bool:
     return bool(onnx.defs.has(op_type, OPSET, ""))
 
 
-def join_pairs(model: ir.Model, notes: Notes) -> None:
+def join_pairs(model: ir.Model, notes: Remarks) -> None:
     """Let roundings read and give half precision beside operators that compute in it, in place.
 
     A scale that half precision holds too poorly stays, and with it the casts around its pair.

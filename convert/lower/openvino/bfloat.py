@@ -16,7 +16,7 @@ from edgeinfer.backends.engines import import_openvino
 from edgeinfer.backends.openvino import floats
 from edgeinfer.backends.openvino.floats import BF16, COMPUTED, steps
 from edgeinfer.convert.lower.mask_inputs import clamp_mask_inputs
-from edgeinfer.errors import Notes, UsageError
+from edgeinfer.errors import Remarks, UsageError
 from edgeinfer.types import Array
 
 LARGEST = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)  # type: ignore[no-untyped-call]
@@ -28,7 +28,7 @@ _LEAST = 64
 and stay as they are."""
 
 
-def clamp_masks(model: ir.Model, notes: Notes) -> None:
+def clamp_masks(model: ir.Model, notes: Remarks) -> None:
     """Let masks that come in as inputs stay finite, in place."""
     for name in clamp_mask_inputs(model, MASKED):
         notes.add(f"bf16: mask {name!r}: what is below {MASKED:.0e} becomes {MASKED:.0e}")

@@ -19,7 +19,7 @@ from edgeinfer.backends.openvino.backend import BOUNDS
 from edgeinfer.bundle.values import INTEGERS
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.whole_spans import Span, Spans
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 _NARROWED = frozenset({ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.UINT32})
 
@@ -44,7 +44,7 @@ Bounds = tuple[int, ...]
 """Lowest and highest value; then, for more elements than each, the same again."""
 
 
-def input_bounds(model: ir.Model, notes: Notes) -> dict[str, Bounds]:
+def input_bounds(model: ir.Model, notes: Remarks) -> dict[str, Bounds]:
     """Return what the inputs may hold from which wide integers are computed, by name."""
     whole = {v.name: v.dtype for v in model.graph.inputs if v.name and v.dtype in _NARROWED}
     floats = [v.name for v in model.graph.inputs if v.name and v.dtype in _FLOATS]

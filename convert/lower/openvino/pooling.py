@@ -12,7 +12,7 @@ from edgeinfer.convert.lower.rules import attribute, given
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Edge:
     """The last window along one spatial axis; None where the size is not known and decides.
 
     Attributes:
@@ -24,7 +24,7 @@ class Axis:
     overhangs: bool | None
 
 
-def overhangs(node: ir.Node) -> tuple[Axis, ...]:
+def overhangs(node: ir.Node) -> tuple[Edge, ...]:
     """Return the axes of a pooling in ``ceil_mode`` with explicit padding; empty for any other."""
     if not attribute(node, "ceil_mode", 0) or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
         return ()
@@ -40,11 +40,11 @@ def overhangs(node: ir.Node) -> tuple[Axis, ...]:
         size, left, right = shape[i], pads[i], pads[rank + i]
         if not isinstance(size, int):
             # The last window starts at most ``right + stride - spread - 1`` behind the input.
-            axes.append(Axis(None if right + strides[i] - 1 >= spread else False, None))
+            axes.append(Edge(None if right + strides[i] - 1 >= spread else False, None))
             continue
         room = size + left + right - spread
         start = -(-room // strides[i]) * strides[i]
-        axes.append(Axis(start >= size + left, start > room))
+        axes.append(Edge(start >= size + left, start > room))
     return tuple(axes)
 
 

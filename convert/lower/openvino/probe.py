@@ -20,7 +20,7 @@ _KNOWN: dict[tuple[str, bytes], str] = {}
 precision writes nearly the same graph over and over."""
 
 
-class Probe:
+class OpenVinoProbe:
     """Remembers the answer for each distinct node.
 
     Raises:

@@ -22,7 +22,7 @@ from edgeinfer.convert.lower.openvino import bfloat, narrow_inputs
 from edgeinfer.convert.lower.openvino.integers import tidy
 from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
 from edgeinfer.convert.lower.openvino.precision import read_back
-from edgeinfer.convert.lower.openvino.probe import Probe
+from edgeinfer.convert.lower.openvino.probe import OpenVinoProbe
 from edgeinfer.convert.lower.openvino.products import give_biases
 from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.openvino.shifts import keep_exact, round_before_shift
@@ -38,7 +38,7 @@ from edgeinfer.convert.passes.infra import has_subgraph, is_op
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
-from edgeinfer.errors import Notes, Problem, UnsupportedError
+from edgeinfer.errors import Problem, Remarks, UnsupportedError
 from edgeinfer.profiles.schema import Profile
 
 # The plugin has no 8-bit floats of its own, and string tensors corrupt the process's memory.
@@ -61,7 +61,7 @@ class OpenVinoTarget(Target):
     def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
         """Make the graph that OpenVINO reads, for ``model.xml`` and ``model.bin``."""
         self.check_precision(profile, options, _PRECISIONS)
-        probe, notes = Probe(), Notes()
+        probe, notes = OpenVinoProbe(), Remarks()
         made = _prepare(model, probe, notes)
         writer = partial(self._write, model, made[:2], probe, notes, (profile, options))
         return Prepared(made[2], profile.name, writer)
@@ -70,8 +70,8 @@ class OpenVinoTarget(Target):
         self,
         model: ir.Model,
         made: tuple[ir.Model, tuple[str, ...]],
-        probe: Probe,
-        notes: Notes,
+        probe: OpenVinoProbe,
+        notes: Remarks,
         asked: tuple[Profile, LowerOptions],
         folder: Path,
     ) -> Lowered:
@@ -126,7 +126,7 @@ class OpenVinoTarget(Target):
 
 
 def _prepare(
-    source: ir.Model, probe: Probe, notes: Notes
+    source: ir.Model, probe: OpenVinoProbe, notes: Remarks
 ) -> tuple[ir.Model, tuple[str, ...], list[Problem]]:
     """Return what OpenVINO can read, the outputs still to be squeezed, and what is in the way."""
     model = source.clone()

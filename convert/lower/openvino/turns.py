@@ -7,14 +7,14 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.passes.infra import small
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from edgeinfer.types import Array
 
 _EVERY = 1 << 30
 """More rows than memory holds; openvino 2026.4.1 takes the largest int32 for an end to be none."""
 
 
-def cut_unturned(model: ir.Model, notes: Notes) -> None:
+def cut_unturned(model: ir.Model, notes: Remarks) -> None:
     """Take the rows from loops that made no turn, which the engine leaves from its run before.
 
     Given: ``last, rows = Loop(trips, go, first)``

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.lower.whole_spans import NARROW, Spans, leaves, span_of
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 HELD = 1 << 24
 """float32 holds every integer up to here."""
@@ -128,7 +128,7 @@ def _size(value: ir.Value) -> int | None:
     return math.prod(d for d in value.shape if isinstance(d, int))
 
 
-def _number(build: Builder, like: ir.Value, number: int) -> ir.Value:
+def _number(build: ReplacementBuilder, like: ir.Value, number: int) -> ir.Value:
     kind = (like.dtype or ir.DataType.INT64).numpy()
     return build.const(np.asarray(number, kind), "whole")
 
@@ -161,7 +161,7 @@ def compare_difference(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-def _typed(build: Builder, value: ir.Value, like: ir.Value) -> ir.Value:
+def _typed(build: ReplacementBuilder, value: ir.Value, like: ir.Value) -> ir.Value:
     value.type = like.type
     return value
 
@@ -174,7 +174,7 @@ def _bool(value: ir.Value) -> ir.Value:
 class _Arithmetic:
     """Steps of int32 that are exact, with the types that later rules look at."""
 
-    def __init__(self, build: Builder, like: ir.Value) -> None:
+    def __init__(self, build: ReplacementBuilder, like: ir.Value) -> None:
         self.build, self.like = build, like
 
     def op(self, op_type: str, *values: ir.Value, **options: object) -> ir.Value:
@@ -248,7 +248,7 @@ def divide_exactly(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-def _as(build: Builder, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+def _as(build: ReplacementBuilder, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     made = build.op("Cast", value, to=dtype.value)
     made.type = ir.TensorType(dtype)
     return made

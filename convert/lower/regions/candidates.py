@@ -40,7 +40,7 @@ _UNFIT = frozenset({"Shape", "Size", "NonZero", "Unique", "NonMaxSuppression", "
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RegionCandidate:
     """A part of a graph.
 
     Attributes:
@@ -101,7 +101,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 def find(
     model: ir.Model, engine_us: Mapping[str, float], supported: Iterable[ir.Node]
-) -> list[Candidate]:
+) -> list[RegionCandidate]:
     """List parts that may be worth a try, of which one may hold another.
 
     Args:
@@ -126,13 +126,13 @@ def find(
 
 def whole(
     model: ir.Model, engine_us: Mapping[str, float], supported: Iterable[ir.Node]
-) -> Candidate | None:
+) -> RegionCandidate | None:
     """Return all of a graph as one part; None where some of it does not fit or it is too large."""
     nodes = tuple(model.graph)
     fit = {n for n in supported if _is_fit(n)}
     if not nodes or len(nodes) > _MOST_IN_REGION or not fit.issuperset(nodes):
         return None
-    return Candidate(nodes, sum(engine_us.values()), 0.0, 0.0)
+    return RegionCandidate(nodes, sum(engine_us.values()), 0.0, 0.0)
 
 
 def _linked(nodes: list[ir.Node]) -> _Graph:
@@ -262,11 +262,11 @@ def _joined(graph: _Graph, members: int, gain: Mapping[int, float]) -> int:
 
 def _candidate(
     graph: _Graph, members: int, engine_us: Mapping[str, float], gain: Mapping[int, float]
-) -> Candidate:
+) -> RegionCandidate:
     nodes = tuple(graph.nodes[i] for i in _bits(members))
     us = [engine_us.get(n.name or "", 0.0) for n in nodes]
     doubts = sum(t * _doubt(n) for n, t in zip(nodes, us, strict=True))
-    return Candidate(nodes, sum(us), doubts, sum(gain[i] for i in _bits(members)) - _CALL_US)
+    return RegionCandidate(nodes, sum(us), doubts, sum(gain[i] for i in _bits(members)) - _CALL_US)
 
 
 def _doubt(node: ir.Node) -> float:

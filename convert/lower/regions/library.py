@@ -28,7 +28,7 @@ from edgeinfer.convert.lower.tvm.target import module_of
 from edgeinfer.convert.lower.tvm.tuned import Tuning
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from edgeinfer.types import Array, TensorSpec
 
 _HOST = Path(__file__).with_name("host.c")
@@ -74,7 +74,7 @@ def compile_region(part: ir.Model, name: str, machine: Machine, tuning: Tuning) 
         NotARegionError: it has open sizes, operators without a lowering, or is too large.
     """
     normal = normalise(part.clone()).model
-    made = module_of(normal, machine, Notes(), tuning)
+    made = module_of(normal, machine, Remarks(), tuning)
     if made.module is None:
         raise NotARegionError("; ".join(map(str, made.problems[:3])))
     if not made.is_static:

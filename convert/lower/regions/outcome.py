@@ -17,7 +17,7 @@ WORTH = 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RegionRequest:
     """What is asked for.
 
     Attributes:
@@ -107,7 +107,7 @@ class Trial:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RegionOutcome:
     """What came out.
 
     Attributes:
@@ -128,7 +128,7 @@ class Outcome:
         return [t for t in self.trials if t.kept]
 
 
-def to_json(outcome: Outcome) -> bytes:
+def to_json(outcome: RegionOutcome) -> bytes:
     """What is written beside the graph."""
     data = dataclasses.asdict(outcome)
     return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()

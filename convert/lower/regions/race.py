@@ -25,8 +25,8 @@ from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY
 from edgeinfer.backends.process import child
 from edgeinfer.convert import onnx_file
 from edgeinfer.convert.lower.regions import candidates, cut, measure
-from edgeinfer.convert.lower.regions.candidates import Candidate
-from edgeinfer.convert.lower.regions.outcome import WORTH, Order, Outcome, Trial
+from edgeinfer.convert.lower.regions.candidates import RegionCandidate
+from edgeinfer.convert.lower.regions.outcome import WORTH, RegionOutcome, RegionRequest, Trial
 from edgeinfer.errors import BackendError, EdgeInferError
 from edgeinfer.types import Array
 
@@ -44,22 +44,22 @@ _RESERVED = 0.35
 class Racer:
     """Knows what was tried; told what is being tried."""
 
-    def __init__(self, order: Order, tell: Callable[[str], None]) -> None:
+    def __init__(self, order: RegionRequest, tell: Callable[[str], None]) -> None:
         self._order, self._tell = order, tell
         self._start = time.monotonic()
         self._plain = _named(order.plain)
-        self._outcome = Outcome()
+        self._outcome = RegionOutcome()
         self._won: list[tuple[Trial, Compiled]] = []
         self._machine: Any = None
         self._tuning: Any = None
 
-    def run(self) -> Outcome:
+    def run(self) -> RegionOutcome:
         """Race."""
         order = self._order
         engine_us = self._profile()
         least = (WORTH - 1) * sum(engine_us.values())
 
-        def promising(nodes: Iterable[ir.Node]) -> list[Candidate]:
+        def promising(nodes: Iterable[ir.Node]) -> list[RegionCandidate]:
             found = candidates.find(self._plain, engine_us, nodes)
             return found if sum(c.gain_us for c in found) > least else []
 
@@ -111,7 +111,7 @@ class Racer:
 
     # ---- alone
 
-    def _race_alone(self, tried: list[Candidate], engine_us: Mapping[str, float]) -> None:
+    def _race_alone(self, tried: list[RegionCandidate], engine_us: Mapping[str, float]) -> None:
         """Try parts until the time is over; one that loses is tried without its products."""
         taken: set[ir.Node] = set()
         seen: set[frozenset[ir.Node]] = set()
@@ -147,7 +147,7 @@ class Racer:
             return False
         return True
 
-    def _alone(self, candidate: Candidate, name: str) -> tuple[Trial, Compiled | None]:
+    def _alone(self, candidate: RegionCandidate, name: str) -> tuple[Trial, Compiled | None]:
         trial = Trial(name, tuple(n.name or "" for n in candidate.nodes))
         part = cut.taken_out(self._plain, candidate.nodes)
         made = self._compiled(trial, part)
@@ -178,7 +178,7 @@ class Racer:
             trial.reason = f"the compiler fails: {one_line(error)}"
         return None
 
-    def _inside(self, candidate: Candidate) -> dict[str, Array]:
+    def _inside(self, candidate: RegionCandidate) -> dict[str, Array]:
         """The values that a part is given in a run of the model."""
         names = [v.name or "" for v in cut.border(self._plain.graph, candidate.nodes).inputs]
         wanted = [n for n in names if n not in self._order.feeds]
@@ -245,7 +245,7 @@ class Racer:
         self._take(path.parent)
         return True
 
-    def _race_as_one(self, candidate: Candidate) -> None:
+    def _race_as_one(self, candidate: RegionCandidate) -> None:
         """Race all of the graph as one region against the best so far, where there is time."""
         names = {n.name or "" for n in candidate.nodes}
         if self._is_over(1.0) or any(names == set(t.nodes) for t in self._outcome.trials):
@@ -362,7 +362,7 @@ def origin(name: str, kind: str, makers: Mapping[str, ir.Node]) -> ir.Node | Non
 def main() -> None:
     """Be the process: race, tell how it went."""
     connection, _ = child.connect()
-    order: Order = child.read(connection)
+    order: RegionRequest = child.read(connection)
     child.make_expendable()
     try:
         outcome = Racer(order, lambda line: child.write(connection, ("stage", line))).run()

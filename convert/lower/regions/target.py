@@ -20,8 +20,8 @@ from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.regions.outcome import (
     MODULE,
     WORTH,
-    Order,
-    Outcome,
+    RegionOutcome,
+    RegionRequest,
     Trial,
     to_json,
 )
@@ -73,7 +73,7 @@ class RegionsTarget(Target):
             feeds = {
                 k: np.ascontiguousarray(v).reshape(v.shape) for k, v in options.samples[0].items()
             }
-            order = Order(
+            order = RegionRequest(
                 lowered.files[0], work, where, tuple(options.records), feeds, options.regions_time_s
             )
             outcome = _raced(order, options.tell)
@@ -110,7 +110,7 @@ def _at_least(engine: EngineRequirement) -> EngineRequirement:
     return replace(engine, version=version)
 
 
-def _raced(order: Order, tell: Callable[[str], None] | None) -> Outcome:
+def _raced(order: RegionRequest, tell: Callable[[str], None] | None) -> RegionOutcome:
     """Race in a process of its own, which may be ended.
 
     Raises:
@@ -131,7 +131,7 @@ def _raced(order: Order, tell: Callable[[str], None] | None) -> Outcome:
                 error, text = content
                 raise error from child.RemoteTraceback(text)
             else:
-                outcome: Outcome = content[0]
+                outcome: RegionOutcome = content[0]
                 return outcome
     except TimeoutError:
         raise NotAvailableError(f"{stage}: no end after {_PATIENCE_S:g} s") from None
@@ -141,7 +141,7 @@ def _raced(order: Order, tell: Callable[[str], None] | None) -> Outcome:
         process.kill()
 
 
-def lines(outcome: Outcome) -> list[str]:
+def lines(outcome: RegionOutcome) -> list[str]:
     """Say which parts are code and by how much that pays, and what was tried in vain."""
     found = [
         f"{t.name} is code in the place of {_listed(t.nodes)}: "
@@ -160,7 +160,7 @@ def lines(outcome: Outcome) -> list[str]:
     return [*found, *outcome.notes]
 
 
-def _why_none(outcome: Outcome) -> str:
+def _why_none(outcome: RegionOutcome) -> str:
     if not outcome.trials:
         return "no part of the model promised to be faster as machine code"
     tried = "; ".join(_lost(t) for t in outcome.trials)

@@ -13,12 +13,12 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.tabular import categories, linear, svm, trees
-from edgeinfer.convert.lower.tabular.body import DOMAIN, Body, NotDefinedError
+from edgeinfer.convert.lower.tabular.body import DOMAIN, NotDefinedError, TabularBody
 from edgeinfer.convert.lower.tabular.trees import misread
 
 __all__ = ["DOMAIN", "definition", "misread", "undefined"]
 
-_KNOWN: dict[str, Callable[[Body], list[str]]] = {
+_KNOWN: dict[str, Callable[[TabularBody], list[str]]] = {
     "ArrayFeatureExtractor": categories.array_feature_extractor,
     "Binarizer": linear.binarizer,
     "FeatureVectorizer": linear.feature_vectorizer,
@@ -42,7 +42,7 @@ def definition(node: ir.Node) -> onnx.FunctionProto | None:
     make = _KNOWN.get(node.op_type) if node.domain == DOMAIN else None
     if make is None:
         return None
-    body = Body(node)
+    body = TabularBody(node)
     try:
         return body.function(make(body))
     except NotDefinedError:
@@ -54,7 +54,7 @@ def undefined(node: ir.Node) -> str:
     make = _KNOWN.get(node.op_type) if node.domain == DOMAIN else None
     try:
         if make is not None:
-            make(Body(node))
+            make(TabularBody(node))
     except NotDefinedError as e:
         return str(e)
     return ""

@@ -18,7 +18,7 @@ OPSET = 24
 _WIDE = frozenset({ir.DataType.DOUBLE})
 
 
-class Body:
+class TabularBody:
     """Collects the nodes of one definition.
 
     Values are their names. The inputs are ``i0``, ``i1``, ..., the outputs ``o0``, ``o1``, ...

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.tabular.body import Body, NotDefinedError, values_of
+from edgeinfer.convert.lower.tabular.body import NotDefinedError, TabularBody, values_of
 from edgeinfer.types import Array
 
 _EXACT = 1 << 24
@@ -17,7 +17,7 @@ _FINDS_NAN = 4
 """Version of the operators from which on a key that is NaN is found."""
 
 
-def one_hot(b: Body) -> list[str]:
+def one_hot(b: TabularBody) -> list[str]:
     """Define OneHotEncoder: a new last axis, one where the category is."""
     value = b.node.inputs[0]
     categories = values_of(b.node, "cats_int64s")
@@ -44,7 +44,7 @@ def one_hot(b: Body) -> list[str]:
     return [hot]
 
 
-def label_encoder(b: Body) -> list[str]:
+def label_encoder(b: TabularBody) -> list[str]:
     """Define LabelEncoder: the value of the first key that an element equals, or the default."""
     node = b.node
     value = node.inputs[0]
@@ -78,7 +78,9 @@ def _given(node: ir.Node, what: str) -> tuple[Array, str]:
     return np.asarray(values_of(node, f"{what}_strings", [])), "string"
 
 
-def _looked_up(b: Body, x: str, keys: Array, values: Array, default: Array, *, nan: bool) -> str:
+def _looked_up(
+    b: TabularBody, x: str, keys: Array, values: Array, default: Array, *, nan: bool
+) -> str:
     """Find each element's place among the keys, and there the value."""
     first: dict[Any, int] = {}
     for index, key in enumerate(keys.tolist()):
@@ -109,7 +111,7 @@ def _looked_up(b: Body, x: str, keys: Array, values: Array, default: Array, *, n
     return b.op("Gather", table, b.cast(place, np.int32))
 
 
-def array_feature_extractor(b: Body) -> list[str]:
+def array_feature_extractor(b: TabularBody) -> list[str]:
     """Define ArrayFeatureExtractor: places of the last axis, as a list."""
     value, places = b.node.inputs[:2]
     if value is None or value.shape is None or places is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.tabular.body import Body, NotDefinedError, is_read, values_of
+from edgeinfer.convert.lower.tabular.body import NotDefinedError, TabularBody, is_read, values_of
 from edgeinfer.convert.lower.tabular.scores import (
     add_column,
     argmax,
@@ -17,7 +17,7 @@ from edgeinfer.convert.lower.tabular.scores import (
 from edgeinfer.types import Array
 
 
-def regressor(b: Body) -> list[str]:
+def regressor(b: TabularBody) -> list[str]:
     """Define LinearRegressor: a product and a sum."""
     count = int(values_of(b.node, "targets", 1))
     scores = _product(b, count)
@@ -25,7 +25,7 @@ def regressor(b: Body) -> list[str]:
     return [transform(b, scores, kind, count, np.float32)]
 
 
-def classifier(b: Body) -> list[str]:
+def classifier(b: TabularBody) -> list[str]:
     """Define LinearClassifier; one row of coefficients is the second class of two."""
     labels, node = labels_of(b.node), b.node
     if is_read(node, 0) and not is_number_labelled(node):
@@ -44,7 +44,7 @@ def classifier(b: Body) -> list[str]:
     return [label, add_column(b, scores, kind, mixed=False, dtype=np.float32)]
 
 
-def _product(b: Body, count: int) -> str:
+def _product(b: TabularBody, count: int) -> str:
     x = b.rows()
     if b.dtype is np.float64:
         x = b.cast(x, np.float32)
@@ -57,7 +57,7 @@ def _product(b: Body, count: int) -> str:
 # ---- columns
 
 
-def _floats(b: Body) -> str:
+def _floats(b: TabularBody) -> str:
     """The first input as float32, of whatever shape."""
     value = b.node.inputs[0]
     if value is None or value.dtype is None:
@@ -65,7 +65,7 @@ def _floats(b: Body) -> str:
     return "i0" if value.dtype == ir.DataType.FLOAT else b.cast("i0", np.float32)
 
 
-def scaler(b: Body) -> list[str]:
+def scaler(b: TabularBody) -> list[str]:
     """Define Scaler: each column less its offset, times its scale."""
     x = _floats(b)
     offset, scale = (values_of(b.node, n) for n in ("offset", "scale"))
@@ -76,7 +76,7 @@ def scaler(b: Body) -> list[str]:
     return [x]
 
 
-def normalizer(b: Body) -> list[str]:
+def normalizer(b: TabularBody) -> list[str]:
     """Define Normalizer: rows over their greatest value, their sum or their length."""
     x, kind = _floats(b), values_of(b.node, "norm", "MAX")
     axes = b.ints(-1)
@@ -94,12 +94,12 @@ def normalizer(b: Body) -> list[str]:
     return [b.op("Div", x, _or_one(b, size))]
 
 
-def _or_one(b: Body, size: str) -> str:
+def _or_one(b: TabularBody, size: str) -> str:
     is_zero = b.op("Equal", size, b.const(0, np.float32))
     return b.op("Where", is_zero, b.const(1, np.float32), size)
 
 
-def imputer(b: Body) -> list[str]:
+def imputer(b: TabularBody) -> list[str]:
     """Define Imputer: what equals one value becomes another, for each column."""
     value = b.node.inputs[0]
     if value is None or value.dtype is None or value.shape is None:
@@ -123,7 +123,7 @@ def imputer(b: Body) -> list[str]:
     return [b.op("Where", found, b.const(made, dtype), "i0")]
 
 
-def binarizer(b: Body) -> list[str]:
+def binarizer(b: TabularBody) -> list[str]:
     """Define Binarizer: one above the threshold, else zero."""
     value = b.node.inputs[0]
     if value is None or value.dtype is None:
@@ -134,7 +134,7 @@ def binarizer(b: Body) -> list[str]:
     return [b.cast(b.op("Greater", x, threshold), dtype)]
 
 
-def feature_vectorizer(b: Body) -> list[str]:
+def feature_vectorizer(b: TabularBody) -> list[str]:
     """Define FeatureVectorizer: columns of all inputs side by side, filled up with zeros."""
     sizes = values_of(b.node, "inputdimensions")
     parts = []
@@ -155,7 +155,7 @@ def feature_vectorizer(b: Body) -> list[str]:
     return [b.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]]
 
 
-def _resized(b: Body, name: str, own: int, size: int) -> str:
+def _resized(b: TabularBody, name: str, own: int, size: int) -> str:
     if own > size:
         return b.op("Slice", name, b.ints(0), b.ints(size), b.ints(1))
     pads: Array = np.asarray([0, 0, 0, size - own], np.int64)

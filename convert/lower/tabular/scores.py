@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.tabular.body import Body, NotDefinedError, values_of
+from edgeinfer.convert.lower.tabular.body import NotDefinedError, TabularBody, values_of
 from edgeinfer.types import Array
 
 _INTEGERS = ("classlabels_int64s", "classlabels_ints")
@@ -35,26 +35,26 @@ def is_number_labelled(node: ir.Node) -> bool:
     return not values_of(node, "classlabels_strings", [])
 
 
-def argmax(b: Body, scores: str, labels: Array) -> str:
+def argmax(b: TabularBody, scores: str, labels: Array) -> str:
     """The label of the greatest score of each row; the first of equal ones."""
     place = b.op("ArgMax", scores, axis=1, keepdims=0)
     return named(b, place, labels)
 
 
-def named(b: Body, place: str, labels: Array) -> str:
+def named(b: TabularBody, place: str, labels: Array) -> str:
     """The label at each place."""
     if np.array_equal(labels, np.arange(len(labels))):
         return place
     return b.op("Gather", b.const(labels), place)
 
 
-def choose(b: Body, score: str, limit: float, labels: Array, dtype: Any) -> str:
+def choose(b: TabularBody, score: str, limit: float, labels: Array, dtype: Any) -> str:
     """The second label where a score, (samples, 1), is above a limit, else the first one."""
     above = b.op("Greater", b.op("Reshape", score, b.ints(-1)), b.const(limit, dtype))
     return b.op("Where", above, *(b.const(labels[i], np.int64) for i in (1, 0)))
 
 
-def transform(b: Body, scores: str, kind: str, count: int, dtype: Any) -> str:
+def transform(b: TabularBody, scores: str, kind: str, count: int, dtype: Any) -> str:
     """Apply a transform to the scores of all targets; a single one is only ever a probit."""
     if kind == "NONE" or (count == 1 and kind != "PROBIT"):
         return scores
@@ -69,7 +69,7 @@ def transform(b: Body, scores: str, kind: str, count: int, dtype: Any) -> str:
     raise NotDefinedError(f"transform {kind!r} is not known")
 
 
-def add_column(b: Body, score: str, kind: str, *, mixed: bool, dtype: Any) -> str:
+def add_column(b: TabularBody, score: str, kind: str, *, mixed: bool, dtype: Any) -> str:
     """Give one score, (samples, 1), the score of the other class before it."""
     if kind == "PROBIT":
         raise NotDefinedError("a probit of one score for two classes")
@@ -80,7 +80,7 @@ def add_column(b: Body, score: str, kind: str, *, mixed: bool, dtype: Any) -> st
     return b.op("Concat", other, score, axis=1)
 
 
-def _softmax_zero(b: Body, scores: str, dtype: Any) -> str:
+def _softmax_zero(b: TabularBody, scores: str, dtype: Any) -> str:
     most = b.op("ReduceMax", scores, b.ints(1), keepdims=1)
     is_some = b.op("Greater", b.op("Abs", scores), b.const(_SMALL, dtype))
     raised = b.op("Exp", b.op("Sub", scores, most))
@@ -90,7 +90,7 @@ def _softmax_zero(b: Body, scores: str, dtype: Any) -> str:
     return b.op("Div", b.op("Where", is_some, raised, small), total)
 
 
-def _probit(b: Body, scores: str, dtype: Any) -> str:
+def _probit(b: TabularBody, scores: str, dtype: Any) -> str:
     """The square root of two, times the inverse of erf."""
 
     def number(value: float) -> str:

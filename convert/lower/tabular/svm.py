@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from onnx import TensorProto, helper
 
-from edgeinfer.convert.lower.tabular.body import Body, NotDefinedError, is_read, values_of
+from edgeinfer.convert.lower.tabular.body import NotDefinedError, TabularBody, is_read, values_of
 from edgeinfer.convert.lower.tabular.scores import (
     add_column,
     argmax,
@@ -33,7 +33,7 @@ _WHOLE = 16
 """Powers up to this are products: engines differ in powers of negative numbers."""
 
 
-def regressor(b: Body) -> list[str]:
+def regressor(b: TabularBody) -> list[str]:
     """Define SVMRegressor."""
     supports = int(values_of(b.node, "n_supports", 0))
     coefficients = values_of(b.node, "coefficients")
@@ -51,7 +51,7 @@ def regressor(b: Body) -> list[str]:
     return [score]
 
 
-def classifier(b: Body) -> list[str]:
+def classifier(b: TabularBody) -> list[str]:
     """Define SVMClassifier: one machine for each pair of classes, or one row for each class."""
     node = b.node
     if is_read(node, 0) and not is_number_labelled(node):
@@ -84,12 +84,12 @@ def classifier(b: Body) -> list[str]:
     ]
 
 
-def _rows(b: Body) -> str:
+def _rows(b: TabularBody) -> str:
     x = b.rows()
     return b.cast(x, np.float32) if b.dtype is np.float64 else x
 
 
-def _linear(b: Body, labels: Array, kind: str) -> list[str]:
+def _linear(b: TabularBody, labels: Array, kind: str) -> list[str]:
     """No support vectors: a row of coefficients for each class, and one offset for all."""
     weights = values_of(b.node, "coefficients")
     rows = np.ascontiguousarray(weights.reshape(len(labels), -1).T)
@@ -107,12 +107,12 @@ def _linear(b: Body, labels: Array, kind: str) -> list[str]:
     return [label, transform(b, scores, kind, len(labels), np.float32)]
 
 
-def _supports(b: Body, count: int) -> Array:
+def _supports(b: TabularBody, count: int) -> Array:
     vectors: Array = values_of(b.node, "support_vectors").reshape(count, -1)
     return vectors
 
 
-def _kernel(b: Body, vectors: Array) -> str:
+def _kernel(b: TabularBody, vectors: Array) -> str:
     """What a sample has in common with each support vector, (samples, vectors)."""
     kind = values_of(b.node, "kernel_type", "LINEAR")
     given = values_of(b.node, "kernel_params", np.zeros(3, np.float32))
@@ -152,7 +152,7 @@ def _pair_weights(coefficients: Array, per_class: Array, pairs: list[tuple[int, 
     return weights
 
 
-def _voted(b: Body, scores: str, pairs: list[tuple[int, int]], classes: int) -> str:
+def _voted(b: TabularBody, scores: str, pairs: list[tuple[int, int]], classes: int) -> str:
     """The class with the most votes, the first of equal ones."""
     gain = np.zeros((len(pairs), classes), np.float32)
     lost = np.zeros((1, classes), np.float32)
@@ -169,7 +169,7 @@ def _voted(b: Body, scores: str, pairs: list[tuple[int, int]], classes: int) -> 
 
 
 def _chances(
-    b: Body, scores: str, first: Array, second: Array, pairs: list[tuple[int, int]]
+    b: TabularBody, scores: str, first: Array, second: Array, pairs: list[tuple[int, int]]
 ) -> str:
     """Probabilities of the classes from those of the pairs, (samples, classes)."""
     classes = max(j for _, j in pairs) + 1
@@ -201,14 +201,14 @@ def _chances(
     return _loop(b, matrix, start, classes)
 
 
-def _sum(b: Body, parts: list[str]) -> str:
+def _sum(b: TabularBody, parts: list[str]) -> str:
     total = parts[0]
     for part in parts[1:]:
         total = b.op("Add", total, part)
     return total
 
 
-def _round(b: Body, matrix: str, p: str, classes: int) -> tuple[str, str]:
+def _round(b: TabularBody, matrix: str, p: str, classes: int) -> tuple[str, str]:
     """Improve the probabilities once where they are not good enough; say where they were not."""
 
     def column(name: str, index: int) -> str:
@@ -236,9 +236,9 @@ def _round(b: Body, matrix: str, p: str, classes: int) -> tuple[str, str]:
     return b.op("Where", bad, better, p), bad
 
 
-def _loop(b: Body, matrix: str, start: str, classes: int) -> str:
+def _loop(b: TabularBody, matrix: str, start: str, classes: int) -> str:
     """Rounds until every sample is good enough."""
-    inner = Body(b.node)
+    inner = TabularBody(b.node)
     inner._count = 1_000_000
     p, bad = _round(inner, matrix, "probabilities", classes)
     most = inner.op("ReduceMax", inner.cast(bad, np.float32), keepdims=0)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.tabular.body import (
     DOMAIN,
-    Body,
     NotDefinedError,
+    TabularBody,
     is_read,
     values_of,
 )
@@ -28,7 +28,7 @@ from edgeinfer.types import Array
 _COMPARE = {LEQ: "LessOrEqual", LT: "Less", EQ: "Equal"}
 
 
-def ensemble(b: Body) -> list[str]:
+def ensemble(b: TabularBody) -> list[str]:
     """Define TreeEnsemble and TreeEnsembleRegressor.
 
     Result::
@@ -49,7 +49,7 @@ def ensemble(b: Body) -> list[str]:
     return [b.cast(scores, np.float32) if wide else scores]
 
 
-def _leaves(b: Body, forest: Forest, x: str) -> str:
+def _leaves(b: TabularBody, forest: Forest, x: str) -> str:
     """The leaf that each sample reaches in each tree, (samples, trees)."""
     roots = forest.roots
     tables = {"first": forest.first, "second": forest.second}
@@ -64,7 +64,7 @@ def _leaves(b: Body, forest: Forest, x: str) -> str:
     return node
 
 
-def _holds(b: Body, forest: Forest, v: str, node: str | None) -> str:
+def _holds(b: TabularBody, forest: Forest, v: str, node: str | None) -> str:
     """Whether each sample goes to the first child; ``node`` is None at the roots."""
 
     def row(table: Array) -> str:
@@ -95,7 +95,7 @@ def _table(forest: Forest, fill: Any, combine: Any) -> Array:
     return table
 
 
-def _aggregated(b: Body, forest: Forest, node: str) -> str:
+def _aggregated(b: TabularBody, forest: Forest, node: str) -> str:
     """Join the trees' weights, (samples, targets)."""
     if forest.aggregate in ("MIN", "MAX"):
         return _extreme(b, forest, node)
@@ -129,7 +129,7 @@ def _in_turn(forest: Forest) -> list[int] | None:
     return sorted(range(len(own)), key=lambda t: own[t])
 
 
-def _extreme(b: Body, forest: Forest, node: str) -> str:
+def _extreme(b: TabularBody, forest: Forest, node: str) -> str:
     """The least or greatest weight of each target; zero where no leaf has one."""
     least = forest.aggregate == "MIN"
     end = np.finfo(b.dtype).max if least else np.finfo(b.dtype).min
@@ -160,7 +160,7 @@ def misread(node: ir.Node) -> str:
 # ---- classes
 
 
-def classifier(b: Body) -> list[str]:
+def classifier(b: TabularBody) -> list[str]:
     """Define TreeEnsembleClassifier: the class and its scores.
 
     What it does with two classes depends on which of them have weights, and for which sample.
@@ -178,7 +178,7 @@ def classifier(b: Body) -> list[str]:
     return [label, b.cast(scores, np.float32) if b.dtype is np.float64 else scores]
 
 
-def _has(b: Body, forest: Forest, node: str) -> str:
+def _has(b: TabularBody, forest: Forest, node: str) -> str:
     """Whether a sample has a weight of each target, (samples or one, targets); empty: all do."""
     known = forest.scored()
     if all(known):
@@ -191,12 +191,14 @@ def _has(b: Body, forest: Forest, node: str) -> str:
     return b.op("Greater", most, b.const(0.5, np.float32))
 
 
-def _or_zero(b: Body, scores: str, has: str) -> str:
+def _or_zero(b: TabularBody, scores: str, has: str) -> str:
     """Scores of targets that have one; ONNX Runtime gives others zero, without the base value."""
     return b.op("Where", has, scores, b.const(0, b.dtype)) if has else scores
 
 
-def _several(b: Body, forest: Forest, node: str, totals: str, labels: Array) -> tuple[str, str]:
+def _several(
+    b: TabularBody, forest: Forest, node: str, totals: str, labels: Array
+) -> tuple[str, str]:
     """Three classes or more: the greatest of those that have a score."""
     if len(forest.base):
         totals = b.op("Add", totals, b.const(forest.base))
@@ -208,7 +210,9 @@ def _several(b: Body, forest: Forest, node: str, totals: str, labels: Array) -> 
     return label, transform(b, totals, forest.transform, forest.count, b.dtype)
 
 
-def _one_or_two(b: Body, forest: Forest, node: str, totals: str, labels: Array) -> tuple[str, str]:
+def _one_or_two(
+    b: TabularBody, forest: Forest, node: str, totals: str, labels: Array
+) -> tuple[str, str]:
     if forest.count == 1:
         return _one(b, forest, totals)
     has = _has(b, forest, node)
@@ -225,7 +229,7 @@ def _one_or_two(b: Body, forest: Forest, node: str, totals: str, labels: Array) 
     return label, b.op("Where", is_there, with_second[1], without[1])
 
 
-def _one(b: Body, forest: Forest, total: str) -> tuple[str, str]:
+def _one(b: TabularBody, forest: Forest, total: str) -> tuple[str, str]:
     if len(forest.base) > 1 or forest.transform == "PROBIT":
         raise NotDefinedError("one class with two base values, or as a probit")
     if len(forest.base):
@@ -234,7 +238,7 @@ def _one(b: Body, forest: Forest, total: str) -> tuple[str, str]:
 
 
 def _two(
-    b: Body, forest: Forest, totals: str, labels: Array, has_first: str, *, second: bool
+    b: TabularBody, forest: Forest, totals: str, labels: Array, has_first: str, *, second: bool
 ) -> tuple[str, str]:
     """Two classes.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.tflite import compose, unbounded
-from edgeinfer.convert.lower.tflite.graph import Blocks, Graph, Op, Shape, Size, Tensor
+from edgeinfer.convert.lower.tflite.graph import Graph, Op, QuantizedBlocks, Shape, Size, Tensor
 from edgeinfer.convert.lower.tflite.graph import broadcast as broadcast
 from edgeinfer.types import Array
 
@@ -44,7 +44,7 @@ class Builder(Graph):
     def __init__(self, name: str = "main", prefix: str = "") -> None:
         super().__init__(name, prefix)
         self.scales: list[Array] = []
-        self.blocks: list[Blocks] = []
+        self.blocks: list[QuantizedBlocks] = []
         self.dynamic: list[Array] = []
         self.apart: list[Array] = []
 

@@ -18,7 +18,7 @@ Shape = tuple[Size, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quantization:
+class TensorQuantization:
     """``real = scale * (stored - zero_point)``.
 
     Attributes:
@@ -36,7 +36,7 @@ class Quantization:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class QuantizedBlocks:
     """A matrix (K, N) that was stored in 4 bits with scales for blocks along K.
 
     Attributes:
@@ -70,7 +70,7 @@ class Tensor:
     shape: Shape
     dtype: np.dtype[Any]
     data: Array | None = None
-    quantization: Quantization | None = None
+    quantization: TensorQuantization | None = None
     is_variable: bool = False
     unbounded: bool = False
 

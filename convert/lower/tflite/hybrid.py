@@ -14,7 +14,13 @@ import ml_dtypes
 import numpy as np
 
 from edgeinfer.convert.lower.tflite.builder import Builder
-from edgeinfer.convert.lower.tflite.graph import Blocks, Graph, Op, Quantization, Tensor
+from edgeinfer.convert.lower.tflite.graph import (
+    Graph,
+    Op,
+    QuantizedBlocks,
+    Tensor,
+    TensorQuantization,
+)
 from edgeinfer.types import Array
 
 _BLOCK = 32
@@ -85,11 +91,11 @@ def multiply_blocks(graph: Graph) -> int:
     return count
 
 
-def _in_blocks(weights: Tensor, blocks: Blocks) -> Tensor:
+def _in_blocks(weights: Tensor, blocks: QuantizedBlocks) -> Tensor:
     stored = blocks.stored.T
     made = Tensor(f"{weights.name}_q", weights.shape, stored.dtype, stored)
     scale = np.ascontiguousarray(blocks.scale.T)
-    made.quantization = Quantization(scale, np.zeros(0, np.int64), 0, blocks.size)
+    made.quantization = TensorQuantization(scale, np.zeros(0, np.int64), 0, blocks.size)
     return made
 
 
@@ -98,7 +104,7 @@ def _is_view(array: Array, other: Array) -> bool:
     return same and array.__array_interface__["data"] == other.__array_interface__["data"]
 
 
-def _is_exact(blocks: Blocks) -> bool:
+def _is_exact(blocks: QuantizedBlocks) -> bool:
     """Whether the scales are those that the kernel multiplies with."""
     scale = blocks.scale
     # The file holds float16, XNNPACK reads it as bfloat16.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.tflite.graph import Graph, Op, Quantization, Tensor
+from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor, TensorQuantization
 from edgeinfer.convert.lower.tflite.quantize import same
 from edgeinfer.errors import UsageError
 from edgeinfer.types import Stored
@@ -70,11 +70,11 @@ def store_borders(
     return stored
 
 
-def _meaning(dtype: np.dtype[Any], q: Quantization) -> Stored:
+def _meaning(dtype: np.dtype[Any], q: TensorQuantization) -> Stored:
     return Stored(dtype.name, float(q.scale[0]), int(q.zero_point[0]))
 
 
-def _store_input(graph: Graph, index: int, dtype: np.dtype[Any]) -> Quantization | str:
+def _store_input(graph: Graph, index: int, dtype: np.dtype[Any]) -> TensorQuantization | str:
     x = graph.inputs[index]
     if x.dtype != np.float32:
         return f"is {x.dtype.name} already"
@@ -109,7 +109,7 @@ def _store_input(graph: Graph, index: int, dtype: np.dtype[Any]) -> Quantization
     return own
 
 
-def _store_output(graph: Graph, index: int, dtype: np.dtype[Any]) -> Quantization | str:
+def _store_output(graph: Graph, index: int, dtype: np.dtype[Any]) -> TensorQuantization | str:
     y = graph.outputs[index]
     if y.dtype != np.float32:
         return f"is {y.dtype.name} already"
@@ -138,14 +138,14 @@ def _store_output(graph: Graph, index: int, dtype: np.dtype[Any]) -> Quantizatio
 
 def _store_fraction(
     graph: Graph, index: int, maker: Op, dtype: np.dtype[Any]
-) -> Quantization | str:
+) -> TensorQuantization | str:
     """Round what is a share of one, whose scale needs no samples."""
     y = graph.outputs[index]
     if maker.code not in _FRACTIONS:
         return "is computed in float32: no scale is known for it"
     steps = 1 << (15 if dtype == np.int16 else 8)
     zero = {"int8": -_CENTRE, "uint8": 0, "int16": 0}[dtype.name]
-    q = Quantization(np.array([1 / steps], np.float32), np.array([zero], np.int64))
+    q = TensorQuantization(np.array([1 / steps], np.float32), np.array([zero], np.int64))
     border = Tensor(y.name, y.shape, dtype, quantization=q)
     y.name = graph.fresh_name("t")
     graph.ops.append(Op("QUANTIZE", [y], [border]))
@@ -153,13 +153,15 @@ def _store_fraction(
     return q
 
 
-def _as_stored(dtype: np.dtype[Any], inner: np.dtype[Any], q: Quantization) -> Quantization | None:
+def _as_stored(
+    dtype: np.dtype[Any], inner: np.dtype[Any], q: TensorQuantization
+) -> TensorQuantization | None:
     """The same numbers in another type; None where it would need another scale."""
     if dtype == inner:
         return q
     moves = {("uint8", "int8"): _CENTRE, ("int8", "uint8"): -_CENTRE}
     move = moves.get((dtype.name, inner.name))
-    return None if move is None else Quantization(q.scale, q.zero_point + move, q.axis)
+    return None if move is None else TensorQuantization(q.scale, q.zero_point + move, q.axis)
 
 
 def _replace(graph: Graph, new: Mapping[int, Tensor]) -> None:

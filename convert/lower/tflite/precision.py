@@ -25,7 +25,7 @@ _WEIGHTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class OperatorPrecision:
     """One operator of a file.
 
     Attributes:
@@ -46,7 +46,7 @@ class Layer:
     channels: int = 0
 
 
-def layers(path: Path) -> tuple[Layer, ...]:
+def layers(path: Path) -> tuple[OperatorPrecision, ...]:
     """List every operator of a file, in the order of execution.
 
     Raises:
@@ -61,12 +61,12 @@ def layers(path: Path) -> tuple[Layer, ...]:
     return found
 
 
-def summary(found: tuple[Layer, ...]) -> dict[str, int]:
+def summary(found: tuple[OperatorPrecision, ...]) -> dict[str, int]:
     """Count the operators with weights by ``activations/weights``, e.g. ``{"int8/int8": 53}``."""
     return dict(sorted(Counter(f"{y.activations}/{y.weights}" for y in found if y.weights).items()))
 
 
-def _layers(s: Any, model: Any) -> Iterator[Layer]:
+def _layers(s: Any, model: Any) -> Iterator[OperatorPrecision]:
     names = {v: k for k, v in vars(s.BuiltinOperator).items() if not k.startswith("_")}
     kinds = {v: k for k, v in vars(s.TensorType).items() if not k.startswith("_")}
     for graph in (model.Subgraphs(i) for i in range(model.SubgraphsLength())):
@@ -90,7 +90,7 @@ def _layers(s: Any, model: Any) -> Iterator[Layer]:
                 # What reads stored integers itself multiplies them with rounded activations.
                 computed = computed if op.Inputs(_WEIGHTED[code]) in behind else "dynamic"
             label, name = (graph.Name() or b"").decode(), (result.Name() or b"").decode()
-            yield Layer(label, code, name, computed, stored, channels)
+            yield OperatorPrecision(label, code, name, computed, stored, channels)
 
 
 def _weights(

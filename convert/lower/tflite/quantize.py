@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgeinfer.convert.lower.tflite.builder import Builder
-from edgeinfer.convert.lower.tflite.graph import Graph, Op, Quantization, Tensor
+from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor, TensorQuantization
 from edgeinfer.types import Array
 
 _MOVES: dict[str, tuple[int, ...]] = {
@@ -54,7 +54,7 @@ def quantize(graph: Graph) -> None:
     _store_weights(graph)
 
 
-def same(a: Quantization | None, b: Quantization | None) -> bool:
+def same(a: TensorQuantization | None, b: TensorQuantization | None) -> bool:
     """Whether two tensors hold the same numbers for the same integers."""
     if a is None or b is None:
         return False
@@ -74,7 +74,7 @@ def _bytes(graph: Graph) -> None:
                 continue
             if all(user.code == "DEQUANTIZE" for user in users) and id(tensor) in producers:
                 tensor.dtype = np.dtype(np.int8)
-                tensor.quantization = Quantization(q.scale, q.zero_point - 128, q.axis)
+                tensor.quantization = TensorQuantization(q.scale, q.zero_point - 128, q.axis)
 
 
 def _move(graph: Graph) -> None:
@@ -258,7 +258,7 @@ class _Rewrite:
         if np.abs(steps).max(initial=0) > np.iinfo(np.int32).max:
             return None
         made = Tensor(f"{bias.name}_q", bias.shape, dtype, steps.astype(dtype))
-        made.quantization = Quantization(
+        made.quantization = TensorQuantization(
             scale.astype(np.float32), np.zeros(scale.size, np.int64), 0
         )
         operands[bias_at] = made
@@ -326,7 +326,7 @@ def as_stored(graph: Graph, tensor: Tensor, axis: int | None) -> Tensor | None:
 
 def _stored(tensor: Tensor, steps: Array, scales: Array, axis: int) -> Tensor:
     made = Tensor(f"{tensor.name}_q", tensor.shape, np.dtype(np.int8), steps.astype(np.int8))
-    made.quantization = Quantization(scales, np.zeros(scales.size, np.int64), axis)
+    made.quantization = TensorQuantization(scales, np.zeros(scales.size, np.int64), axis)
     return made
 
 

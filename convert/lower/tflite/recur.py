@@ -49,7 +49,7 @@ def run(p: Portable, g: Builder, direction: Direction, *, reads_cell: bool) -> t
     """
     if _is_fused(direction, reads_cell):
         return _fused(g, direction)
-    over = Steps(direction.gates(p(g)), direction.lengths, direction.backwards)
+    over = RecurrentSteps(direction.gates(p(g)), direction.lengths, direction.backwards)
     return repeated(p, g, direction.cell, over, direction.states)
 
 
@@ -134,7 +134,7 @@ def product(g: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Ten
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class RecurrentSteps:
     """What a cell runs over.
 
     Attributes:
@@ -153,7 +153,7 @@ class Steps:
 
 
 def repeated(
-    p: Portable, g: Builder, cell: Cell, over: Steps, start: State
+    p: Portable, g: Builder, cell: Cell, over: RecurrentSteps, start: State
 ) -> tuple[Tensor, State]:
     """Run a cell over a sequence.
 
@@ -184,7 +184,7 @@ def repeated(
 
 
 def _unrolled(
-    p: Portable, g: Builder, cell: Cell, over: Steps, state: State, steps: int
+    p: Portable, g: Builder, cell: Cell, over: RecurrentSteps, state: State, steps: int
 ) -> tuple[Tensor, State]:
     """Write out every step."""
     inputs = unpacked(g, over.x, steps)
@@ -212,7 +212,7 @@ def unpacked(g: Builder, x: Tensor, steps: int) -> list[Tensor]:
     return parts
 
 
-def _running(g: Builder, over: Steps, index: int) -> Tensor | None:
+def _running(g: Builder, over: RecurrentSteps, index: int) -> Tensor | None:
     """(batch, 1), which sequences have this step; None where all have all."""
     if over.lengths is None:
         return None
@@ -235,7 +235,7 @@ def _select(g: Builder, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _looped(
-    p: Portable, g: Builder, cell: Cell, over: Steps, start: State, each: int
+    p: Portable, g: Builder, cell: Cell, over: RecurrentSteps, start: State, each: int
 ) -> tuple[Tensor, State]:
     """Count up by ``each`` steps; results are written into a tensor that the loop carries."""
     steps, batch = g.extent(over.x, 0), g.extent(over.x, 1)
@@ -266,7 +266,7 @@ def filled(g: Builder, sizes: Sequence[Extent], shape: Shape) -> Tensor:
 
 
 def _body(
-    p: Portable, body: Builder, cell: Cell, over: Steps, states: int, each: int
+    p: Portable, body: Builder, cell: Cell, over: RecurrentSteps, states: int, each: int
 ) -> list[Tensor]:
     count, results, *rest = body.inputs
     state, fixed = tuple(rest[:states]), rest[states:]
@@ -280,7 +280,7 @@ def _body(
     where = body.emit("PACK", [begin, zero, zero], (3,), np.int32, values_count=3, axis=0)
     extent = body.const([each, -1, -1], np.int32)
     chunk = body.emit("SLICE", [x, where, extent], (each, *x.shape[1:]))
-    part = Steps(chunk, lengths, over.reverse, over.offset, begin)
+    part = RecurrentSteps(chunk, lengths, over.reverse, over.offset, begin)
     result, new = _unrolled(p, body, cell.with_tensors(weights), part, state, each)
     written = body.emit("DYNAMIC_UPDATE_SLICE", [results, result, where], results.shape)
     return [body.binary("ADD", count, each), written, *new, *fixed]

@@ -34,14 +34,14 @@ from edgeinfer.convert.lower.tflite.writer import SIGNATURE, Metadata, write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
 from edgeinfer.convert.passes.flatten_last import FlattenLast
-from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
+from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, PassOutcome
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.join_dynamic import JoinDynamic
 from edgeinfer.convert.passes.layout import SPATIAL, PlanLayout
 from edgeinfer.convert.passes.layout_groups import FuseGroups
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
-from edgeinfer.errors import Notes, UnsupportedError
+from edgeinfer.errors import Remarks, UnsupportedError
 from edgeinfer.machine.pages import SMALL_MB, give_back
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Stored
@@ -60,7 +60,7 @@ class TfliteTarget(Target):
     def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
         """Build the graphs of ``model.tflite``."""
         self.check_precision(profile, options, _PRECISIONS)
-        notes = Notes()
+        notes = Remarks()
         try:
             graphs = _built(model, options, notes)
         except UnsupportedError as e:
@@ -72,7 +72,7 @@ class TfliteTarget(Target):
         model: ir.Model,
         options: LowerOptions,
         graphs: list[Graph],
-        notes: Notes,
+        notes: Remarks,
         folder: Path,
     ) -> Lowered:
         graph, *others = graphs
@@ -113,12 +113,12 @@ def key_of(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return "__".join(f"{name}_{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
-def _built(model: ir.Model, options: LowerOptions, notes: Notes) -> list[Graph]:
+def _built(model: ir.Model, options: LowerOptions, notes: Remarks) -> list[Graph]:
     """Lower once for each set of shapes, or once with open sizes where there is none."""
     graphs: list[Graph] = []
     for shapes in options.shape_sets or ({},):
         fixed = normalise(model, input_shapes=shapes).model if shapes else model
-        graphs.append(build(fixed, Notes() if graphs else notes))
+        graphs.append(build(fixed, Remarks() if graphs else notes))
         # Weights were read from the source's file; what became of them is on the heap.
         give_back(SMALL_MB)
         if options.precision == "fp16":
@@ -147,7 +147,7 @@ def _groups(path: Path) -> Iterator[str]:
         yield f"{what} with {weights} weights, computed in {activations}"
 
 
-def build(source: ir.Model, notes: Notes) -> Graph:
+def build(source: ir.Model, notes: Remarks) -> Graph:
     """Lower a normalised model to a graph that is ready to be written.
 
     Raises:
@@ -156,7 +156,7 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     return with_definitions(source, lambda model: _build(model, notes), notes)
 
 
-def _build(source: ir.Model, notes: Notes) -> Graph:
+def _build(source: ir.Model, notes: Remarks) -> Graph:
     model = _with_agreed_sizes(source, notes)
     recipe = source.metadata_props.get(PRECISION_KEY)
     dynamic = recipe == _DYNAMIC
@@ -168,7 +168,7 @@ def _build(source: ir.Model, notes: Notes) -> Graph:
     FuseGroups()(model)
     FlattenLast(SPATIAL)(model)
     planned = PlanLayout()(model)
-    if isinstance(planned, Outcome):
+    if isinstance(planned, PassOutcome):
         for line in planned.notes:
             notes.add(line)
     scope = Scope()
@@ -183,7 +183,7 @@ def _build(source: ir.Model, notes: Notes) -> Graph:
     return scope
 
 
-def _with_agreed_sizes(source: ir.Model, notes: Notes) -> ir.Model:
+def _with_agreed_sizes(source: ir.Model, notes: Remarks) -> ir.Model:
     """Copy a model; fix the sizes that can only be one number, on which ranks may depend."""
     shapes = agreed_sizes(source)
     if not shapes:

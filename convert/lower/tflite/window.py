@@ -13,7 +13,7 @@ VALID, SAME = 1, 0
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AxisWindow:
     """One spatial axis.
 
     Attributes:
@@ -64,7 +64,7 @@ class Window:
             return -(-self.size // self.stride)
         return (self.size + self.begin + self.end - self.span) // self.stride + 1
 
-    def trimmed(self) -> Window:
+    def trimmed(self) -> AxisWindow:
         """The window without the padding at the end that no tap reaches."""
         count = self.count()
         if self.size is None or count is None or self.same:
@@ -72,7 +72,7 @@ class Window:
         reach = (count - 1) * self.stride + self.span - self.size - self.begin
         return replace(self, end=max(reach, 0))
 
-    def reaching(self, ceil: bool) -> Window:
+    def reaching(self, ceil: bool) -> AxisWindow:
         """Let the last window of a pool with ``ceil_mode`` reach beyond the padding.
 
         Raises:
@@ -91,7 +91,7 @@ class Window:
         reach = (count - 1) * self.stride + self.span - self.size - self.begin
         return replace(self, end=max(reach, 0))
 
-    def after(self, begin: int, end: int) -> Window:
+    def after(self, begin: int, end: int) -> AxisWindow:
         """The window over an input to which some of the padding was added already."""
         size = None if self.size is None else self.size + begin + end
         return replace(self, size=size, begin=self.begin - begin, end=self.end - end)
@@ -109,7 +109,7 @@ def windows(
     dilations: Sequence[int] | None,
     pads: Sequence[int] | None,
     auto_pad: str,
-) -> list[Window]:
+) -> list[AxisWindow]:
     """Read ONNX's attributes; one window per spatial axis.
 
     Raises:
@@ -122,13 +122,13 @@ def windows(
     if min(pads) < 0:
         raise Refusal(f"pads={list(pads)}: must not be negative")
     rows = zip(sizes, kernel, strides, dilations, pads[:n], pads[n:], strict=True)
-    found = [Window(*row) for row in rows]
+    found = [AxisWindow(*row) for row in rows]
     if auto_pad in {"SAME_UPPER", "SAME_LOWER"}:
         return [_same(w, auto_pad == "SAME_LOWER") for w in found]
     return found
 
 
-def _same(w: Window, lower: bool) -> Window:
+def _same(w: AxisWindow, lower: bool) -> AxisWindow:
     if w.size is None:
         total = w.span - 1
         if lower and (w.stride != 1 or total % 2):

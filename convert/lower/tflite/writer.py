@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.tflite.graph import Graph, Op, Quantization, Tensor
+from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor, TensorQuantization
 from edgeinfer.convert.lower.tflite.versions import version_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.types import Array
@@ -300,7 +300,9 @@ class _Packer:
             table.buffer = self._buffer(_packed_4(tensor.data))
         return table
 
-    def _quantization(self, sub: Any, ids: dict[int, int], tensor: Tensor, q: Quantization) -> Any:
+    def _quantization(
+        self, sub: Any, ids: dict[int, int], tensor: Tensor, q: TensorQuantization
+    ) -> Any:
         table = self.s.QuantizationParametersT()
         if q.block:
             scales = np.asarray(q.scale, np.float16)

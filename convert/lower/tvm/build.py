@@ -24,7 +24,7 @@ from edgeinfer.convert.lower.tvm.order import sizes_first
 from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.defs import ahead
-from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.defs.emit import KernelCpu
 from edgeinfer.kernels.rules import cuda
 from edgeinfer.kernels.rules.cpu import schedule
 from edgeinfer.kernels.tuning import workload
@@ -51,7 +51,7 @@ _log = logging.getLogger("edgeinfer")
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltModule:
     """What was made.
 
     Attributes:
@@ -92,7 +92,7 @@ def linker_for(machine: Machine) -> str:
 
 def build(
     module: tvm.IRModule, machine: Machine, path: Path, *, static: bool, tuning: Tuning
-) -> Built:
+) -> BuiltModule:
     """Compile a module and write its library."""
     linker = linker_for(machine)
     target = machine.target()
@@ -125,7 +125,7 @@ def build(
         compiled.export_library(str(path), fcompile=link, workspace_dir=folder)
     if machine.cuda and any("T.launch_thread" in t or "thread_binding" in t for t in texts):
         cuda_code.check(path, machine.name)
-    return Built("vm" if reason else "direct", weights, parallel, kernels, reason, memory)
+    return BuiltModule("vm" if reason else "direct", weights, parallel, kernels, reason, memory)
 
 
 def _compiled(module: tvm.IRModule, machine: Machine) -> Any:
@@ -159,7 +159,10 @@ def _copying(module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
     made = tvm.transform.Sequential(passes)(module)
     if machine.cuda:
         return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(made)
-    cpu, before = Cpu(machine.lanes, machine.registers), {g.name_hint for g in module.functions}
+    cpu, before = (
+        KernelCpu(machine.lanes, machine.registers),
+        {g.name_hint for g in module.functions},
+    )
     for where, function in list(made.functions.items()):
         if isinstance(function, tirx.PrimFunc) and where.name_hint not in before:
             made[where] = _unaligned(schedule(function, cpu))
@@ -205,7 +208,7 @@ def prepared(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMo
         module = sizes_first(tvm.transform.Sequential(passes)(module))
         if machine.cuda:
             return _on_gpu(module, machine, tuning)
-    cpu = Cpu(machine.lanes, machine.registers)
+    cpu = KernelCpu(machine.lanes, machine.registers)
     calls = _called(module)
     for where, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc):

@@ -15,7 +15,7 @@ from edgeinfer.backends.tvm.library import stored
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.registry import HELD
-from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.defs.emit import KernelCpu
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Builder:
     def __init__(self, machine: Machine, tuning: Tuning | None = None) -> None:
         self.machine, self.tuning = machine, tuning
         self.on_cpu = not machine.cuda
-        self.cpu = Cpu(machine.lanes, machine.registers)
+        self.cpu = KernelCpu(machine.lanes, machine.registers)
         self.block = relax.BlockBuilder()
         self.inputs: list[Any] = []
         self.sizes: dict[str, Any] = {}

@@ -18,13 +18,13 @@ from edgeinfer.convert.lower.tvm.registry import OPS
 from edgeinfer.convert.lower.tvm.tuned import Tuning
 from edgeinfer.errors import Problem
 
-__all__ = ["Lowered", "lower_graph"]
+__all__ = ["LoweredModule", "lower_graph"]
 
 _ = ops
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredModule:
     """A module and what is known of it.
 
     Attributes:
@@ -42,7 +42,7 @@ class Lowered:
     is_static: bool = True
 
 
-def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None) -> Lowered:
+def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None) -> LoweredModule:
     """Lower every node."""
     g = Builder(machine, tuning)
     driver: Driver[Tensor] = Driver(OPS, g)
@@ -52,7 +52,9 @@ def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None)
             driver.values[value] = g.open_input(value)
     except Refusal as refusal:
         where = f"input {value.name!r}"
-        return Lowered(None, [Problem(where, "", refusal.reason, refusal.detail, refusal.hint)])
+        return LoweredModule(
+            None, [Problem(where, "", refusal.reason, refusal.detail, refusal.hint)]
+        )
     _follow(g, driver)
     with g.block.function("main", g.inputs):
         made: list[Any] = []
@@ -63,9 +65,9 @@ def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None)
                 made = [_output(g, driver, value, taken) for value in model.graph.outputs]
         g.block.emit_func_output(tvm.relax.Tuple(made))
     if driver.problems:
-        return Lowered(None, driver.problems)
+        return LoweredModule(None, driver.problems)
     is_static = not (g.sizes or g.counted or g.functions)
-    return Lowered(g.block.get(), [], tuple(g.naive), g.kernels, is_static)
+    return LoweredModule(g.block.get(), [], tuple(g.naive), g.kernels, is_static)
 
 
 def _follow(g: Builder, driver: Driver[Tensor]) -> None:

@@ -82,7 +82,7 @@ def multiplied(g: Builder, x: Any, w: Blocks, count: int, *, rounded: bool = Fal
     if not g.on_cpu:
         return _on_gpu(g, x, w, count)
     dot, (n, k) = gemv.DOTS[g.machine.name], w.q.shape
-    form = gemv.Form(
+    form = gemv.ProductForm(
         zeros=_has_zeros(w),
         scales="float16" if _halves(w.scales) else "float32",
         step=w.block if rounded else gemv.BLOCK,
@@ -103,7 +103,7 @@ def _on_gpu(g: Builder, x: Any, w: Blocks, count: int) -> Any:
     from edgeinfer.kernels.defs import gemv_cuda
 
     n, k = w.q.shape
-    form = gemv_cuda.Form("float16" if _halves(w.scales) else "float32", _has_zeros(w))
+    form = gemv_cuda.CudaProductForm("float16" if _halves(w.scales) else "float32", _has_zeros(w))
     like = gemv_cuda.Share(ahead=ahead.has(g.machine.cuda))
     share = gemv_cuda.share_for(n, k, count, like)
     kernel = gemv_cuda.gemv(n, k, w.bits, w.block, count, share, form)

@@ -26,12 +26,12 @@ from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.infra import all_nodes, is_op
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
-from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError, UsageError
+from edgeinfer.errors import NotAvailableError, Remarks, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import TensorSpec
 
 if TYPE_CHECKING:
-    from edgeinfer.convert.lower.tvm.graph import Lowered as Module
+    from edgeinfer.convert.lower.tvm.graph import LoweredModule as Module
     from edgeinfer.convert.lower.tvm.tuned import Tuning
     from edgeinfer.kernels.tuning.task import Task
 
@@ -55,7 +55,7 @@ class TvmTarget(Target):
         from edgeinfer.convert.lower.tvm import tuned
 
         tuning = tuned.for_machine(where, options.records)
-        notes = Notes()
+        notes = Remarks()
         made = module_of(model, where, notes, tuning)
         writer = partial(self._write, model, where, made, tuning, notes)
         return Prepared(made.problems, profile.name, writer)
@@ -66,7 +66,7 @@ class TvmTarget(Target):
         where: Machine,
         made: Module,
         tuning: Tuning,
-        notes: Notes,
+        notes: Remarks,
         folder: Path,
     ) -> Lowered:
         tvm = import_tvm()
@@ -121,7 +121,7 @@ def workloads(
     from edgeinfer.convert.lower.tvm.build import prepared
 
     tuning = tuned.Tuning(collect=True)
-    made = module_of(model, where, Notes(), tuning)
+    made = module_of(model, where, Remarks(), tuning)
     if made.module is None:
         raise UnsupportedError(profile.name, made.problems)
     prepared(made.module, where, tuning)
@@ -138,7 +138,7 @@ def _results(model: ir.Model, made: Module) -> list[TensorSpec]:
     return [replace(spec, shape=shape) for spec, shape in zip(declared, shapes, strict=True)]
 
 
-def _tell(notes: Notes, made: Module, kind: str, kernels: int, reason: str) -> None:
+def _tell(notes: Remarks, made: Module, kind: str, kernels: int, reason: str) -> None:
     how = "one function" if kind == "direct" else f"TVM's virtual machine, because {reason}"
     notes.add(f"{kernels} kernels, run by {how}")
     for name, count in sorted(Counter(made.naive).items()):
@@ -164,7 +164,7 @@ def _machine(profile: Profile, options: LowerOptions) -> Machine:
 
 
 def module_of(
-    source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | None = None
+    source: ir.Model, where: Machine, notes: Remarks, tuning: Tuning | None = None
 ) -> Module:
     """Lower a normalised model; what has no lowering is replaced by its definition first."""
 
@@ -178,13 +178,13 @@ def module_of(
         # Names of what is refused are those of the nodes that are lowered.
         return with_definitions(_prepared(source, where, notes), lower, notes)
     except UnsupportedError as error:
-        from edgeinfer.convert.lower.tvm.graph import Lowered as Refused
+        from edgeinfer.convert.lower.tvm.graph import LoweredModule as Refused
 
         return Refused(None, list(error.problems))
 
 
 def _module_of(
-    source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | None = None
+    source: ir.Model, where: Machine, notes: Remarks, tuning: Tuning | None = None
 ) -> Module:
     from edgeinfer.convert.lower.tvm.graph import lower_graph
     from edgeinfer.convert.lower.tvm.ops import attend
@@ -195,7 +195,7 @@ def _module_of(
     return lower_graph(model, where, tuning)
 
 
-def _prepared(source: ir.Model, where: Machine, notes: Notes) -> ir.Model:
+def _prepared(source: ir.Model, where: Machine, notes: Remarks) -> ir.Model:
     """Put definitions in the place of what has no lowering, and settle turns and branches."""
     from edgeinfer.convert.lower.tvm.ops import attend
     from edgeinfer.convert.lower.tvm.registry import OPS
@@ -218,7 +218,7 @@ def _prepared(source: ir.Model, where: Machine, notes: Notes) -> ir.Model:
     return model
 
 
-def _settled(model: ir.Model, notes: Notes) -> ir.Model:
+def _settled(model: ir.Model, notes: Remarks) -> ir.Model:
     """Write out the turns and branches that can be; what is left a run decides."""
     if count := sum(at_once(model, node) for node in all_nodes(model)):
         notes.add(f"{count} Scan: all turns at once")

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from edgeinfer.convert.passes.infra import constant
-from edgeinfer.convert.quantize.calibrate.judge import Finding, Level
+from edgeinfer.convert.quantize.calibrate.judge import DataFinding, Level
 from edgeinfer.convert.quantize.calibrate.observe import watched
 from edgeinfer.errors import RunError
 from edgeinfer.types import Array, Feeds
@@ -63,7 +63,7 @@ _PICTURES: dict[str, Callable[[Array], Array]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class FirstNormalization:
     """The first normalisation behind an input.
 
     Attributes:
@@ -79,9 +79,9 @@ class Memory:
     variance: npt.NDArray[np.float64]
 
 
-def memories(model: ir.Model) -> list[Memory]:
+def memories(model: ir.Model) -> list[FirstNormalization]:
     """Return the first normalisation behind each input that has one."""
-    found: dict[str, Memory] = {}
+    found: dict[str, FirstNormalization] = {}
     for node in model.graph:
         if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
             continue
@@ -91,7 +91,7 @@ def memories(model: ir.Model) -> list[Memory]:
         name = _input_behind(source)
         if name and name not in found and source.name:
             mean, variance = (np.asarray(s.numpy(), np.float64) for s in statistics if s)
-            found[name] = Memory(name, source.name, mean, variance)
+            found[name] = FirstNormalization(name, source.name, mean, variance)
     return list(found.values())
 
 
@@ -111,7 +111,7 @@ def _input_behind(value: ir.Value) -> str:
 
 def findings(
     model: ir.Model, data: Callable[[], Iterator[Feeds]], samples: int = SAMPLES
-) -> list[Finding]:
+) -> list[DataFinding]:
     """Compare what the data does to the first layer with what training did.
 
     Args:
@@ -136,8 +136,8 @@ def findings(
 
 
 def _finding(
-    model: ir.Model, memory: Memory, data: Callable[[], Iterator[Feeds]]
-) -> Finding | None:
+    model: ir.Model, memory: FirstNormalization, data: Callable[[], Iterator[Feeds]]
+) -> DataFinding | None:
     now = _off(memory, *_seen(model, memory, data))
     if now is None:
         return None
@@ -147,7 +147,7 @@ def _finding(
         f"training, its mean off by {off:.2g} standard deviations"
     )
     if distance <= _CLOSE:
-        return Finding("note", "first layer", text)
+        return DataFinding("note", "first layer", text)
     best, name = distance, ""
     first = next(iter(data()))[memory.input]
     is_picture = np.ndim(first) == 4 and np.shape(first)[1] == 3
@@ -157,14 +157,16 @@ def _finding(
             best, name = other[2], title
     if best <= min(_CLOSE, distance / 2.0):
         text += f"; with {name} it would be as in training: it was prepared in another way"
-        return Finding("refused", "first layer", text)
+        return DataFinding("refused", "first layer", text)
     text += ": this is not what the net was trained with"
     level: Level = "refused" if distance > _FAR else "weak"
-    return Finding(level, "first layer", text)
+    return DataFinding(level, "first layer", text)
 
 
 def _changed(
-    data: Callable[[], Iterator[Feeds]], memory: Memory, change: Callable[[Array], Array]
+    data: Callable[[], Iterator[Feeds]],
+    memory: FirstNormalization,
+    change: Callable[[Array], Array],
 ) -> Iterator[Feeds]:
     for feeds in data():
         array = np.asarray(feeds[memory.input])
@@ -172,7 +174,7 @@ def _changed(
 
 
 def _seen(
-    model: ir.Model, memory: Memory, data: Callable[[], Iterator[Feeds]]
+    model: ir.Model, memory: FirstNormalization, data: Callable[[], Iterator[Feeds]]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return mean and variance of each channel of what is normalised."""
     first = model.clone()
@@ -202,7 +204,7 @@ def _seen(
 
 
 def _off(
-    memory: Memory, mean: npt.NDArray[np.float64], variance: npt.NDArray[np.float64]
+    memory: FirstNormalization, mean: npt.NDArray[np.float64], variance: npt.NDArray[np.float64]
 ) -> tuple[float, float, float] | None:
     """Return the ratio of variances, the distance of means, and both as one number."""
     # Channels that training left without a signal say nothing.

@@ -36,7 +36,7 @@ _MANY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DataFinding:
     """One thing that was noticed.
 
     Attributes:
@@ -51,7 +51,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DataVerdict:
     """The judge's answer.
 
     Attributes:
@@ -60,7 +60,7 @@ class Verdict:
         forced: whether a refusal was overruled; the report says so.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[DataFinding, ...]
     numbers: dict[str, Any] = field(default_factory=dict)
     forced: bool = False
 
@@ -153,8 +153,12 @@ class Judge:
                 self._look(self._seen[name], array, name in self._media)
 
     def verdict(
-        self, *, vectors: Iterable[Feeds] = (), force: bool = False, extra: Sequence[Finding] = ()
-    ) -> Verdict:
+        self,
+        *,
+        vectors: Iterable[Feeds] = (),
+        force: bool = False,
+        extra: Sequence[DataFinding] = (),
+    ) -> DataVerdict:
         """Say whether the data will do.
 
         Args:
@@ -177,7 +181,7 @@ class Judge:
             "classes": dict(self._labels),
             "inputs": {n: _numbers(s) for n, s in self._seen.items() if s.is_float},
         }
-        return Verdict(tuple(found), numbers, force)
+        return DataVerdict(tuple(found), numbers, force)
 
     def _look(self, seen: _Seen, array: Array, is_media: bool) -> None:
         if array.dtype.kind != "f":
@@ -200,48 +204,48 @@ class Judge:
                 rows = array.reshape(array.shape[0], -1)
                 seen.spread = seen.spread | (rows != seen.first[:, None]).any(axis=1)
 
-    def _amount(self) -> list[Finding]:
+    def _amount(self) -> list[DataFinding]:
         distinct = self.rows - self.duplicates
         found = []
         if distinct < FEWEST:
             text = f"{distinct} distinct samples, at least {FEWEST} needed ({ENOUGH} are good)"
-            found.append(Finding("refused", "samples", text))
+            found.append(DataFinding("refused", "samples", text))
         elif distinct < ENOUGH:
             text = f"{distinct} distinct samples; {ENOUGH} or more give steadier ranges"
-            found.append(Finding("weak", "samples", text))
+            found.append(DataFinding("weak", "samples", text))
         if self.duplicates:
             share = self.duplicates / self.rows
             level: Level = "weak" if share > _DUPLICATES else "note"
             text = f"{self.duplicates} of {self.rows} samples are repeated"
-            found.append(Finding(level, "duplicates", text))
+            found.append(DataFinding(level, "duplicates", text))
         return found
 
-    def _floats(self, spec: TensorSpec, seen: _Seen) -> list[Finding]:
+    def _floats(self, spec: TensorSpec, seen: _Seen) -> list[DataFinding]:
         found, histogram = [], seen.histogram
         name = repr(spec.name)
         if histogram.nonfinite:
             text = f"input {name}: {histogram.nonfinite} elements are NaN or infinite"
-            found.append(Finding("refused", "nonfinite", text))
+            found.append(DataFinding("refused", "nonfinite", text))
         if seen.flat > _FLAT * self.rows:
             text = f"input {name}: {seen.flat} of {self.rows} samples hold one single value"
-            found.append(Finding("refused", "constant", text))
+            found.append(DataFinding("refused", "constant", text))
         if seen.spread is not None and not seen.spread.all() and seen.spread.any():
             still = int((~seen.spread).sum())
             text = f"input {name}: {still} of {seen.spread.size} channels never change"
-            found.append(Finding("weak", "channels", text))
+            found.append(DataFinding("weak", "channels", text))
         if seen.noisy and abs(float(np.median(seen.noisy))) < _NOISE:
             text = (
                 f"input {name}: neighbouring elements correlate by "
                 f"{float(np.median(seen.noisy)):.2f}: this is noise"
             )
-            found.append(Finding("refused", "noise", text))
+            found.append(DataFinding("refused", "noise", text))
         share = _at_ends(histogram)
         if share > 0.6:
             text = f"input {name}: {share:.0%} of the elements are at the ends of the range"
-            found.append(Finding("weak", "saturation", text))
+            found.append(DataFinding("weak", "saturation", text))
         return found + self._prepared(spec, seen)
 
-    def _prepared(self, spec: TensorSpec, seen: _Seen) -> list[Finding]:
+    def _prepared(self, spec: TensorSpec, seen: _Seen) -> list[DataFinding]:
         """Compare the range with what the recorded preparation of a picture gives."""
         record = self._records.get(spec.name)
         low, high = seen.histogram.low, seen.histogram.high
@@ -258,16 +262,16 @@ class Judge:
             f"input {spec.name!r} lies in {low:.3g}..{high:.3g}, but pictures prepared as recorded "
             f"lie in {first:.3g}..{last:.3g}: it was prepared in another way"
         )
-        return [Finding("refused", "preparation", text)]
+        return [DataFinding("refused", "preparation", text)]
 
-    def _balance(self) -> list[Finding]:
+    def _balance(self) -> list[DataFinding]:
         if len(self._labels) < 2:
             return []
         most, least = max(self._labels.values()), min(self._labels.values())
         text = f"{len(self._labels)} classes with {least} to {most} samples each"
-        return [Finding("weak" if most > 10 * least else "note", "balance", text)]
+        return [DataFinding("weak" if most > 10 * least else "note", "balance", text)]
 
-    def _coverage(self, vectors: list[Feeds]) -> list[Finding]:
+    def _coverage(self, vectors: list[Feeds]) -> list[DataFinding]:
         """Compare with the inputs that the result is judged on."""
         found = []
         for spec in self._inputs:
@@ -288,7 +292,7 @@ class Judge:
                     f"inputs in {low:.3g}..{high:.3g} ({share:.0%} covered): prepared otherwise"
                 )
                 level: Level = "refused" if share < 0.6 or excess > 4.0 else "weak"
-                found.append(Finding(level, "coverage", text))
+                found.append(DataFinding(level, "coverage", text))
         return found
 
 
@@ -299,9 +303,9 @@ def judge(
     *,
     vectors: Iterable[Feeds] = (),
     force: bool = False,
-    extra: Sequence[Finding] = (),
+    extra: Sequence[DataFinding] = (),
     media: Collection[str] | None = None,
-) -> Verdict:
+) -> DataVerdict:
     """Go through a data set and say whether it will do."""
     judging = Judge(inputs, preprocessing, media)
     for sample in data.samples():

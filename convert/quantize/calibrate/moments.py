@@ -47,7 +47,7 @@ class Moments:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class WeightProduct:
     """A node with weights, as matrices.
 
     Attributes:
@@ -148,7 +148,7 @@ def _spread(count: int, most: int) -> npt.NDArray[np.int64]:
     return np.arange(0, count, -(-count // most) | 1)
 
 
-def product_of(node: ir.Node) -> Product | None:
+def product_of(node: ir.Node) -> WeightProduct | None:
     """Return a node as matrices, or None where that is not done."""
     shape = array_of(node.inputs[1]).shape
     attributes = {k: a.value for k, a in node.attributes.items()}
@@ -156,10 +156,10 @@ def product_of(node: ir.Node) -> Product | None:
         groups = int(attributes.get("group", 1))
         if attributes.get("auto_pad", "NOTSET") != "NOTSET" or shape[0] % groups:
             return None
-        found = Product(node, groups, shape[0] // groups, int(np.prod(shape[1:])), attributes)
+        found = WeightProduct(node, groups, shape[0] // groups, int(np.prod(shape[1:])), attributes)
     elif node.op_type in ("MatMul", "Gemm") and len(shape) == 2 and not attributes.get("transA"):
         outputs, inputs = shape if attributes.get("transB") else shape[::-1]
-        found = Product(node, 1, outputs, inputs, attributes)
+        found = WeightProduct(node, 1, outputs, inputs, attributes)
     else:
         return None
     return found if found.inputs <= MOST_INPUTS and found.nbytes <= _AT_ONCE else None
@@ -167,10 +167,10 @@ def product_of(node: ir.Node) -> Product | None:
 
 def sum_up(
     model: ir.Model,
-    products: Sequence[Product],
+    products: Sequence[WeightProduct],
     data: Callable[[], Iterator[Feeds]],
     samples: int = 0,
-) -> Iterator[tuple[Product, Moments]]:
+) -> Iterator[tuple[WeightProduct, Moments]]:
     """Give the moments of each product; only some are in memory at a time.
 
     Args:
@@ -215,11 +215,13 @@ def _add(sums: Moments, rows: Array, held_out: bool) -> None:
         target += np.swapaxes(rows, 1, 2) @ rows
 
 
-def _grouped(products: Sequence[Product]) -> Iterator[dict[tuple[object, ...], Product]]:
+def _grouped(
+    products: Sequence[WeightProduct],
+) -> Iterator[dict[tuple[object, ...], WeightProduct]]:
     """Part the operands into groups whose sums fit into memory; one product stands for each."""
-    group: dict[tuple[object, ...], Product] = {}
+    group: dict[tuple[object, ...], WeightProduct] = {}
     size = 0
-    distinct: dict[tuple[object, ...], Product] = {}
+    distinct: dict[tuple[object, ...], WeightProduct] = {}
     for product in products:
         distinct.setdefault(product.operand, product)
     for operand, product in distinct.items():

@@ -206,7 +206,7 @@ class Halves:
         from edgeinfer.convert.lower.onnxruntime import bf16, fp16
         from edgeinfer.convert.quantize.half.repair import first_part
         from edgeinfer.convert.verify.half import ask_in_half
-        from edgeinfer.errors import Notes
+        from edgeinfer.errors import Remarks
 
         if report.expected is None or lowered.format != "onnx":
             return ""
@@ -222,7 +222,7 @@ class Halves:
         usual = [report.expected.answers[i] for i in places if not report.vectors[i].reach]
 
         def good(names: frozenset[str]) -> bool:
-            half, notes = model.clone(), Notes()
+            half, notes = model.clone(), Remarks()
             if self._precision == _BFLOAT:
                 bf16.halve(half, names | own, notes, frozenset())
             else:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, bodies, constant
 from edgeinfer.convert.quantize.rewrite.weight_only import channels_axis, takes_integers
-from edgeinfer.convert.quantize.rewrite.weights import Stored, mark, store
+from edgeinfer.convert.quantize.rewrite.weights import StoredIntegers, mark, store
 from edgeinfer.convert.quantize.units import WEIGHTED, array_of, is_flat
 from edgeinfer.profiles.schema import Quantization
 
@@ -152,7 +152,7 @@ class _Writer:
         return graph, before
 
     def _dequantized(
-        self, value: ir.Value, stored: Stored, graph: ir.Graph, before: ir.Node
+        self, value: ir.Value, stored: StoredIntegers, graph: ir.Graph, before: ir.Node
     ) -> ir.Value:
         name, main = value.name or "weights", self._model.graph
         arrays = {"int": stored.values, "scale": stored.scale}

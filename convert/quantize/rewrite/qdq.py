@@ -19,7 +19,7 @@ from edgeinfer.convert.quantize.rewrite.same_attention import attentions, level,
 from edgeinfer.convert.quantize.rewrite.same_norms import write_norms
 from edgeinfer.convert.quantize.rewrite.shared_weights import Member, commons
 from edgeinfer.convert.quantize.rewrite.weights import (
-    Stored,
+    StoredIntegers,
     mark,
     store,
     store_bias,
@@ -52,7 +52,7 @@ _AS_FAR = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenScales:
     """A graph with scales in it.
 
     Attributes:
@@ -120,7 +120,7 @@ class _Writer:
             self._parameters[key] = factor, zero
         return self._parameters[key]
 
-    def constant(self, stored: Stored, name: str, before: ir.Node) -> ir.Value:
+    def constant(self, stored: StoredIntegers, name: str, before: ir.Node) -> ir.Value:
         """Add integers and the node that gives them back as floats."""
         graph = self.model.graph
         values = self._integers(stored, name)
@@ -135,7 +135,7 @@ class _Writer:
         graph.insert_before(before, node)
         return node.outputs[0]
 
-    def _integers(self, stored: Stored, name: str) -> ir.Value:
+    def _integers(self, stored: StoredIntegers, name: str) -> ir.Value:
         """Add integers; those that several nodes read with scales of their own are added once."""
         graph, namer = self.model.graph, self.namer
         known = next((m for m in self.tied.values() if m.holds(stored.values)), None)
@@ -191,7 +191,7 @@ class _Writer:
         eights = after is not None and {before.dtype, after.dtype} <= _EIGHTS
         return float(before.scale) / float(after.scale) if eights and after is not None else None
 
-    def _shared(self, stored: Stored, name: str) -> ir.Value:
+    def _shared(self, stored: StoredIntegers, name: str) -> ir.Value:
         """Use the integers of a weight that several nodes read once only."""
         key = (name, stored.axis, stored.scale.tobytes())
         if key not in self._constants:
@@ -199,7 +199,12 @@ class _Writer:
         return self._constants[key]
 
     def _write_bias(
-        self, place: tuple[ir.Node, int], flat: Array, scale: Scale, stored: Stored, node: ir.Node
+        self,
+        place: tuple[ir.Node, int],
+        flat: Array,
+        scale: Scale,
+        stored: StoredIntegers,
+        node: ir.Node,
     ) -> None:
         user, index = place
         name = user.inputs[index].name if user.inputs[index] is not None else "bias"  # type: ignore[union-attr]
@@ -289,7 +294,9 @@ class _Writer:
         if out.is_graph_output():
             self._replace_output(out, rows)
 
-    def _rows(self, array: Array, name: str, member: Member | None, after: Scale | None) -> Stored:
+    def _rows(
+        self, array: Array, name: str, member: Member | None, after: Scale | None
+    ) -> StoredIntegers:
         """Return a table with a scale for each row, and the integers of a product if it has them.
 
         Rows are whole steps of what they are rounded to, or nearly: none is rounded from halfway.
@@ -385,7 +392,7 @@ def write(
     kept: AbstractSet[str] = frozenset(),
     biases: Mapping[str, Array] | None = None,
     lengths: Mapping[str, Histogram] | None = None,
-) -> Written:
+) -> WrittenScales:
     """Return a copy with every unit between rounded operands.
 
     Args:
@@ -434,7 +441,7 @@ def write(
         if made:
             InferShapes()(model)
     RemoveDeadCode()(model)
-    return Written(model, names, named, left, {v.name or "": s for v, s in before.items()})
+    return WrittenScales(model, names, named, left, {v.name or "": s for v, s in before.items()})
 
 
 def _tables(layout: Layout, ranges: Mapping[str, Range]) -> dict[str, Range]:

@@ -16,7 +16,7 @@ from edgeinfer.convert.passes.infra import Namer, add_initializer
 from edgeinfer.convert.quantize.calibrate.moments import (
     HELD_OUT,
     Moments,
-    Product,
+    WeightProduct,
     product_of,
     sum_up,
 )
@@ -107,7 +107,7 @@ class Rounding:
         )
 
 
-def candidates(model: ir.Model, names: AbstractSet[str]) -> list[Product]:
+def candidates(model: ir.Model, names: AbstractSet[str]) -> list[WeightProduct]:
     """Return the layers among the named ones that this is done for; shared weights are not."""
     found, turned = [], turned_weights(model.graph)
     for node in model.graph:
@@ -157,10 +157,12 @@ def fit(
     return found
 
 
-def _affordable(products: Sequence[Product], samples: int, most_work: float) -> list[Product]:
+def _affordable(
+    products: Sequence[WeightProduct], samples: int, most_work: float
+) -> list[WeightProduct]:
     """Return those that together stay below a bound, the cheapest first, in the model's order."""
 
-    def work(product: Product) -> float:
+    def work(product: WeightProduct) -> float:
         squares = float(product.groups) * product.inputs**2
         return squares * (samples * product.wanted(samples) + product.inputs + product.outputs)
 
@@ -173,7 +175,7 @@ def _affordable(products: Sequence[Product], samples: int, most_work: float) -> 
     return [p for p in products if id(p) in chosen]
 
 
-def _try(found: Rounding, product: Product, moments: Moments, grid: Grid) -> None:
+def _try(found: Rounding, product: WeightProduct, moments: Moments, grid: Grid) -> None:
     if not np.isfinite(moments.fitted).all() or not np.isfinite(moments.judged).all():
         # Squares of what was seen leave single precision: there is nothing to weigh errors by.
         return

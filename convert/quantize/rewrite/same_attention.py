@@ -27,7 +27,7 @@ from edgeinfer.convert.passes.infra import (
     small,
     static_shape,
 )
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.quantize.calibrate.ranges import Scale
 from edgeinfer.convert.quantize.units import Layout, Unit, array_of
 
@@ -64,7 +64,7 @@ Step = tuple[ir.Node, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionSite:
     """Where one is.
 
     Attributes:
@@ -88,10 +88,10 @@ class Attention:
 
 def attentions(
     layout: Layout, scales: Mapping[ir.Value, Scale], graph: ir.Graph
-) -> list[Attention]:
+) -> list[AttentionSite]:
     """Find those whose queries, keys and values are integers that nothing else reads."""
     made = {u.result: u for u in layout.units if u.kind == "weighted"}
-    found: list[Attention] = []
+    found: list[AttentionSite] = []
     for node in graph:
         one = _attention(node, made, scales) if is_op(node, "Softmax") else None
         if one is not None:
@@ -99,7 +99,7 @@ def attentions(
     return [one for one in found if _step(one, scales) >= _SMALLEST]
 
 
-def _step(one: Attention, scales: Mapping[ir.Value, Scale]) -> float:
+def _step(one: AttentionSite, scales: Mapping[ir.Value, Scale]) -> float:
     """Return what a score of one is worth."""
     query, key, _ = (scales[v].scale for v in one.sources)
     step = one.factor * query * key
@@ -111,7 +111,7 @@ def _step(one: Attention, scales: Mapping[ir.Value, Scale]) -> float:
 
 def _attention(
     node: ir.Node, made: Mapping[ir.Value, Unit], scales: Mapping[ir.Value, Scale]
-) -> Attention | None:
+) -> AttentionSite | None:
     out, size = node.outputs[0], rank(node.outputs[0])
     sums = _only_user(out)
     if out in scales or size is None or attr(node, "axis", -1) not in (-1, size - 1):
@@ -138,7 +138,7 @@ def _attention(
         return None
     passed = tuple(n for _, nodes, _ in known for n in nodes if n.op_type in ("Mul", "Div"))
     sources = known[0][0], known[1][0], known[2][0]
-    return Attention(node, product, sums, steps, sources, factor, passed)
+    return AttentionSite(node, product, sums, steps, sources, factor, passed)
 
 
 def _only_user(value: ir.Value | None) -> ir.Node | None:
@@ -216,7 +216,7 @@ def _scalable(unit: Unit) -> bool:
 
 
 def level(
-    found: Sequence[Attention],
+    found: Sequence[AttentionSite],
     layout: Layout,
     scales: dict[ir.Value, Scale],
     model: ir.Model,
@@ -243,7 +243,7 @@ def level(
 
 
 def write_attention(
-    model: ir.Model, found: Sequence[Attention], before: Mapping[ir.Value, float]
+    model: ir.Model, found: Sequence[AttentionSite], before: Mapping[ir.Value, float]
 ) -> int:
     """Rewrite attention whose operands have a scale of one, in place; returns how many.
 
@@ -264,14 +264,16 @@ def write_attention(
                 source = node.inputs[number[1]]
                 for user, place in list(node.outputs[0].uses()):
                     user.replace_input_with(place, source)
-        build = Builder(namer, one.sums.outputs[0].name or "attention")
+        build = ReplacementBuilder(namer, one.sums.outputs[0].name or "attention")
         query, key, value = (before[v] for v in one.sources)
         _build(one, one.factor * query * key, value, build)
         build.commit(model.graph, one.sums)
     return len(found)
 
 
-def _build(one: Attention, factor: float, value_scale: float, build: Builder) -> None:
+def _build(
+    one: AttentionSite, factor: float, value_scale: float, build: ReplacementBuilder
+) -> None:
     def number(value: float, hint: str = "c") -> ir.Value:
         return build.const(np.asarray(value, np.float32), hint)
 

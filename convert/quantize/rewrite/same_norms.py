@@ -25,7 +25,7 @@ from edgeinfer.convert.passes.infra import (
     is_op,
     static_shape,
 )
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.quantize.calibrate.histogram import Histogram
 from edgeinfer.types import Array
 
@@ -127,7 +127,7 @@ def watched(model: ir.Model) -> tuple[ir.Model, dict[str, str]]:
         if x is None or not norm.node.name:
             continue
         base = f"{norm.node.name}.length"
-        build = Builder(namer, base)
+        build = ReplacementBuilder(namer, base)
         source = x
         if norm.groups:
             source = build.op("Reshape", x, build.const(np.array(norm.groups), "shape"))
@@ -175,14 +175,14 @@ def write_norms(model: ir.Model, lengths: Mapping[str, Histogram]) -> int:
         if x is None or step is None:
             continue
         _join_constants(x)
-        build = Builder(namer, norm.node.outputs[0].name or norm.node.op_type)
+        build = ReplacementBuilder(namer, norm.node.outputs[0].name or norm.node.op_type)
         _build(norm, x, step, build)
         build.commit(model.graph, norm.node)
         count += 1
     return count
 
 
-def _build(norm: Norm, x: ir.Value, step: float, build: Builder) -> None:
+def _build(norm: Norm, x: ir.Value, step: float, build: ReplacementBuilder) -> None:
     def number(value: float | Array, hint: str = "c") -> ir.Value:
         return build.const(np.asarray(value, np.float32), hint)
 

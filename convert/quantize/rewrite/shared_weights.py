@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.transposed_constants import twins
 from edgeinfer.convert.quantize.rewrite.tie_free_scales import off_ties
-from edgeinfer.convert.quantize.rewrite.weights import Stored, exact_scale, store
+from edgeinfer.convert.quantize.rewrite.weights import StoredIntegers, exact_scale, store
 from edgeinfer.convert.quantize.units import Unit, array_of
 from edgeinfer.types import Array
 
@@ -40,7 +40,7 @@ class Common:
     """
 
     value: ir.Value
-    stored: Stored
+    stored: StoredIntegers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Member:
         mine = self.common.stored.values
         return values is mine or values.base is mine
 
-    def scaled(self, per_step: float | None, *, exact: bool = False) -> Stored | None:
+    def scaled(self, per_step: float | None, *, exact: bool = False) -> StoredIntegers | None:
         """Return the integers with scales for one node, as that node reads them; None if too far.
 
         Args:
@@ -77,7 +77,7 @@ class Member:
         made = replace(base, scale=single)
         if not self.turned or made.axis is None:
             return made
-        return Stored(made.values.T, made.scale, 1 - made.axis)
+        return StoredIntegers(made.values.T, made.scale, 1 - made.axis)
 
 
 def commons(

@@ -12,12 +12,12 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.target import PRECISION_KEY
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant, rank
-from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers
 from edgeinfer.convert.quantize.recipe import Recipe
-from edgeinfer.convert.quantize.rewrite.qdq import Written
+from edgeinfer.convert.quantize.rewrite.qdq import WrittenScales
 from edgeinfer.convert.quantize.rewrite.shared_weights import APART, SHARED, turned_weights
-from edgeinfer.convert.quantize.rewrite.weights import Stored, store, store_blocks
+from edgeinfer.convert.quantize.rewrite.weights import StoredIntegers, store, store_blocks
 from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,
     WEIGHTED,
@@ -51,7 +51,7 @@ def write(
     half_blocks: bool = False,
     recurrent: Sequence[str] = (),
     late_tables: bool = False,
-) -> Written:
+) -> WrittenScales:
     """Return a copy whose weights are integers.
 
     Args:
@@ -99,7 +99,7 @@ def write(
     ShareInitializers(SHARED, APART)(model)
     RemoveDeadCode()(model)
     model.metadata_props[PRECISION_KEY] = recipe.name
-    return Written(model, tuple(done), {}, tuple(left))
+    return WrittenScales(model, tuple(done), {}, tuple(left))
 
 
 def tied_tables(model: ir.Model) -> dict[ir.Node, list[ir.Node]]:
@@ -147,7 +147,7 @@ def _rows(
         return
     table, ids = node.inputs[:2]
     stored = store(array_of(table), 0, name=(table.name if table is not None else "") or "table")
-    build = Builder(namer, node.outputs[0].name or "rows")
+    build = ReplacementBuilder(namer, node.outputs[0].name or "rows")
     taken = build.op("Gather", build.const(stored.values, "int"), ids)
     steps = build.op("Gather", build.const(stored.scale.reshape(-1, 1), "scale"), ids)
     rows = build.op("Mul", build.op("Cast", taken, to=ir.DataType.FLOAT), steps)
@@ -232,7 +232,7 @@ def channels_axis(node: ir.Node) -> int | None:
     return None if grouped else weights_axis(node)
 
 
-def _dequantized(model: ir.Model, stored: Stored, name: str, namer: Namer) -> ir.Value:
+def _dequantized(model: ir.Model, stored: StoredIntegers, name: str, namer: Namer) -> ir.Value:
     graph = model.graph
     values = add_initializer(graph, namer.fresh(f"{name}.int"), stored.values)
     scale = add_initializer(graph, namer.fresh(f"{name}.scale"), stored.scale)
@@ -295,7 +295,7 @@ def measured(model: ir.Model, node: ir.Node, namer: Namer) -> None:
     """
     name = (node.inputs[1].name if node.inputs[1] is not None else "") or "weights"
     stored = store(_matrix(node), 1, name=name)
-    build = Builder(namer, node.outputs[0].name or "dynamic")
+    build = ReplacementBuilder(namer, node.outputs[0].name or "dynamic")
     measured = ir.node("DynamicQuantizeLinear", [node.inputs[0]], num_outputs=3)
     build.nodes.append(measured)
     zero = build.const(np.zeros(stored.scale.shape, np.int8), "zero")

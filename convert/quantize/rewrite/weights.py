@@ -31,7 +31,7 @@ its scale stays at a size that no engine flushes to zero."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredIntegers:
     """Integers and their scales.
 
     Attributes:
@@ -60,7 +60,7 @@ def mark(value: ir.Value | None, arithmetic: Literal["float", "dynamic"]) -> Non
         maker.metadata_props[ARITHMETIC_KEY] = arithmetic
 
 
-def store_floats(weights: Array, axis: int | None, *, name: str = "") -> Stored:
+def store_floats(weights: Array, axis: int | None, *, name: str = "") -> StoredIntegers:
     """Store weights as floats of 8 bits (E4M3), the largest of each channel at their end.
 
     Raises:
@@ -79,7 +79,7 @@ def store_floats(weights: Array, axis: int | None, *, name: str = "") -> Stored:
     # A quotient rounded up past the end would become NaN.
     ends = np.float32(LARGEST_FLOAT8)
     steps = np.clip(weights / _wide(single, weights.ndim, axis), -ends, ends)
-    return Stored(steps.astype(ml_dtypes.float8_e4m3fn), single, axis)
+    return StoredIntegers(steps.astype(ml_dtypes.float8_e4m3fn), single, axis)
 
 
 _LEAST_HALF = np.float32(2.0**-24)
@@ -95,7 +95,7 @@ def store(
     half: bool = False,
     per_step: float | None = None,
     exact: bool = False,
-) -> Stored:
+) -> StoredIntegers:
     """Quantize weights symmetrically.
 
     Args:
@@ -135,7 +135,7 @@ def store(
     # Rounding the scale down could push the largest weight one step past the end.
     wide = _wide(single, weights.ndim, axis)
     steps = np.clip(np.rint(weights / wide), -top, top)
-    return Stored(steps.astype(np.int8), single, axis)
+    return StoredIntegers(steps.astype(np.int8), single, axis)
 
 
 def exact_scale(scale: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -155,13 +155,13 @@ def _largest_bias(weights: Array, axis: int | None, top: int) -> float:
     return max(LARGEST_BIAS - products, LARGEST_BIAS / 2)
 
 
-def store_bias(bias: Array, activation_scale: float, weights_scale: Array) -> Stored:
+def store_bias(bias: Array, activation_scale: float, weights_scale: Array) -> StoredIntegers:
     """Quantize a bias to the steps of the products it is added to."""
     scale = (np.float32(activation_scale) * weights_scale).astype(np.float32)
     limits = np.iinfo(np.int32)
     steps = np.rint(bias.astype(np.float64) / scale.astype(np.float64))
     steps = np.clip(steps, limits.min, limits.max)
-    return Stored(steps.astype(np.int32), scale, None if scale.ndim == 0 else 0)
+    return StoredIntegers(steps.astype(np.int32), scale, None if scale.ndim == 0 else 0)
 
 
 def _wide(scale: Array, ndim: int, axis: int | None) -> npt.NDArray[np.float32]:
@@ -173,7 +173,7 @@ def _wide(scale: Array, ndim: int, axis: int | None) -> npt.NDArray[np.float32]:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockedWeights:
     """Weights (K, N) in blocks along K.
 
     Attributes:
@@ -196,7 +196,7 @@ class Blocks:
 
 def store_blocks(
     weights: Array, block: int, *, name: str = "", positive: bool = False, half: bool = False
-) -> Blocks:
+) -> BlockedWeights:
     """Quantize (K, N) weights to 4 bits, ``-8..7``, with one scale for each block of K.
 
     The largest magnitude of a block becomes -8, whichever its sign: all 16 steps are used, the
@@ -223,7 +223,7 @@ def store_blocks(
         scale = _positive_scale(low, high) if positive else _block_scale(low, high)
     steps = np.rint(parts / scale[:, None, :])
     values = np.clip(steps, -8, 7).astype(np.int8).reshape(count * block, columns)
-    return Blocks(values, scale.astype(np.float32), block, rows)
+    return BlockedWeights(values, scale.astype(np.float32), block, rows)
 
 
 def _positive_scale(low: Array, high: Array) -> npt.NDArray[np.float32]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.accuracy import LABELLED, Named
+from edgeinfer.accuracy import LABELLED, TaskMeasure
 from edgeinfer.convert.quantize.calibration import limits_of
 from edgeinfer.convert.quantize.recipe import METHODS
 from edgeinfer.convert.quantize.rewrite import bodies
@@ -18,18 +18,18 @@ from edgeinfer.convert.quantize.search.layers import (
     QUIET,
     Layer,
     Measure,
+    MeasurementStore,
     Measures,
-    Memory,
-    Outcome,
     Point,
     Search,
+    SearchOutcome,
     smallest,
 )
 from edgeinfer.convert.quantize.search.rules import layers
-from edgeinfer.convert.quantize.search.timing_source import LIKE_SIZE, Clock
+from edgeinfer.convert.quantize.search.timing_source import LIKE_SIZE, TimingSource
 from edgeinfer.convert.quantize.search.trial import (
+    CandidateTrials,
     Samples,
-    Trials,
     foresee,
     gather,
     key_of,
@@ -84,13 +84,13 @@ class Fitted:
         measured: how many of the samples candidates were measured on.
     """
 
-    outcome: Outcome
+    outcome: SearchOutcome
     float_point: Point
     layers: tuple[Layer, ...]
     samples: Samples
     title: str
     max_drop: float
-    clock: Clock | None = None
+    clock: TimingSource | None = None
     measured: int = 0
 
     @property
@@ -216,9 +216,9 @@ def fit(
         progress: Called with what is being done.
     """
     samples = gather(data, quantizer.model) if samples is None else samples
-    if isinstance(metric, Named) and not samples.labels:
+    if isinstance(metric, TaskMeasure) and not samples.labels:
         raise UsageError(f"metric {metric.name!r} needs labels in the calibration data: {LABELLED}")
-    trials = Trials(quantizer, job, report.inputs, report.outputs, metric)
+    trials = CandidateTrials(quantizer, job, report.inputs, report.outputs, metric)
     whole = samples
     samples = trials.in_time(samples)
     few = samples.few()
@@ -239,9 +239,9 @@ def fit(
         lambda kept: trials.measure(kept, few, timed=False),
         max_drop,
         # A user's measure is code: what it said before need not be what it says now.
-        Memory(
+        MeasurementStore(
             memory_file(key_of(quantizer, job, samples, metric, timed=clock.counts))
-            if metric is None or isinstance(metric, Named)
+            if metric is None or isinstance(metric, TaskMeasure)
             else None
         ),
         told,
@@ -255,7 +255,7 @@ def fit(
     return Fitted(outcome, before, *kinds, measured=len(samples.feeds))
 
 
-def _calibrators(trials: Trials, samples: Samples, few: Samples) -> dict[str, Measures]:
+def _calibrators(trials: CandidateTrials, samples: Samples, few: Samples) -> dict[str, Measures]:
     """Return how candidates are measured with other ranges, and with those asked for."""
     asked = trials.quantizer.settings.method
     names = ["", *(m for m in METHODS if m != asked), *(f"{asked}*{f}" for f in _NARROWED)]
@@ -272,8 +272,8 @@ def _calibrators(trials: Trials, samples: Samples, few: Samples) -> dict[str, Me
 
 
 def _settled(
-    trials: Trials, search: Search, samples: Samples, vectors: Sequence[Vector]
-) -> tuple[Outcome, Point]:
+    trials: CandidateTrials, search: Search, samples: Samples, vectors: Sequence[Vector]
+) -> tuple[SearchOutcome, Point]:
     """Search until the gate takes the choice too: it judges every vector, not all together.
 
     Returns:
@@ -309,7 +309,7 @@ def _settled(
 
 
 def _finalists(
-    trials: Trials, outcome: Outcome, samples: Samples, remembered: Remembered
+    trials: CandidateTrials, outcome: SearchOutcome, samples: Samples, remembered: Remembered
 ) -> list[Point]:
     """Return the choice, and what else may be as good, smaller or faster."""
     chosen, job = outcome.chosen, trials.job
@@ -327,7 +327,7 @@ def _finalists(
     return found
 
 
-def _by_recipe(trials: Trials, recipe: str, samples: Samples, _: frozenset[str]) -> Point:
+def _by_recipe(trials: CandidateTrials, recipe: str, samples: Samples, _: frozenset[str]) -> Point:
     return trials.measure_recipe(recipe, samples)
 
 

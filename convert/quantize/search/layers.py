@@ -111,7 +111,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """What the search settled on.
 
     Attributes:
@@ -198,7 +198,7 @@ class Measures:
 
 
 @dataclass(slots=True)
-class Memory:
+class MeasurementStore:
     """Measurements on disk, so that a search that was stopped goes on where it was.
 
     Attributes:
@@ -266,7 +266,7 @@ class Search:
     full: Measure
     quick: Measure
     max_drop: float
-    memory: Memory = field(default_factory=Memory)
+    memory: MeasurementStore = field(default_factory=MeasurementStore)
     told: Progress | None = None
     seconds: float = math.inf
     calibrators: Mapping[str, Measures] = field(default_factory=dict)
@@ -278,7 +278,7 @@ class Search:
     _started: float = field(default_factory=time.monotonic)
     _points: list[Point] = field(default_factory=list)
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         """Search: all integers, then what rules say, then layer by layer what it takes."""
         plain = self._full(frozenset())
         ruled = frozenset(y.name for y in self.layers if y.rule)
@@ -350,8 +350,8 @@ class Search:
             return False
         return self._by_calibrator("quick", kept).noise > _CLEARLY * self._most_noise
 
-    def _outcome(self, chosen: Point, gains: Mapping[str, float]) -> Outcome:
-        return Outcome(
+    def _outcome(self, chosen: Point, gains: Mapping[str, float]) -> SearchOutcome:
+        return SearchOutcome(
             *(chosen, tuple(self._points), dict(gains), self._holds(chosen), self._stopped),
             most_noise=self._most_noise,
             timed=self.timed,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edgeinfer.accuracy import Metric, Named, Outputs
+from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.convert.quantize.search.quality import Judgement, Loss
 from edgeinfer.errors import UsageError
 
@@ -60,7 +60,7 @@ class Margins:
         metric, labels = self.whole.metric, self.whole.labels
         runs = len(expected)
         each = len(labels) // max(1, runs)
-        named = metric is None or isinstance(metric, Named)
+        named = metric is None or isinstance(metric, TaskMeasure)
         if not named or runs < BLOCKS or each * runs != len(labels):
             return None
         low, high = index * runs // BLOCKS, (index + 1) * runs // BLOCKS
@@ -75,4 +75,4 @@ class Margins:
 
 def _shortened(outputs: Sequence[Outputs], metric: Metric | None) -> Sequence[Outputs]:
     """Return what a measure takes for the same and reads in less time: it does so 16 times."""
-    return metric.shortened(outputs) if isinstance(metric, Named) else outputs
+    return metric.shortened(outputs) if isinstance(metric, TaskMeasure) else outputs

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeinfer import channels
-from edgeinfer.accuracy import Metric, Named, Outputs
+from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.errors import UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.types import Array
 
-TOP1 = Named("top1")
+TOP1 = TaskMeasure("top1")
 """What is measured where classes are known and nobody says what counts."""
 
 _DECIDED = 0.1

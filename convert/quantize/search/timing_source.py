@@ -15,7 +15,7 @@ LIKE_SIZE = 1.02
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class TimingSource:
     """Where candidates are run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Clock:
         )
 
 
-def clock_for(profile: Profile, engines: Sequence[str], backend: Backend) -> Clock:
+def clock_for(profile: Profile, engines: Sequence[str], backend: Backend) -> TimingSource:
     """Judge times of an engine here as those of a device.
 
     Args:
@@ -73,7 +73,7 @@ def clock_for(profile: Profile, engines: Sequence[str], backend: Backend) -> Clo
     """
     version = backend.probe().version or ""
     here = host()
-    return Clock(
+    return TimingSource(
         f"{backend.name} {version}".rstrip(),
         str(here),
         _why_not(engines, backend),

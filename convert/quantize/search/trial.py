@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgeinfer.accuracy import Metric, Named, Outputs
+from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
 from edgeinfer.bundle.values import fits
@@ -28,7 +28,7 @@ from edgeinfer.convert.quantize.rewrite import fallback
 from edgeinfer.convert.quantize.search.layers import Point
 from edgeinfer.convert.quantize.search.margin import Margins
 from edgeinfer.convert.quantize.search.quality import Judgement
-from edgeinfer.convert.quantize.search.timing_source import Clock, clock_for
+from edgeinfer.convert.quantize.search.timing_source import TimingSource, clock_for
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.media.samples import SampleSet
 from edgeinfer.metrics import budget_for
@@ -144,7 +144,7 @@ def _take(found: Samples, data: SampleSet, wanted: set[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GateDemands:
     """What the gate will ask of what is chosen.
 
     Attributes:
@@ -155,14 +155,16 @@ class Asked:
     vectors: list[Vector]
     expected: Expected
 
-    def fitting(self, constraints: Mapping[str, str]) -> Asked:
+    def fitting(self, constraints: Mapping[str, str]) -> GateDemands:
         """Return those whose values an artifact takes."""
         places = [i for i, v in enumerate(self.vectors) if fits(constraints, v.feeds)]
         answers = tuple(self.expected.answers[i] for i in places)
-        return Asked([self.vectors[i] for i in places], replace(self.expected, answers=answers))
+        return GateDemands(
+            [self.vectors[i] for i in places], replace(self.expected, answers=answers)
+        )
 
 
-def foresee(model: ir.Model, vectors: Sequence[Vector]) -> Asked:
+def foresee(model: ir.Model, vectors: Sequence[Vector]) -> GateDemands:
     """Ask the float model about the vectors that the gate will judge integers on."""
     from edgeinfer.convert.verify.answers import Answer, Expected
 
@@ -173,7 +175,7 @@ def foresee(model: ir.Model, vectors: Sequence[Vector]) -> Asked:
         outputs = [dict(zip(names, session.run(names, dict(v.feeds)), strict=True)) for v in judged]
         del session
     answers = tuple(Answer(o, "onnxruntime", ("onnxruntime",), {}) for o in outputs)
-    return Asked(judged, Expected(answers, ()))
+    return GateDemands(judged, Expected(answers, ()))
 
 
 def affordable(once_ms: float) -> int:
@@ -188,7 +190,7 @@ def affordable(once_ms: float) -> int:
 
 
 @dataclass(slots=True)
-class Trials:
+class CandidateTrials:
     """Writes and measures candidates for one job.
 
     Attributes:
@@ -208,7 +210,7 @@ class Trials:
     once_ms: float = 0.0
     _judged: dict[int, Margins] = field(default_factory=dict)
     _quantizers: dict[str, Quantizer] = field(default_factory=dict)
-    _clock: Clock | None = None
+    _clock: TimingSource | None = None
 
     def in_time(self, samples: Samples) -> Samples:
         """Return as many samples as there is time to run each candidate on."""
@@ -279,7 +281,7 @@ class Trials:
         return Point((), 0.0, 0.0, 1.0, best[0], size), raced
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> TimingSource:
         """What candidates are run on, and whether its times say something of the target's."""
         if self._clock is None:
             with ExitStack() as stack:
@@ -303,14 +305,14 @@ class Trials:
             timing = timed and self.clock.counts
             latency = min(_once(executable, samples) for _ in range(_TIMED)) if timing else 0.0
         # A handful of samples compares layers by their errors; it has no labels.
-        metric = self.metric if samples.labels or not isinstance(self.metric, Named) else None
+        metric = self.metric if samples.labels or not isinstance(self.metric, TaskMeasure) else None
         judge = self._judged.setdefault(
             id(samples), Margins(Judgement(samples.expected, samples.labels, metric))
         )
         loss = judge.loss(actual) if timed else judge.whole.loss(actual)
         return Point.of(kept, loss, latency, size)
 
-    def refusal(self, point: Point, asked: Asked) -> str:
+    def refusal(self, point: Point, asked: GateDemands) -> str:
         """Return what the gate will say against a candidate; empty if it will take it."""
         from edgeinfer.convert.quantize import readback
         from edgeinfer.convert.verify.gate import judge_answers

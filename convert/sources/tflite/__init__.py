@@ -19,19 +19,19 @@ from edgeinfer.convert.sources.external import digest
 from edgeinfer.convert.sources.original import LITERT, Original
 from edgeinfer.convert.sources.repair import repair
 from edgeinfer.convert.sources.tflite import ops as _families  # noqa: F401  (fills the table)
-from edgeinfer.convert.sources.tflite.file import Damaged, FileGraph, FileModel, Signature, load
+from edgeinfer.convert.sources.tflite.file import Damaged, FileGraph, FileModel, FileSignature, load
 from edgeinfer.convert.sources.tflite.importer import Importer
 from edgeinfer.convert.sources.tflite.operand import Operand
 from edgeinfer.convert.sources.tflite.ops.conv import HYBRID
 from edgeinfer.convert.sources.tflite.weights import TYPES
-from edgeinfer.errors import Notes, SourceError, UnsupportedError, UsageError
+from edgeinfer.errors import Remarks, SourceError, UnsupportedError, UsageError
 
 OPSET = 24
 IR_VERSION = 12
 DEFAULT_SIGNATURE = "serving_default"
 
 
-class Read(NamedTuple):
+class TfliteSource(NamedTuple):
     """What a file holds.
 
     Attributes:
@@ -44,12 +44,12 @@ class Read(NamedTuple):
 
     model: ir.Model
     record: SourceRecord
-    notes: Notes
+    notes: Remarks
     original: Original
     carried: Carried
 
 
-def read_file(path: Path, signature: str | None = None) -> Read:
+def read_file(path: Path, signature: str | None = None) -> TfliteSource:
     """Read a ``.tflite`` file; large weights stay in it until they are touched.
 
     Args:
@@ -66,7 +66,7 @@ def read_file(path: Path, signature: str | None = None) -> Read:
     chosen = _choose(file, signature)
     number = chosen.graph if chosen else 0
     graph = file.graphs[number]
-    notes = Notes()
+    notes = Remarks()
     inputs = _ports(graph, graph.inputs, chosen.inputs if chosen else (), unique=True)
     outputs = _ports(graph, graph.outputs, chosen.outputs if chosen else ())
     try:
@@ -92,10 +92,10 @@ def read_file(path: Path, signature: str | None = None) -> Read:
         custom=custom,
     )
     record = SourceRecord("tflite", path.name, digest(path, ()))
-    return Read(model, record, notes, original, _carried(file, model, notes))
+    return TfliteSource(model, record, notes, original, _carried(file, model, notes))
 
 
-def _carried(file: FileModel, model: ir.Model, notes: Notes) -> Carried:
+def _carried(file: FileModel, model: ir.Model, notes: Remarks) -> Carried:
     """Read the metadata; what is wrong with it is no fault of the model."""
     entries = {n: file.read(file.metadata[n]) for n in (ENTRY, OWN_ENTRY) if n in file.metadata}
     try:
@@ -105,7 +105,7 @@ def _carried(file: FileModel, model: ir.Model, notes: Notes) -> Carried:
         return Carried()
 
 
-def _choose(file: FileModel, wanted: str | None) -> Signature | None:
+def _choose(file: FileModel, wanted: str | None) -> FileSignature | None:
     keys = {s.key: s for s in file.signatures}
     names = ", ".join(map(repr, keys)) or "none"
     if wanted is not None:
@@ -126,7 +126,7 @@ def _build(
     graph: FileGraph,
     inputs: Sequence[tuple[str, int]],
     outputs: Sequence[tuple[str, int]],
-    notes: Notes,
+    notes: Remarks,
 ) -> tuple[ir.Model, tuple[str, ...]]:
     """Build the graph; tells the custom operators in it as well."""
     g = Importer(file, notes)

@@ -23,7 +23,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class PoolingWindows:
     """Windows over height and width.
 
     Attributes:
@@ -48,7 +48,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class LandmarkCrop:
     """How landmarks say where a picture is cut out.
 
     Attributes:
@@ -103,26 +103,26 @@ _PER_CLASS = 100
 """Boxes of a class unless the options say more or fewer."""
 
 
-def deconvolution(raw: bytes) -> Windows:
+def deconvolution(raw: bytes) -> PoolingWindows:
     """``TfLiteTransposeConvParams``: padding, stride of the width, stride of the height."""
     padding, width, height = _integers(raw, 3)
-    return Windows(_is_same(padding), (height, width))
+    return PoolingWindows(_is_same(padding), (height, width))
 
 
-def pool(raw: bytes) -> Windows:
+def pool(raw: bytes) -> PoolingWindows:
     """``TfLitePoolParams``: padding, strides, sizes, activation; what follows is computed."""
     padding, right, down, width, height, activation = _integers(raw, 6)
     if min(right, down, width, height) < 1:
         raise ValueError(f"strides {[down, right]}, windows of {[height, width]}")
     if width * height > _WINDOW:
         raise Refusal(f"windows of {width * height} elements; {_WINDOW} are the most")
-    return Windows(_is_same(padding), (down, right), (height, width), activation)
+    return PoolingWindows(_is_same(padding), (down, right), (height, width), activation)
 
 
-def placing(raw: bytes) -> Placing:
+def placing(raw: bytes) -> LandmarkCrop:
     """The flexbuffer of the second version of ``Landmarks2TransformMatrix``."""
     fields = flexbuffer(raw)
-    made = Placing(
+    made = LandmarkCrop(
         int(fields["left_rotation_idx"]),
         int(fields["right_rotation_idx"]),
         tuple(int(i) for i in fields["subset_idxs"]),

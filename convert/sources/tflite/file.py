@@ -41,7 +41,7 @@ class Damaged(Exception):  # noqa: N818  (becomes a SourceError that names the f
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scale:
+class FileScale:
     """``real = scale * (stored - zero_point)``, for the whole tensor or along ``axis``."""
 
     scale: Array
@@ -85,7 +85,7 @@ class FileTensor:
     kind: str
     shape: tuple[int | None, ...]
     span: tuple[int, int] | None
-    scale: Scale | None
+    scale: FileScale | None
     is_variable: bool
     sparsity: Sparsity | None
 
@@ -123,7 +123,7 @@ class FileGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class FileSignature:
     """Names for the inputs and outputs of a subgraph, with the tensors they mean."""
 
     key: str
@@ -142,7 +142,7 @@ class FileModel:
 
     path: Path
     graphs: tuple[FileGraph, ...]
-    signatures: tuple[Signature, ...]
+    signatures: tuple[FileSignature, ...]
     metadata: dict[str, tuple[int, int]]
 
     def read(self, span: tuple[int, int]) -> bytes:
@@ -305,7 +305,7 @@ class _Reader:
             raise Damaged(f"a constant ends {start + length - len(self._data)} bytes after it")
         return (start, length) if length else None
 
-    def _scale(self, table: Any, name: str, shape: tuple[int, ...]) -> Scale | None:
+    def _scale(self, table: Any, name: str, shape: tuple[int, ...]) -> FileScale | None:
         if table is None or not table.ScaleLength():
             return None
         scale = self._vector(table.ScaleAsNumpy()).astype(np.float32)
@@ -319,7 +319,7 @@ class _Reader:
             raise Damaged(f"tensor {name!r} has {scale.size} scales and {zero.size} zero points")
         if scale.size > 1 and not (axis < len(shape) and shape[axis] == scale.size):
             raise Damaged(f"tensor {name!r} has {scale.size} scales along axis {axis} of {shape}")
-        return Scale(scale, zero, axis if scale.size > 1 else 0)
+        return FileScale(scale, zero, axis if scale.size > 1 else 0)
 
     def _sparsity(self, table: Any) -> Sparsity | None:
         if table is None:
@@ -362,7 +362,7 @@ class _Reader:
             return {k: self._vector(v) if _is_view(v) else v for k, v in vars(built).items()}
         return {}
 
-    def _signature(self, table: Any, graphs: tuple[FileGraph, ...]) -> Signature:
+    def _signature(self, table: Any, graphs: tuple[FileGraph, ...]) -> FileSignature:
         index = table.SubgraphIndex()
         if index >= len(graphs):
             raise Damaged("a signature of a graph that is not there")
@@ -376,7 +376,7 @@ class _Reader:
             if any(tensor not in known for _, tensor in pairs):
                 raise Damaged("a signature names a tensor that is no input or output")
             sides.append(tuple(pairs))
-        return Signature(self._text(table.SignatureKey()), index, sides[0], sides[1])
+        return FileSignature(self._text(table.SignatureKey()), index, sides[0], sides[1])
 
 
 def _names(enum: type) -> dict[int, str]:

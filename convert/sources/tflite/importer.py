@@ -18,8 +18,8 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.sources.tflite.file import Damaged, FileGraph, FileModel, FileOp, FileTensor
 from edgeinfer.convert.sources.tflite.operand import Operand, Options
 from edgeinfer.convert.sources.tflite.registry import CUSTOM, READERS, Reader
-from edgeinfer.convert.sources.tflite.weights import TYPES, Weights, weights_of
-from edgeinfer.errors import Notes, Problem
+from edgeinfer.convert.sources.tflite.weights import TYPES, StoredConstant, weights_of
+from edgeinfer.errors import Problem, Remarks
 
 _DEPTH = 16
 """Graphs inside graphs."""
@@ -42,7 +42,7 @@ class Importer:
         custom: the custom operators that were read, by name.
     """
 
-    def __init__(self, file: FileModel, notes: Notes) -> None:
+    def __init__(self, file: FileModel, notes: Remarks) -> None:
         self.file, self.notes = file, notes
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
@@ -214,7 +214,7 @@ class Importer:
         self.initializers.append(made)
         return made
 
-    def real(self, weights: Weights, name: str) -> ir.Value:
+    def real(self, weights: StoredConstant, name: str) -> ir.Value:
         """Return the real numbers of a constant."""
         stored = self.initializer(weights.tensor, name)
         if weights.halves:
@@ -228,7 +228,7 @@ class Importer:
         factors, zero = self.scales(scale, dtype)
         return self.emit("DequantizeLinear", stored, factors, zero, axis=scale.axis)
 
-    def _wide(self, weights: Weights) -> ir.Value:
+    def _wide(self, weights: StoredConstant) -> ir.Value:
         """Real numbers of 64-bit integers, which DequantizeLinear does not take: biases."""
         scale = weights.scale
         self.initializers.pop()
@@ -237,7 +237,7 @@ class Importer:
             raise Refusal("64-bit integers with scales", "unsupported_dtype")
         if np.abs(steps).max(initial=0) <= np.iinfo(np.int32).max:
             narrow = ir.tensor(steps.astype(np.int32))
-            return self.real(Weights(narrow, scale), f"{self._here}/bias")
+            return self.real(StoredConstant(narrow, scale), f"{self._here}/bias")
         shape = [-1 if a == scale.axis else 1 for a in range(steps.ndim)]
         factors = scale.scale.astype(np.float64).reshape(shape if scale.scale.size > 1 else ())
         return self.const((steps * factors).astype(np.float32))

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.sources.tflite.file import FileOp, FileTensor
-from edgeinfer.convert.sources.tflite.weights import TYPES, Weights
+from edgeinfer.convert.sources.tflite.weights import TYPES, StoredConstant
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Operand:
         self,
         g: Importer,
         tensor: FileTensor,
-        weights: Weights | None = None,
+        weights: StoredConstant | None = None,
         value: ir.Value | None = None,
     ) -> None:
         self._g, self.tensor, self.weights = g, tensor, weights

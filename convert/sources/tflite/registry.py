@@ -30,7 +30,7 @@ class Reader:
     most: int | None
 
 
-class Table:
+class ReaderTable:
     """Readers by the schema's name of the operator."""
 
     def __init__(self) -> None:
@@ -65,6 +65,6 @@ class Table:
         return frozenset(self._readers)
 
 
-READERS = Table()
+READERS = ReaderTable()
 
-CUSTOM = Table()
+CUSTOM = ReaderTable()

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.sources.tflite.file import Damaged, FileModel, FileTensor, Scale, Sparsity
+from edgeinfer.convert.sources.tflite.file import (
+    Damaged,
+    FileModel,
+    FileScale,
+    FileTensor,
+    Sparsity,
+)
 from edgeinfer.types import Array
 
 SMALL_BYTES = 4096
@@ -29,7 +35,7 @@ TYPES: dict[str, ir.DataType] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weights:
+class StoredConstant:
     """A constant as it is stored, and what its elements mean.
 
     Attributes:
@@ -39,7 +45,7 @@ class Weights:
     """
 
     tensor: ir.TensorProtocol
-    scale: Scale | None = None
+    scale: FileScale | None = None
     halves: bool = False
 
     @property
@@ -52,7 +58,7 @@ class Weights:
         """Whether it is read freely."""
         return self.tensor.nbytes <= SMALL_BYTES
 
-    def transposed(self, perm: Sequence[int]) -> Weights:
+    def transposed(self, perm: Sequence[int]) -> StoredConstant:
         """Return it with its axes in another order."""
         perm = list(perm)
         if perm == list(range(len(perm))):
@@ -61,14 +67,16 @@ class Weights:
         scale = self.scale
         if scale is not None and scale.scale.size > 1:
             scale = replace(scale, axis=perm.index(scale.axis))
-        return Weights(self._computed(shape, lambda a: a.transpose(perm)), scale, self.halves)
+        return StoredConstant(
+            self._computed(shape, lambda a: a.transpose(perm)), scale, self.halves
+        )
 
-    def reshaped(self, shape: Sequence[int], axis: int = 0) -> Weights:
+    def reshaped(self, shape: Sequence[int], axis: int = 0) -> StoredConstant:
         """Return it in another shape; ``axis`` is where the axis with the scales is then."""
         scale = self.scale
         if scale is not None and scale.scale.size > 1:
             scale = replace(scale, axis=axis)
-        return Weights(self._computed(shape, lambda a: a.reshape(shape)), scale, self.halves)
+        return StoredConstant(self._computed(shape, lambda a: a.reshape(shape)), scale, self.halves)
 
     def _computed(
         self, shape: Sequence[int], change: Callable[[Array], Array]
@@ -83,7 +91,7 @@ MOST_EMPTY = 1 << 31
 """What the sizes of a constant without elements may give but for zeros; NumPy multiplies those."""
 
 
-def weights_of(file: FileModel, tensor: FileTensor) -> Weights:
+def weights_of(file: FileModel, tensor: FileTensor) -> StoredConstant:
     """Return a constant of a file.
 
     Raises:
@@ -96,7 +104,7 @@ def weights_of(file: FileModel, tensor: FileTensor) -> Weights:
             raise Damaged(f"tensor {tensor.name!r} of {tensor.kind} {shape} has no bytes")
         if math.prod(d for d in shape if d) > MOST_EMPTY:
             raise Damaged(f"tensor {tensor.name!r} has the shape {shape}")
-        return Weights(ir.tensor(np.empty(shape, dtype.numpy()), dtype=dtype), tensor.scale)
+        return StoredConstant(ir.tensor(np.empty(shape, dtype.numpy()), dtype=dtype), tensor.scale)
     if tensor.sparsity is not None:
         return _dense(file, tensor, tensor.sparsity, dtype, shape)
     start, length = tensor.span
@@ -108,7 +116,7 @@ def weights_of(file: FileModel, tensor: FileTensor) -> Weights:
     whole = file.path.resolve()
     # onnx_ir maps no file that has hard links.
     if length <= SMALL_BYTES or whole.stat().st_nlink > 1:
-        return Weights(_loaded(file.read(tensor.span), dtype, shape), tensor.scale)
+        return StoredConstant(_loaded(file.read(tensor.span), dtype, shape), tensor.scale)
     mapped = ir.ExternalTensor(
         whole.name,
         start,
@@ -118,7 +126,7 @@ def weights_of(file: FileModel, tensor: FileTensor) -> Weights:
         name=tensor.name,
         base_dir=whole.parent,
     )
-    return Weights(mapped, tensor.scale)
+    return StoredConstant(mapped, tensor.scale)
 
 
 def _loaded(raw: bytes, dtype: ir.DataType, shape: Sequence[int]) -> ir.TensorProtocol:
@@ -143,7 +151,7 @@ def _tensor(
 
 def _dense(
     file: FileModel, tensor: FileTensor, how: Sparsity, dtype: ir.DataType, shape: list[int]
-) -> Weights:
+) -> StoredConstant:
     span = tensor.span or (0, 0)
     if dtype.bitwidth < 8:
         raise Damaged(f"tensor {tensor.name!r} is sparse and packed")
@@ -158,7 +166,7 @@ def _dense(
         return dense.reshape(shape)
 
     nbytes = math.prod(shape) * int(dtype.itemsize)
-    return Weights(_tensor(compute, dtype, shape, nbytes), tensor.scale)
+    return StoredConstant(_tensor(compute, dtype, shape, nbytes), tensor.scale)
 
 
 def _places(how: Sparsity, shape: list[int], name: str) -> Array:

@@ -1,6 +1,6 @@
 """What the inputs of a model may hold, told from the operators that consume them."""
 
-from edgeinfer.convert.verify.bounds.analysis import Bounds, bounds_of
+from edgeinfer.convert.verify.bounds.analysis import InputBounds, bounds_of
 from edgeinfer.convert.verify.bounds.span import Span
 
-__all__ = ["Bounds", "Span", "bounds_of"]
+__all__ = ["InputBounds", "Span", "bounds_of"]

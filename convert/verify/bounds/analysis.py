@@ -19,12 +19,12 @@ from edgeinfer.convert.passes.static_shapes import BindShapes
 from edgeinfer.convert.verify.bounds.backward import backward
 from edgeinfer.convert.verify.bounds.forward import forward, of_constant
 from edgeinfer.convert.verify.bounds.limits import limits
-from edgeinfer.convert.verify.bounds.node import Op, shape_of
+from edgeinfer.convert.verify.bounds.node import BoundedNode, shape_of
 from edgeinfer.convert.verify.bounds.span import ANY, Span
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class InputBounds:
     """What the operators behind an input ask of it.
 
     Attributes:
@@ -40,7 +40,7 @@ def bounds_of(
     model: ir.Model,
     shapes: Mapping[str, Sequence[int]],
     known: Mapping[str, tuple[float, float]] | None = None,
-) -> dict[str, Bounds]:
+) -> dict[str, InputBounds]:
     """Derive what each input may hold from the operators that its values reach.
 
     Args:
@@ -65,7 +65,7 @@ def bounds_of(
         if wanted.is_empty:
             wanted = allowed
         if not (wanted.is_open and allowed.is_open):
-            found[value.name or ""] = Bounds(wanted, allowed)
+            found[value.name or ""] = InputBounds(wanted, allowed)
     return found
 
 
@@ -108,7 +108,7 @@ class _Forward:
             self._constants(node)
             for body in bodies(node):
                 self._graph(body)
-            found = forward(Op(node, self.spans, self.model.opset_imports))
+            found = forward(BoundedNode(node, self.spans, self.model.opset_imports))
             self.spans.update(zip(node.outputs, found, strict=False))
 
     def _constants(self, node: ir.Node) -> None:
@@ -136,7 +136,7 @@ class _Backward:
     def _graph(self, graph: ir.Graph) -> None:
         for node in reversed(graph):
             self._into_bodies(node)
-            op = Op(node, self.spans, self.model.opset_imports)
+            op = BoundedNode(node, self.spans, self.model.opset_imports)
             asked = limits(op)
             needs = [self.needs.get(v, ANY) for v in node.outputs]
             for index, value in enumerate(node.inputs):

@@ -12,18 +12,18 @@ from collections.abc import Callable
 import numpy as np
 
 from edgeinfer.convert.verify.bounds.forward import MOVES, reduced
-from edgeinfer.convert.verify.bounds.node import Op
+from edgeinfer.convert.verify.bounds.node import BoundedNode
 from edgeinfer.convert.verify.bounds.span import ANY, Span
 from edgeinfer.types import Array
 
-Backward = Callable[[Op, int, Span], Span]
+Backward = Callable[[BoundedNode, int, Span], Span]
 """From what the first output must lie between to what an operand must."""
 
 _FREE = 4.0
 """What the second of two operands may reach where nothing bounds their sum."""
 
 
-def backward(op: Op, index: int, needs: list[Span]) -> Span:
+def backward(op: BoundedNode, index: int, needs: list[Span]) -> Span:
     """Return what an operand must lie between.
 
     Args:
@@ -43,7 +43,7 @@ def backward(op: Op, index: int, needs: list[Span]) -> Span:
     return found.fitted(op.shape(index))
 
 
-def _moved(op: Op, index: int, needs: list[Span]) -> Span:
+def _moved(op: BoundedNode, index: int, needs: list[Span]) -> Span:
     """Follow each element; where that is not possible, let all be what each of them must be."""
     core = ANY
     for need in needs:
@@ -71,7 +71,7 @@ def _moved(op: Op, index: int, needs: list[Span]) -> Span:
     return Span(low.reshape(marks.shape), high.reshape(marks.shape))
 
 
-def _marked(op: Op, index: int, marks: Array) -> list[Array | None] | None:
+def _marked(op: BoundedNode, index: int, marks: Array) -> list[Array | None] | None:
     """Return operands with which a result says where each of its elements came from."""
     if op.node.op_type == "Concat":
         operands: list[Array | None] = []
@@ -89,7 +89,7 @@ def _marked(op: Op, index: int, marks: Array) -> list[Array | None] | None:
     return [marks, *others]
 
 
-def _add(op: Op, index: int, need: Span) -> Span:
+def _add(op: BoundedNode, index: int, need: Span) -> Span:
     other = op.span(1 - index)
     if not other.is_open and np.isfinite([other.least, other.most]).all():
         return _wide(lambda: Span(need.low - other.low, need.high - other.high), need, other)
@@ -113,7 +113,7 @@ def _wide(exact: Callable[[], Span], need: Span, other: Span) -> Span:
     return found
 
 
-def _sub(op: Op, index: int, need: Span) -> Span:
+def _sub(op: BoundedNode, index: int, need: Span) -> Span:
     other = op.span(1 - index)
     if not other.is_open and np.isfinite([other.least, other.most]).all():
         try:
@@ -132,7 +132,7 @@ def _sub(op: Op, index: int, need: Span) -> Span:
     return Span.of(low + part, high)
 
 
-def _mul(op: Op, index: int, need: Span) -> Span:
+def _mul(op: BoundedNode, index: int, need: Span) -> Span:
     other, need = op.span(1 - index).hull(), need.core()
     whole = op.is_whole(index)
     if other.least == other.most and other.least != 0:
@@ -163,7 +163,7 @@ def _finite(*numbers: float) -> bool:
     return all(math.isfinite(n) for n in numbers)
 
 
-def _div(op: Op, index: int, need: Span) -> Span:
+def _div(op: BoundedNode, index: int, need: Span) -> Span:
     need = need.core()
     other = op.span(1 - index).hull()
     if index == 1:
@@ -181,24 +181,24 @@ def _div(op: Op, index: int, need: Span) -> Span:
     return ANY
 
 
-def _monotone(op: Op, index: int, need: Span) -> Span:
+def _monotone(op: BoundedNode, index: int, need: Span) -> Span:
     return need if index == 0 else ANY
 
 
-def _negated(op: Op, index: int, need: Span) -> Span:
+def _negated(op: BoundedNode, index: int, need: Span) -> Span:
     return Span(-need.high, -need.low)
 
 
-def _absolute(op: Op, index: int, need: Span) -> Span:
+def _absolute(op: BoundedNode, index: int, need: Span) -> Span:
     most = need.high
     return Span(np.where(need.low > 0, need.low, -most), most)
 
 
-def _relu(op: Op, index: int, need: Span) -> Span:
+def _relu(op: BoundedNode, index: int, need: Span) -> Span:
     return Span(np.where(need.low > 0, need.low, -np.inf), need.high)
 
 
-def _clip(op: Op, index: int, need: Span) -> Span:
+def _clip(op: BoundedNode, index: int, need: Span) -> Span:
     """Ends that the operator itself keeps need no care."""
     if index:
         return ANY
@@ -213,7 +213,7 @@ def _clip(op: Op, index: int, need: Span) -> Span:
 def _extreme(keeps_low: bool) -> Backward:
     """A maximum that another operand keeps above the least needs no more of this one."""
 
-    def rule(op: Op, index: int, need: Span) -> Span:
+    def rule(op: BoundedNode, index: int, need: Span) -> Span:
         need = need.core()
         others = [op.span(i).hull() for i in range(op.count) if i != index and op.has(i)]
         if keeps_low:
@@ -229,18 +229,18 @@ def _stepped(below: float, above: float) -> Backward:
     return lambda _op, _index, need: Span(need.low - below, need.high + above)
 
 
-def _summed(op: Op, index: int, need: Span) -> Span:
+def _summed(op: BoundedNode, index: int, need: Span) -> Span:
     count = reduced(op) if index == 0 else None
     return _shared(op, need, count) if index == 0 else ANY
 
 
-def _running(op: Op, index: int, need: Span) -> Span:
+def _running(op: BoundedNode, index: int, need: Span) -> Span:
     axis = op.number(1)
     count = None if axis is None else op.size(0, int(axis))
     return _shared(op, need, count) if index == 0 else ANY
 
 
-def _shared(op: Op, need: Span, count: int | None) -> Span:
+def _shared(op: BoundedNode, need: Span, count: int | None) -> Span:
     if not count:
         return ANY
     need = need.core()
@@ -251,22 +251,22 @@ def _shared(op: Op, need: Span, count: int | None) -> Span:
     return _inwards(low, high, op.is_whole(0))
 
 
-def _branches(op: Op, index: int, need: Span) -> Span:
+def _branches(op: BoundedNode, index: int, need: Span) -> Span:
     return need if index in (1, 2) else ANY
 
 
-def _updated(op: Op, index: int, need: Span) -> Span:
+def _updated(op: BoundedNode, index: int, need: Span) -> Span:
     return need.core() if index in (0, 2) and op.attr("reduction", "none") == "none" else ANY
 
 
-def _started(op: Op, index: int, need: Span) -> Span:
+def _started(op: BoundedNode, index: int, need: Span) -> Span:
     need = need.core()
     if index == 0:
         return Span.of(need.least, need.most)
     return Span.of(-np.inf, need.most + 1) if index == 1 else ANY
 
 
-def _squared(op: Op, index: int, need: Span) -> Span:
+def _squared(op: BoundedNode, index: int, need: Span) -> Span:
     exponent = op.number(1)
     most = need.core().most
     if index or exponent is None or exponent <= 0 or most < 0 or not math.isfinite(most):
@@ -275,7 +275,7 @@ def _squared(op: Op, index: int, need: Span) -> Span:
     return Span.of(-root if exponent % 2 == 0 else 0.0, root)
 
 
-def _same(op: Op, index: int, need: Span) -> Span:
+def _same(op: BoundedNode, index: int, need: Span) -> Span:
     return need.core() if index == 0 else ANY
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.verify.bounds.node import Op
+from edgeinfer.convert.verify.bounds.node import BoundedNode
 from edgeinfer.convert.verify.bounds.span import ANY, Span
 from edgeinfer.types import Array
 
-Forward = Callable[[Op], Span | tuple[Span, ...] | None]
+Forward = Callable[[BoundedNode], Span | tuple[Span, ...] | None]
 
 MOVES = frozenset({
     *("Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"),
@@ -23,7 +23,7 @@ MOVES = frozenset({
 _WITH_ZEROS = frozenset({"Trilu", "CenterCropPad", "Dropout"})
 
 
-def forward(op: Op) -> tuple[Span, ...]:
+def forward(op: BoundedNode) -> tuple[Span, ...]:
     """Return what each output lies between, as far as its operator and its type say."""
     rule = FORWARD.get(op.node.op_type)
     if op.node.op_type in MOVES:
@@ -69,7 +69,7 @@ def _of_type(dtype: ir.DataType | None) -> Span:
     return ANY
 
 
-def _moved(op: Op) -> Span | tuple[Span, ...]:
+def _moved(op: BoundedNode) -> Span | tuple[Span, ...]:
     span = op.span(0)
     if op.node.op_type in _WITH_ZEROS:
         return span.join(Span.of(0, 0))
@@ -89,7 +89,7 @@ def _moved(op: Op) -> Span | tuple[Span, ...]:
     return tuple(Span.of(a, b) for a, b in zip(lows, highs, strict=True))
 
 
-def _all_inputs(op: Op) -> Span:
+def _all_inputs(op: BoundedNode) -> Span:
     found = [op.span(i).hull() for i in range(op.count) if op.has(i)]
     out = found[0] if found else ANY
     for span in found[1:]:
@@ -97,7 +97,7 @@ def _all_inputs(op: Op) -> Span:
     return out
 
 
-def _concat(op: Op) -> Span:
+def _concat(op: BoundedNode) -> Span:
     parts = [op.span(i) for i in range(op.count)]
     fulls = [p.full(op.shape(i)) for i, p in enumerate(parts)]
     axis = op.attr("axis", 0)
@@ -112,7 +112,7 @@ def _concat(op: Op) -> Span:
 
 
 def _pair(combine: Callable[[Span, Span], Span]) -> Forward:
-    def rule(op: Op) -> Span:
+    def rule(op: BoundedNode) -> Span:
         a, b = op.span(0), op.span(1)
         try:
             return combine(a, b)
@@ -142,7 +142,7 @@ def _times(x: Array, y: Array) -> Array:
     return np.where((x == 0) | (y == 0), 0.0, x * y)
 
 
-def _div(op: Op) -> Span:
+def _div(op: BoundedNode) -> Span:
     a, b = op.span(0).hull(), op.span(1).hull()
     if b.least <= 0 <= b.most:
         return a if op.is_whole(0) and b.least >= 0 and a.least >= 0 else ANY
@@ -151,7 +151,7 @@ def _div(op: Op) -> Span:
     return Span(np.trunc(found.low), np.trunc(found.high)) if op.is_whole(0) else found
 
 
-def _mod(op: Op) -> Span:
+def _mod(op: BoundedNode) -> Span:
     a, b = op.span(0).hull(), op.span(1).hull()
     most = max(abs(b.least), abs(b.most))
     if not np.isfinite(most):
@@ -162,7 +162,7 @@ def _mod(op: Op) -> Span:
     return Span.of(-top if a.least < 0 else 0, top if a.most > 0 else 0)
 
 
-def _clip(op: Op) -> Span:
+def _clip(op: BoundedNode) -> Span:
     x = op.span(0)
     low = op.number(1) if op.has(1) else op.attr("min", -np.inf)
     high = op.number(2) if op.has(2) else op.attr("max", np.inf)
@@ -171,7 +171,7 @@ def _clip(op: Op) -> Span:
 
 
 def _many(combine: Callable[[Array, Array], Array]) -> Forward:
-    def rule(op: Op) -> Span:
+    def rule(op: BoundedNode) -> Span:
         spans = [op.span(i) for i in range(op.count) if op.has(i)]
         out = spans[0]
         for other in spans[1:]:
@@ -185,7 +185,7 @@ def _many(combine: Callable[[Array, Array], Array]) -> Forward:
     return rule
 
 
-def _abs(op: Op) -> Span:
+def _abs(op: BoundedNode) -> Span:
     x = op.span(0)
     ends = np.abs(x.low), np.abs(x.high)
     inside = (x.low <= 0) & (x.high >= 0)
@@ -200,7 +200,7 @@ def _between(low: float, high: float) -> Forward:
     return lambda _: Span.of(low, high)
 
 
-def _shape(op: Op) -> Span | None:
+def _shape(op: BoundedNode) -> Span | None:
     shape = op.shape(0)
     if shape is None:
         return Span.of(0, np.inf)
@@ -211,7 +211,7 @@ def _shape(op: Op) -> Span | None:
     )
 
 
-def _range(op: Op) -> Span:
+def _range(op: BoundedNode) -> Span:
     start, limit, delta = (op.span(i).hull() for i in range(3))
     if delta.least > 0:
         top = limit.most - 1 if op.is_whole(0) else limit.most
@@ -219,25 +219,25 @@ def _range(op: Op) -> Span:
     return start.join(limit)
 
 
-def _position(op: Op) -> Span:
+def _position(op: BoundedNode) -> Span:
     axis = op.attr("axis", 0)
     size = op.size(0, int(axis))
     return Span.of(0, np.inf if size is None else max(0, size - 1))
 
 
-def _ranked(op: Op) -> tuple[Span, ...]:
+def _ranked(op: BoundedNode) -> tuple[Span, ...]:
     size = op.size(0, int(op.attr("axis", -1)))
     return op.span(0).hull(), Span.of(0, np.inf if size is None else max(0, size - 1))
 
 
-def _nonzero(op: Op) -> Span:
+def _nonzero(op: BoundedNode) -> Span:
     shape = op.shape(0)
     if shape is None or any(d is None for d in shape):
         return Span.of(0, np.inf)
     return Span.of([[0]] * len(shape), [[max(0, (d or 0) - 1)] for d in shape])
 
 
-def reduced(op: Op) -> int | None:
+def reduced(op: BoundedNode) -> int | None:
     """Return over how many elements a reduction goes."""
     shape = op.shape(0)
     axes = op.const(1) if op.count > 1 and op.has(1) else op.attr("axes")
@@ -251,7 +251,7 @@ def reduced(op: Op) -> int | None:
     return int(np.prod([s or 0 for s in sizes], dtype=np.int64))
 
 
-def _summed(op: Op) -> Span:
+def _summed(op: BoundedNode) -> Span:
     x = op.span(0).hull()
     count = reduced(op)
     if count is None:
@@ -259,7 +259,7 @@ def _summed(op: Op) -> Span:
     return Span(_times(x.low, np.asarray(count)), _times(x.high, np.asarray(count)))
 
 
-def _running(op: Op) -> Span:
+def _running(op: BoundedNode) -> Span:
     x, axis = op.span(0).hull(), op.number(1)
     size = None if axis is None else op.size(0, int(axis))
     most = np.inf if size is None else size
@@ -268,39 +268,39 @@ def _running(op: Op) -> Span:
     ).join(x)
 
 
-def _one_hot(op: Op) -> Span:
+def _one_hot(op: BoundedNode) -> Span:
     return op.span(2).hull()
 
 
-def _filled(op: Op) -> Span:
+def _filled(op: BoundedNode) -> Span:
     value = op.node.attributes.get("value")
     if value is None:
         return Span.of(0, 0)
     return of_constant(np.asarray(value.as_tensor().numpy())).hull()
 
 
-def _either(op: Op) -> Span:
+def _either(op: BoundedNode) -> Span:
     return op.span(1).hull().join(op.span(2).hull())
 
 
-def _scattered(op: Op) -> Span | None:
+def _scattered(op: BoundedNode) -> Span | None:
     if op.attr("reduction", "none") not in ("none", "max", "min"):
         return None
     return op.span(0).hull().join(op.span(2).hull())
 
 
-def _padded(op: Op) -> Span:
+def _padded(op: BoundedNode) -> Span:
     if op.attr("mode", "constant") != "constant":
         return op.span(0).hull()
     filling = op.number(2) if op.has(2) else 0.0
     return ANY if filling is None else op.span(0).hull().join(Span.of(filling, filling))
 
 
-def _hull(op: Op) -> Span:
+def _hull(op: BoundedNode) -> Span:
     return op.span(0).hull()
 
 
-def _powered(op: Op) -> Span:
+def _powered(op: BoundedNode) -> Span:
     exponent = op.number(1)
     return Span.of(0, np.inf) if exponent is not None and exponent % 2 == 0 else ANY
 

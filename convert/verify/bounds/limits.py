@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeinfer.convert.verify.bounds.forward import reduced
-from edgeinfer.convert.verify.bounds.node import Op
+from edgeinfer.convert.verify.bounds.node import BoundedNode
 from edgeinfer.convert.verify.bounds.span import ANY, Span
 
 
@@ -33,7 +33,7 @@ class Limit:
 Limits = Mapping[int, Limit]
 """By place of the operand."""
 
-Rule = Callable[[Op], Limits]
+Rule = Callable[[BoundedNode], Limits]
 
 _FEW = 8.0
 """What a count or a size reaches that nothing bounds."""
@@ -42,7 +42,7 @@ _LENGTH = 64.0
 """Likewise of what is as long as a signal."""
 
 
-def limits(op: Op) -> Limits:
+def limits(op: BoundedNode) -> Limits:
     """Return what an operator asks of its operands."""
     key = (
         op.node.op_type
@@ -65,11 +65,11 @@ def _index(size: int | None) -> Limit:
     return Limit(Span.of(0, size - 1), Span.of(-size, size - 1))
 
 
-def _gather(op: Op) -> Limits:
+def _gather(op: BoundedNode) -> Limits:
     return {1: _index(op.size(0, int(op.attr("axis", 0))))}
 
 
-def _tuples(op: Op, first: int) -> Limits:
+def _tuples(op: BoundedNode, first: int) -> Limits:
     """Indices whose last axis holds one for each axis of the data, from ``first`` on."""
     shape, depth = op.shape(0), op.size(1, -1)
     if shape is None or depth is None:
@@ -81,21 +81,21 @@ def _tuples(op: Op, first: int) -> Limits:
     return {1: Limit(Span.of(np.zeros(depth), ends - 1), Span.of(-ends, ends - 1))}
 
 
-def _gather_nd(op: Op) -> Limits:
+def _gather_nd(op: BoundedNode) -> Limits:
     return _tuples(op, int(op.attr("batch_dims", 0)))
 
 
-def _scatter_nd(op: Op) -> Limits:
+def _scatter_nd(op: BoundedNode) -> Limits:
     return _tuples(op, 0)
 
 
-def _tensor_scatter(op: Op) -> Limits:
+def _tensor_scatter(op: BoundedNode) -> Limits:
     axis = int(op.attr("axis", -2))
     room, new = op.size(0, axis), op.size(1, axis)
     return {2: _within(0, room - new)} if room and new and room >= new else {}
 
 
-def _one_hot(op: Op) -> Limits:
+def _one_hot(op: BoundedNode) -> Limits:
     depth = op.number(1)
     found = {1: Limit(Span.of(2, _FEW), Span.of(1, np.inf))} if depth is None else {}
     most = op.span(1).hull().least if depth is None else depth
@@ -103,11 +103,11 @@ def _one_hot(op: Op) -> Limits:
     return {**found, 0: Limit(Span.of(0, top))}
 
 
-def _rotary(op: Op) -> Limits:
+def _rotary(op: BoundedNode) -> Limits:
     return {3: _within(0, size - 1)} if (size := op.size(1, 0)) else {}
 
 
-def _rotary_of_microsoft(op: Op) -> Limits:
+def _rotary_of_microsoft(op: BoundedNode) -> Limits:
     size, length = op.size(2, 0), op.size(0, 1 if op.rank(0) == 3 else 2)
     if not size:
         return {}
@@ -116,40 +116,40 @@ def _rotary_of_microsoft(op: Op) -> Limits:
     return {1: _within(0, max(0, size - 1 - back))}
 
 
-def _embedding_layer(op: Op) -> Limits:
+def _embedding_layer(op: BoundedNode) -> Limits:
     found = {0: _index(op.size(2, 0)), 1: _index(op.size(4, 0)), 8: _index(op.size(3, 0))}
     return {i: Limit(one.usual, one.usual) for i, one in found.items()}
 
 
 def _lengths(place: int, axis: int = 0) -> Rule:
-    def rule(op: Op) -> Limits:
+    def rule(op: BoundedNode) -> Limits:
         size = op.size(0, axis)
         return {place: Limit(Span.of(1, size), Span.of(0, size))} if size else {}
 
     return rule
 
 
-def _recurrent(op: Op) -> Limits:
+def _recurrent(op: BoundedNode) -> Limits:
     return _lengths(4, 1 if op.attr("layout", 0) else 0)(op)
 
 
-def _reversed(op: Op) -> Limits:
+def _reversed(op: BoundedNode) -> Limits:
     size = op.size(0, int(op.attr("time_axis", 0)))
     return {1: _within(1, size)} if size else {}
 
 
-def _top_k(op: Op) -> Limits:
+def _top_k(op: BoundedNode) -> Limits:
     size = op.size(0, int(op.attr("axis", -1)))
     return {1: Limit(Span.of(1, min(size, _FEW)), Span.of(0, size))} if size else {}
 
 
-def _divisor(op: Op) -> Limits:
+def _divisor(op: BoundedNode) -> Limits:
     if not op.is_whole(1):
         return _scaled(op)
     return {1: Limit(Span.of(1, np.inf), Span.of(1, np.inf))}
 
 
-def _scaled(op: Op) -> Limits:
+def _scaled(op: BoundedNode) -> Limits:
     """What floats are that are divided by the most that samples hold, and what divides any."""
     found = {1: Limit(Span.of(1e-2, np.inf))} if op.const(1) is None else {}
     step = op.number(1)
@@ -161,7 +161,7 @@ def _scaled(op: Op) -> Limits:
     return found
 
 
-def _multiplied(op: Op) -> Limits:
+def _multiplied(op: BoundedNode) -> Limits:
     found: dict[int, Limit] = {}
     for index in (0, 1):
         factor = op.number(1 - index)
@@ -178,7 +178,7 @@ def _multiplied(op: Op) -> Limits:
     return found
 
 
-def _centred(op: Op) -> Limits:
+def _centred(op: BoundedNode) -> Limits:
     """Take off what pictures are on average: 0..1 where that is a share, else 0..255."""
     mean = op.const(1)
     if mean is None or mean.dtype.kind != "f" or mean.size not in (1, 3) or not mean.size:
@@ -192,14 +192,14 @@ def _centred(op: Op) -> Limits:
 
 
 def _axis(place: int, data: int = 0) -> Rule:
-    def rule(op: Op) -> Limits:
+    def rule(op: BoundedNode) -> Limits:
         rank = op.rank(data)
         return {place: _index(rank)} if rank else {}
 
     return rule
 
 
-def _slice(op: Op) -> Limits:
+def _slice(op: BoundedNode) -> Limits:
     """Starts in the first half and ends in the second leave something between them."""
     found: dict[int, Limit] = {}
     shape, rank = op.shape(0), op.rank(0)
@@ -226,7 +226,7 @@ def _slice(op: Op) -> Limits:
     return found
 
 
-def _range(op: Op) -> Limits:
+def _range(op: BoundedNode) -> Limits:
     first = op.span(0).hull()
     start = first.most if math.isfinite(first.most) else 0.0
     return {
@@ -236,11 +236,11 @@ def _range(op: Op) -> Limits:
     }
 
 
-def _new_shape(op: Op) -> Limits:
+def _new_shape(op: BoundedNode) -> Limits:
     return {0: Limit(Span.of(1, _FEW), Span.of(0, 1 << 20))}
 
 
-def _expand(op: Op) -> Limits:
+def _expand(op: BoundedNode) -> Limits:
     """Sizes that go with those of the data, from the last axis on."""
     shape, length = op.shape(0), op.size(1, 0)
     if shape is None or length is None or any(d is None for d in shape):
@@ -251,7 +251,7 @@ def _expand(op: Op) -> Limits:
     return {1: Limit(Span.of(low, high), Span.of(np.ones_like(low), np.where(low == 1, 1e6, low)))}
 
 
-def _reshape(op: Op) -> Limits:
+def _reshape(op: BoundedNode) -> Limits:
     """A shape of as many elements: the data's own, joined or filled up to the rank asked for."""
     shape, length, count = op.shape(0), op.size(1, 0), op.elements(0)
     if shape is None or not length or count is None:
@@ -283,11 +283,11 @@ def _fill(wanted: list[float], known: Span, count: float) -> None:
         left /= max(wanted[i], 1.0)
 
 
-def _tile(op: Op) -> Limits:
+def _tile(op: BoundedNode) -> Limits:
     return {1: Limit(Span.of(1, 2), Span.of(0, 1 << 10))}
 
 
-def _pad(op: Op) -> Limits:
+def _pad(op: BoundedNode) -> Limits:
     shape = op.shape(0)
     if op.attr("mode", "constant") in ("reflect",) and shape and all(shape) and not op.has(3):
         ends = np.array([float(d or 0) - 1 for d in shape] * 2)
@@ -295,7 +295,7 @@ def _pad(op: Op) -> Limits:
     return {1: Limit(Span.of(0, 2), Span.of(0, 1 << 20))}
 
 
-def _resize(op: Op) -> Limits:
+def _resize(op: BoundedNode) -> Limits:
     shape = op.shape(0)
     if not shape or op.attr("axes") is not None:
         return {2: Limit(Span.of(1, 2), Span.of(1e-2, 1e3))}
@@ -309,13 +309,13 @@ def _resize(op: Op) -> Limits:
     }
 
 
-def _upsample(op: Op) -> Limits:
+def _upsample(op: BoundedNode) -> Limits:
     rank = op.rank(0) or 0
     kept = np.arange(rank) < 2 if rank > 2 else np.zeros(rank, bool)
     return {1: Limit(Span.of(1, np.where(kept, 1.0, 2.0)), Span.of(1, 1e3))} if rank else {}
 
 
-def _split(op: Op) -> Limits:
+def _split(op: BoundedNode) -> Limits:
     """Even parts."""
     size, parts = op.size(0, int(op.attr("axis", 0))), len(op.node.outputs)
     if not size:
@@ -324,12 +324,12 @@ def _split(op: Op) -> Limits:
     return {1: Limit(Span.of(even, even))}
 
 
-def _split_to_sequence(op: Op) -> Limits:
+def _split_to_sequence(op: BoundedNode) -> Limits:
     size = op.size(0, int(op.attr("axis", 0)))
     return {1: Limit(Span.of(1, max(1, size // 2)), Span.of(1, size))} if size else {}
 
 
-def _nms(op: Op) -> Limits:
+def _nms(op: BoundedNode) -> Limits:
     boxes = op.size(1, -1) or _FEW
     return {
         2: Limit(Span.of(1, boxes), Span.of(0, np.inf)),
@@ -338,54 +338,54 @@ def _nms(op: Op) -> Limits:
     }
 
 
-def _classes(op: Op) -> Limits:
+def _classes(op: BoundedNode) -> Limits:
     return {1: _within(0, size - 1)} if (size := op.size(0, 1)) else {}
 
 
-def _unpooled(op: Op) -> Limits:
+def _unpooled(op: BoundedNode) -> Limits:
     count = op.elements(0)
     return {1: _within(0, count - 1)} if count else {}
 
 
-def _regions(op: Op) -> Limits:
+def _regions(op: BoundedNode) -> Limits:
     size = op.size(0, 0)
     return {2: _within(0, size - 1)} if size else {}
 
 
-def _shifted(op: Op) -> Limits:
+def _shifted(op: BoundedNode) -> Limits:
     kind = op.dtype(0)
     return {1: _within(0, kind.itemsize * 8 - 1)} if kind is not None else {}
 
 
-def _powered(op: Op) -> Limits:
+def _powered(op: BoundedNode) -> Limits:
     return {1: Limit(Span.of(0, 3))} if op.const(1) is None else {}
 
 
-def _positive(op: Op) -> Limits:
+def _positive(op: BoundedNode) -> Limits:
     return {0: Limit(Span.of(1e-3, np.inf))}
 
 
-def _trips(op: Op) -> Limits:
+def _trips(op: BoundedNode) -> Limits:
     return {0: Limit(Span.of(1, _FEW), Span.of(0, np.inf))}
 
 
-def _window(op: Op) -> Limits:
+def _window(op: BoundedNode) -> Limits:
     return {0: Limit(Span.of(2, _LENGTH), Span.of(1, 1 << 20))}
 
 
-def _spectrum(op: Op) -> Limits:
+def _spectrum(op: BoundedNode) -> Limits:
     rank = op.rank(0)
     found = {1: Limit(Span.of(2, _LENGTH), Span.of(1, 1 << 20))}
     return {**found, 2: Limit(Span.of(1, rank - 2), Span.of(-rank, rank - 2))} if rank else found
 
 
-def _short_spectrum(op: Op) -> Limits:
+def _short_spectrum(op: BoundedNode) -> Limits:
     length = op.size(0, 1) or _LENGTH
     half = max(1.0, length // 2)
     return {1: _within(1, half), 3: Limit(Span.of(2, half), Span.of(1, length))}
 
 
-def _cropped(op: Op) -> Limits:
+def _cropped(op: BoundedNode) -> Limits:
     shape, axes = op.shape(0), op.attr("axes")
     places = range(len(shape)) if shape is not None and axes is None else (axes or ())
     sizes = [op.size(0, int(a)) for a in places]
@@ -395,7 +395,7 @@ def _cropped(op: Op) -> Limits:
     return {1: Limit(Span.of(np.ones_like(ends), ends), Span.of(1, 1 << 20))}
 
 
-def _affine(op: Op) -> Limits:
+def _affine(op: BoundedNode) -> Limits:
     batch, length = op.size(0, 0), op.size(1, 0)
     if not batch or not length:
         return {}
@@ -403,7 +403,7 @@ def _affine(op: Op) -> Limits:
     return {1: Limit(Span.of(low, np.where(np.arange(length) == 0, low, _FEW)))}
 
 
-def _compared(op: Op) -> Limits:
+def _compared(op: BoundedNode) -> Limits:
     """What is compared with positions, as in a mask of lengths, lies among them."""
     found: dict[int, Limit] = {}
     for index in (0, 1):
@@ -414,11 +414,11 @@ def _compared(op: Op) -> Limits:
     return found
 
 
-def _picked(op: Op) -> Limits:
+def _picked(op: BoundedNode) -> Limits:
     return {1: _index(op.size(0, -1))}
 
 
-def _grouped_attention(op: Op) -> Limits:
+def _grouped_attention(op: BoundedNode) -> Limits:
     """Lengths of what was seen with what is new, less one; and the most of them."""
     new = op.size(0, 1)
     past = op.size(3, 2) or 0
@@ -428,13 +428,13 @@ def _grouped_attention(op: Op) -> Limits:
     return {5: _within(total - 1, total - 1), 6: _within(total, total)}
 
 
-def _padded_attention(op: Op) -> Limits:
+def _padded_attention(op: BoundedNode) -> Limits:
     length = op.size(1, 2) if op.rank(1) == 4 else op.size(1, 1)
     past = (op.size(4, 2) or 0) if op.has(4) else 0
     return {6: Limit(Span.of(1, length + past), Span.of(0, length + past))} if length else {}
 
 
-def _summed_count(op: Op) -> Limits:
+def _summed_count(op: BoundedNode) -> Limits:
     rank = op.rank(0)
     return {1: _index(rank)} if rank and reduced(op) is None else {}
 

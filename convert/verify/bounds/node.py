@@ -21,7 +21,7 @@ Shape = tuple[int | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class BoundedNode:
     """A node, and what is known of its operands.
 
     Attributes:

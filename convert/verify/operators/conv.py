@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.verify.operators.window import Window, window_of
+from edgeinfer.convert.verify.operators.window import PoolWindow, window_of
 from edgeinfer.types import Array
 
 _THIN = 32
@@ -42,7 +42,7 @@ def _tap(offset: tuple[int, ...]) -> tuple[slice | int, ...]:
     return (slice(None), slice(None), *offset)
 
 
-def _positions(x: Array, w: Array, window: Window, group: int) -> Array:
+def _positions(x: Array, w: Array, window: PoolWindow, group: int) -> Array:
     batch, channels, maps = x.shape[0], w.shape[1], w.shape[0]
     y = np.zeros((batch, group, maps // group, int(np.prod(window.out))), x.dtype)
     for offset in window.offsets:
@@ -52,7 +52,7 @@ def _positions(x: Array, w: Array, window: Window, group: int) -> Array:
     return y.reshape(batch, maps, *window.out)
 
 
-def _depthwise(x: Array, w: Array, window: Window, group: int) -> Array:
+def _depthwise(x: Array, w: Array, window: PoolWindow, group: int) -> Array:
     batch, maps = x.shape[0], w.shape[0]
     rank = len(window.out)
     y = np.zeros((batch, group, maps // group, *window.out), x.dtype)
@@ -62,7 +62,7 @@ def _depthwise(x: Array, w: Array, window: Window, group: int) -> Array:
     return y.reshape(batch, maps, *window.out)
 
 
-def _columns(x: Array, w: Array, window: Window, group: int) -> Array:
+def _columns(x: Array, w: Array, window: PoolWindow, group: int) -> Array:
     """Few input channels: gather windows first, or each product would be a thin one."""
     batch, channels, maps = x.shape[0], w.shape[1], w.shape[0]
     rank = len(window.out)

@@ -18,7 +18,7 @@ class Unhandled(Exception):  # noqa: N818 - a signal to the evaluator, not an er
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PoolWindow:
     """A window over the spatial axes; all fields have one entry per axis."""
 
     kernel: tuple[int, ...]
@@ -58,7 +58,7 @@ class Window:
 
 def window_of(
     attrs: Mapping[str, Any], size: Sequence[int], kernel: Sequence[int], *, ceil: bool = False
-) -> Window:
+) -> PoolWindow:
     """Work out pads and output sizes from an operator's attributes."""
     rank = len(size)
     strides = tuple(attrs.get("strides") or (1,) * rank)
@@ -85,4 +85,4 @@ def window_of(
             if ceil and (length - 1) * strides[axis] >= size[axis] + begin[axis]:
                 length -= 1
         out.append(length)
-    return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(out))
+    return PoolWindow(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(out))

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs.attention import PAGE
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.cache import TABLE, append
 from edgeinfer.kernels.defs.llm.heads import POSITIONS, Attend, page_of
@@ -33,7 +33,7 @@ def _common(what: Attend) -> dict[str, tuple[tuple[int, ...], str]]:
     return {**made, "table": ((TABLE,), "int32"), **pages.buffers()}
 
 
-def turn(cpu: Cpu, what: Attend) -> tirx.PrimFunc:
+def turn(cpu: KernelCpu, what: Attend) -> tirx.PrimFunc:
     """Norm and turn queries and keys, and append keys and values to the cache.
 
     The kernel takes ``q`` (tokens, heads, size; behind the queries keys and values), ``cos`` and
@@ -64,7 +64,7 @@ def _append_both(what: Attend, named: dict[str, Buffer], token: Expr, head: Expr
 
 
 def _ready(
-    cpu: Cpu, what: Attend, named: dict[str, Buffer], token: Expr, head: Expr, norm: str
+    cpu: KernelCpu, what: Attend, named: dict[str, Buffer], token: Expr, head: Expr, norm: str
 ) -> None:
     """Norm and turn one head where it lies."""
     q, size = named["q"], what.pages.size
@@ -93,7 +93,7 @@ def _ready(
     sweep(cpu, half, pair)
 
 
-def attend(cpu: Cpu, dot: Dot, what: Attend, tile: int, *, fused: bool) -> tirx.PrimFunc:
+def attend(cpu: KernelCpu, dot: Dot, what: Attend, tile: int, *, fused: bool) -> tirx.PrimFunc:
     """Attend each token of a batch to its sequence.
 
     The kernel takes what ``turn`` takes, ``tiles`` (the first token of each tile of ``tile``

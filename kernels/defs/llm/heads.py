@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu
 from edgeinfer.kernels.defs.llm.cache import Pages
 
 POSITIONS = 1 << 20
@@ -47,7 +47,7 @@ class Attend:
         more += f"_n{self.epsilon:.3g}" if self.epsilon is not None else ""
         return (sizes + more).replace(".", "p").replace("-", "m").replace("+", "")
 
-    def together(self, cpu: Cpu) -> int:
+    def together(self, cpu: KernelCpu) -> int:
         """Heads of queries that read a page together."""
         group = self.heads // self.pages.heads
         # Of integers each score is two sums, for some tokens of a page at a time.
@@ -55,14 +55,14 @@ class Attend:
         most = (cpu.registers - 4) // each
         return next(h for h in range(min(group, most), 0, -1) if group % h == 0)
 
-    def strands(self, cpu: Cpu) -> int:
+    def strands(self, cpu: KernelCpu) -> int:
         """Sums that a score is made of: one would wait for its last step every time."""
         vectors = max(1, _LANES // cpu.lanes)
         if self.pages.quantized:
             return 1
         return 2 if 2 * self.together(cpu) * vectors <= cpu.registers - 4 else 1
 
-    def tile(self, cpu: Cpu) -> int:
+    def tile(self, cpu: KernelCpu) -> int:
         """Tokens of one sequence that read a page together."""
         vectors = 2 if self.pages.quantized else max(1, _LANES // cpu.lanes)
         rows = 2 * self.together(cpu) * self.strands(cpu) * vectors

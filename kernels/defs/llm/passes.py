@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.attention import PAGE
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, load, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, load, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.heads import Attend, page_of
 from edgeinfer.kernels.defs.llm.steps import (
@@ -44,7 +44,7 @@ class _Pass(ABC):
 
     def __init__(
         self,
-        cpu: Cpu,
+        cpu: KernelCpu,
         dot: Dot,
         what: Attend,
         named: dict[str, Buffer],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, splat, store
 from edgeinfer.kernels.defs.fold import folded
 from edgeinfer.kernels.defs.llm.form import STEP
 from edgeinfer.kernels.defs.llm.steps import (
@@ -42,7 +42,7 @@ def rounded_buffers(columns: int) -> dict[str, tuple[tuple[int, ...], str]]:
     }
 
 
-def norm_round(cpu: Cpu, columns: int, epsilon: float | None) -> tirx.PrimFunc:
+def norm_round(cpu: KernelCpu, columns: int, epsilon: float | None) -> tirx.PrimFunc:
     """Round tokens to 8 bits, normed by their root mean square where an epsilon is given.
 
     The kernel takes ``x`` (tokens, columns), with a norm ``w`` (columns), the buffers of
@@ -74,7 +74,7 @@ def norm_round(cpu: Cpu, columns: int, epsilon: float | None) -> tirx.PrimFunc:
 
 
 def normalise(
-    cpu: Cpu,
+    cpu: KernelCpu,
     columns: int,
     epsilon: float,
     x: Buffer,
@@ -93,7 +93,7 @@ def normalise(
 
 
 def inverse_root(
-    cpu: Cpu, columns: int, epsilon: float, value: Callable[[Expr, int], Expr]
+    cpu: KernelCpu, columns: int, epsilon: float, value: Callable[[Expr, int], Expr]
 ) -> Buffer:
     """One over the root of the mean of squares."""
 
@@ -106,7 +106,7 @@ def inverse_root(
 
 
 def round_block(
-    cpu: Cpu, source: Buffer, into: dict[str, Buffer], token: Expr, block: Expr
+    cpu: KernelCpu, source: Buffer, into: dict[str, Buffer], token: Expr, block: Expr
 ) -> None:
     """Round 32 neighbours against the largest of them."""
     lanes = min(cpu.lanes, STEP // 2)

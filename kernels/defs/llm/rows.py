@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.form import STEP, SUPER, Form
 from edgeinfer.kernels.defs.llm.product import widened
@@ -80,7 +80,7 @@ def _factor(
     return value
 
 
-def gather(cpu: Cpu, columns: int) -> tirx.PrimFunc:
+def gather(cpu: KernelCpu, columns: int) -> tirx.PrimFunc:
     """Copy the rows that are wanted: ``x``, ``rows`` (indices), ``y``, ``span`` of results."""
     buffers = {
         "x": ((TOKENS, columns), "float32"),
@@ -102,7 +102,7 @@ def gather(cpu: Cpu, columns: int) -> tirx.PrimFunc:
     return function("gather", buffers, body)
 
 
-def norm_add(cpu: Cpu, columns: int, epsilon: float) -> tirx.PrimFunc:
+def norm_add(cpu: KernelCpu, columns: int, epsilon: float) -> tirx.PrimFunc:
     """Add normed rows: ``y += norm(x) * w``; takes ``x``, ``w``, ``y`` and ``span`` of tokens."""
     buffers = {
         "x": ((TOKENS, columns), "float32"),
@@ -126,7 +126,7 @@ def norm_add(cpu: Cpu, columns: int, epsilon: float) -> tirx.PrimFunc:
     return function("norm_add", buffers, body)
 
 
-def norm(cpu: Cpu, columns: int, stride: int, epsilon: float) -> tirx.PrimFunc:
+def norm(cpu: KernelCpu, columns: int, stride: int, epsilon: float) -> tirx.PrimFunc:
     """Norm rows by their root mean square.
 
     The kernel takes ``x``, ``w`` (columns), ``y`` and ``span`` of tokens. ``x`` and ``y`` (tokens,

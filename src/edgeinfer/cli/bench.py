@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.cli.table import Table
     from edgeinfer.machine.energy import Taken
-    from edgeinfer.runtime.comparison import Row, Timed
+    from edgeinfer.runtime.comparison import Row, TimingResult
     from edgeinfer.runtime.timing import Timing
     from edgeinfer.types import Array
 
@@ -263,7 +263,7 @@ def _fields(value: Row | Timing) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _view(timed: Timed, permitted: frozenset[str]) -> Iterator[str | Table]:
+def _view(timed: TimingResult, permitted: frozenset[str]) -> Iterator[str | Table]:
     columns = ("model", "engine", ">threads", ">median", ">p95", ">spread", ">runs", "")
     yield table(
         columns,

@@ -16,7 +16,7 @@ from edgeinfer.errors import UsageError
 if TYPE_CHECKING:
     from edgeinfer.backends.base import ShapeRange
     from edgeinfer.cli.table import Table
-    from edgeinfer.runtime.prebuilt_engines import Built
+    from edgeinfer.runtime.prebuilt_engines import PrebuiltEngine
 
 _SHAPES = re.compile(r"(?P<name>.+)=(?P<shapes>[0-9]+(?:[,:][0-9]+)*)")
 
@@ -97,7 +97,7 @@ def _option(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _view(found: tuple[Built, ...]) -> Iterator[str | Table]:
+def _view(found: tuple[PrebuiltEngine, ...]) -> Iterator[str | Table]:
     rows = [
         (b.variant, b.backend, b.state, f"{b.seconds:.1f} s" if b.seconds else "-", _bytes(b))
         for b in found
@@ -106,5 +106,5 @@ def _view(found: tuple[Built, ...]) -> Iterator[str | Table]:
     yield from (f"{b.variant}: {b.detail}" for b in found if b.detail)
 
 
-def _bytes(built: Built) -> str:
+def _bytes(built: PrebuiltEngine) -> str:
     return size(built.size_bytes) if built.size_bytes else "-"

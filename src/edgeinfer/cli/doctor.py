@@ -56,7 +56,7 @@ _EXTRA_OF = re.compile(r"edgeinfer\[[^\]]+\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One thing that was looked at.
 
     Attributes:
@@ -89,7 +89,7 @@ def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) 
     if bundle is not None:
         from edgeinfer.cli.rejections import findings_of
 
-        about = [Finding(*found) for found in findings_of(bundle, policy, trust)]
+        about = [DoctorFinding(*found) for found in findings_of(bundle, policy, trust)]
         runs = any(f.ok for f in about)
         findings += about
     engines = [f for f in findings if f.what.startswith("engine ") and f.ok]
@@ -102,17 +102,19 @@ def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) 
         raise click.exceptions.Exit(3)
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[DoctorFinding]:
     # JetPack 6 has 3.10, which runs bundles; what converts needs more.
     new_enough = sys.version_info >= (3, 10)
     fix = "" if new_enough else "install Python 3.10 or newer; for converting 3.11"
-    yield Finding("edgeinfer", True, __version__)
-    yield Finding("python", new_enough, f"{platform.python_version()} ({sys.executable})", fix)
+    yield DoctorFinding("edgeinfer", True, __version__)
+    yield DoctorFinding(
+        "python", new_enough, f"{platform.python_version()} ({sys.executable})", fix
+    )
     libc = " ".join(platform.libc_ver()).strip() or "unknown C library"
-    yield Finding("system", True, f"{platform.system()} {platform.machine()}, {libc}")
+    yield DoctorFinding("system", True, f"{platform.system()} {platform.machine()}, {libc}")
 
 
-def _engines() -> Iterator[Finding]:
+def _engines() -> Iterator[DoctorFinding]:
     from edgeinfer.backends import registry
     from edgeinfer.machine.fingerprint import read_facts
     from edgeinfer.machine.installs import (
@@ -129,7 +131,7 @@ def _engines() -> Iterator[Finding]:
         what = f"engine {probe.backend}"
         kinds = dict.fromkeys(unit.kind for unit in probe.devices)
         if probe.available:
-            yield Finding(what, True, f"{probe.version} on {', '.join(kinds)}")
+            yield DoctorFinding(what, True, f"{probe.version} on {', '.join(kinds)}")
         else:
             lacking = "not installed" in probe.reason
             absent = "not installed" if lacking else "not usable here"
@@ -141,20 +143,20 @@ def _engines() -> Iterator[Finding]:
                 fix = f"{_first(probe.reason)}; {install_line(python, extra[0])}"
             elif probe.backend in COMPILERS and facts.gpus:
                 fix = f"{probe.reason}; {advise(probe.backend, facts, python)}"
-            yield Finding(what, None, found, fix)
+            yield DoctorFinding(what, None, found, fix)
         if probe.backend == "onnxruntime" and facts.gpus and "gpu" not in kinds:
             name = facts.gpus[0].name
             fix = f"{name} is here and is not used; {advise(GPU, facts, python)}"
-            yield Finding(f"{what} on the GPU", None, "this build cannot use it", fix)
+            yield DoctorFinding(f"{what} on the GPU", None, "this build cannot use it", fix)
 
 
-def _idle_gpu() -> Iterator[Finding]:
+def _idle_gpu() -> Iterator[DoctorFinding]:
     """A GPU that no engine sees, for want of a driver."""
     from edgeinfer.machine.board import idle_nvidia
 
     if idle_nvidia(Path("/")):
         fix = "install NVIDIA's driver with the system's packages, and restart"
-        yield Finding("GPU", None, "an NVIDIA GPU without its driver", fix)
+        yield DoctorFinding("GPU", None, "an NVIDIA GPU without its driver", fix)
 
 
 def _first(reason: str) -> str:
@@ -162,7 +164,7 @@ def _first(reason: str) -> str:
     return reason.split("; pip install", 1)[0]
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[DoctorFinding]:
     from edgeinfer.machine.installs import install_line, this_python
 
     python = this_python()
@@ -170,9 +172,9 @@ def _extras() -> Iterator[Finding]:
         missing = [m for m in modules if importlib.util.find_spec(m) is None]
         if missing:
             fix = f"for {purpose}: {install_line(python, f'edgeinfer[{extra}]')}"
-            yield Finding(f"extra {extra}", None, f"no {', '.join(missing)}", fix)
+            yield DoctorFinding(f"extra {extra}", None, f"no {', '.join(missing)}", fix)
         else:
-            yield Finding(f"extra {extra}", True, ", ".join(map(_version, modules)))
+            yield DoctorFinding(f"extra {extra}", True, ", ".join(map(_version, modules)))
 
 
 def _version(module: str) -> str:
@@ -183,7 +185,7 @@ def _version(module: str) -> str:
         return name
 
 
-def _cache() -> Finding:
+def _cache() -> DoctorFinding:
     from edgeinfer.bundle.cache import ENV, cache_root, writable_folder
 
     try:
@@ -191,22 +193,22 @@ def _cache() -> Finding:
         free = shutil.disk_usage(folder).free
     except OSError as e:
         fix = f"set {ENV} to a folder that can be written"
-        return Finding("cache", False, f"{cache_root()}: {e.strerror or e}", fix)
-    return Finding("cache", True, f"{folder}, {size(free)} free")
+        return DoctorFinding("cache", False, f"{cache_root()}: {e.strerror or e}", fix)
+    return DoctorFinding("cache", True, f"{folder}, {size(free)} free")
 
 
-def _memory() -> Finding:
+def _memory() -> DoctorFinding:
     from edgeinfer.machine.fingerprint import read_facts
 
     free = read_facts().free_mb
     if free is None:
-        return Finding("memory", None, "unknown")
+        return DoctorFinding("memory", None, "unknown")
     low = free < LOW_MEMORY_MB
     fix = "conversion may run out of memory; convert on another machine" if low else ""
-    return Finding("memory", not low, f"{size(free << 20)} free", fix)
+    return DoctorFinding("memory", not low, f"{size(free << 20)} free", fix)
 
 
-def _speed() -> Iterator[Finding]:
+def _speed() -> Iterator[DoctorFinding]:
     """What keeps this device from its full speed; nothing where nothing is known to."""
     from edgeinfer.machine.fingerprint import read_facts
 
@@ -214,10 +216,10 @@ def _speed() -> Iterator[Finding]:
     told = [*facts.power.complaints, *(c for gpu in facts.gpus for c in gpu.complaints)]
     if told:
         fix = "figures measured now are too slow: mind cooling and power supply first"
-        yield Finding("speed", False, "; ".join(told), fix)
+        yield DoctorFinding("speed", False, "; ".join(told), fix)
 
 
-def _view(findings: list[Finding], lacking: str) -> Iterator[str | Table]:
+def _view(findings: list[DoctorFinding], lacking: str) -> Iterator[str | Table]:
     marks = {True: "ok", False: "!!", None: "-"}
     yield table(("", "what", "found"), [(marks[f.ok], f.what, f.found) for f in findings])
     yield ""

@@ -45,7 +45,7 @@ Place = Callable[[str, Path], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EmittedProgram:
     """What the file is to run.
 
     Attributes:
@@ -109,7 +109,7 @@ class Asked:
                 yield from (flag, str(each))
 
 
-def emit(kind: str, asked: Asked) -> str:
+def emit(kind: str, asked: EmittedProgram) -> str:
     """Return the text of the file.
 
     Raises:
@@ -124,7 +124,7 @@ def emit(kind: str, asked: Asked) -> str:
     return "\n".join([*_left_out(asked), text])
 
 
-def _left_out(asked: Asked) -> list[str]:
+def _left_out(asked: EmittedProgram) -> list[str]:
     """Say which keys of other servers are to be set there: no file holds them."""
     found = read_upstreams(asked.context.params["upstreams"])
     names = [upstream_variable(name) for name, upstream in found if upstream.key]
@@ -188,7 +188,7 @@ UMask=0077
 """
 
 
-def _systemd(asked: Asked) -> str:
+def _systemd(asked: EmittedProgram) -> str:
     secrets: dict[str, Path] = {}
     writable: list[str] = []
 
@@ -265,7 +265,7 @@ class _Mounts:
         return self.found[there]
 
 
-def _container(asked: Asked, mounts: _Mounts, secret: str) -> list[str]:
+def _container(asked: EmittedProgram, mounts: _Mounts, secret: str) -> list[str]:
     """Return the command of a container that listens to all, which needs keys or a word."""
     if not (asked.has("keys") or asked.has("insecure")):
         raise UsageError("--emit: containers are open to others: give --keys FILE, or --insecure")
@@ -281,7 +281,7 @@ def _container(asked: Asked, mounts: _Mounts, secret: str) -> list[str]:
     return ["edgeinfer", *asked.words(place, host="0.0.0.0")]
 
 
-def _ready(asked: Asked) -> str:
+def _ready(asked: EmittedProgram) -> str:
     """Return a program that fails while the server is not ready."""
     scheme, more = "http", ""
     if asked.has("certificate"):
@@ -290,7 +290,7 @@ def _ready(asked: Asked) -> str:
     return f"import ssl,urllib.request as r;r.urlopen('{url}',timeout=5{more})"
 
 
-def _compose(asked: Asked) -> str:
+def _compose(asked: EmittedProgram) -> str:
     mounts = _Mounts("/models")
     command = _container(asked, mounts, "/run/secrets")
     secrets = {
@@ -342,7 +342,7 @@ def _in_compose(word: object) -> str:
     return str(word).replace("$", "$$")
 
 
-def _kserve(asked: Asked) -> str:
+def _kserve(asked: EmittedProgram) -> str:
     if asked.has("certificate"):
         raise UsageError("--emit kserve: the cluster's gateway speaks TLS; leave --certificate out")
     mounts = _Mounts("/mnt/models")

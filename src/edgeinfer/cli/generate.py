@@ -14,7 +14,7 @@ from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM, Completion
-    from edgeinfer.runtime.llm.sequence import Request
+    from edgeinfer.runtime.llm.sequence import SequenceRequest
 
 
 @click.command()
@@ -73,7 +73,7 @@ def generate(
         out.result(data, lambda: _texts(completion))
 
 
-def _stream(llm: LLM, request: Request, out: Output) -> None:
+def _stream(llm: LLM, request: SequenceRequest, out: Output) -> None:
     """Print a text as it comes, and on stderr what it took."""
     for event in llm.engine.open(request):
         if event.error is not None:

@@ -14,7 +14,7 @@ from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
-    from edgeinfer.convert.join import Joined
+    from edgeinfer.convert.join import JoinedPackage
 
 COLUMNS = ("function", "precision", ">alone", ">vectors", ">error", "bundle")
 
@@ -56,7 +56,7 @@ def join(
     out.result(_data(result), lambda: _view(result))
 
 
-def _data(result: Joined) -> dict[str, Any]:
+def _data(result: JoinedPackage) -> dict[str, Any]:
     return {
         "package": result.path,
         "size_bytes": result.size_bytes,
@@ -74,7 +74,7 @@ def _data(result: Joined) -> dict[str, Any]:
     }
 
 
-def _view(result: Joined) -> Iterator[str | Table]:
+def _view(result: JoinedPackage) -> Iterator[str | Table]:
     alone = sum(f.size_bytes for f in result.functions)
     yield f"{result.path}  {size(result.size_bytes)} ({size(alone)} in packages of their own)"
     yield ""

@@ -32,7 +32,7 @@ MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepRow:
     """A kind of step.
 
     Attributes:
@@ -136,12 +136,12 @@ def _read(executor: Executor, table: Any, sequence: int, count: int, rng: Any) -
 
 def _row(
     what: str, sequences: int, tokens: int, times: list[float], weights: int, gb_s: float | None
-) -> Row:
+) -> StepRow:
     median = statistics.median(times)
     p95 = sorted(times)[min(len(times) - 1, int(0.95 * len(times)))]
     share = None if gb_s is None or tokens > 1 else weights / median / (gb_s * 1e9)
     speed = sequences * tokens / median
-    return Row(what, sequences, tokens, median * 1e3, p95 * 1e3, len(times), speed, share)
+    return StepRow(what, sequences, tokens, median * 1e3, p95 * 1e3, len(times), speed, share)
 
 
 def _weights(bundle: Bundle) -> int:
@@ -166,7 +166,7 @@ def _first_tokens(bundle: Bundle, sizes: Any) -> dict[str, float]:
     from edgeinfer.runtime.llm.bundle import read
     from edgeinfer.runtime.llm.engine import Engine
     from edgeinfer.runtime.llm.params import SamplingParams
-    from edgeinfer.runtime.llm.sequence import Request
+    from edgeinfer.runtime.llm.sequence import SequenceRequest
 
     model = read(bundle, sizes)
     engine = Engine(model.open_executor, model.tokenizer.pieces, model.generation.eos)
@@ -175,7 +175,7 @@ def _first_tokens(bundle: Bundle, sizes: Any) -> dict[str, float]:
     found = {"tokens": float(length)}
     try:
         for name in ("new", "known"):
-            engine.submit(Request(name, prompt, SamplingParams(max_tokens=1)))
+            engine.submit(SequenceRequest(name, prompt, SamplingParams(max_tokens=1)))
             while not engine.is_idle:
                 for event in engine.step():
                     if event.usage is not None:
@@ -185,7 +185,7 @@ def _first_tokens(bundle: Bundle, sizes: Any) -> dict[str, float]:
     return found
 
 
-def _view(rows: list[Row], first: dict[str, float], why: str) -> Iterator[str | Table]:
+def _view(rows: list[StepRow], first: dict[str, float], why: str) -> Iterator[str | Table]:
     columns = ("step", ">sequences", ">tokens", ">median", ">p95", ">tokens/s", ">of reading")
     yield table(
         columns,

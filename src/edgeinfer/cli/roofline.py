@@ -93,7 +93,7 @@ def measure(threads: int) -> Roof:
         raise NotAvailableError(f"--roofline compiles its loops: {error}; {_INSTALL}") from error
     from edgeinfer.backends.tvm.library import cpu_features
     from edgeinfer.convert.lower.tvm.machines import MACHINES
-    from edgeinfer.kernels.defs.emit import Cpu
+    from edgeinfer.kernels.defs.emit import KernelCpu
     from edgeinfer.kernels.defs.roofline import STREAMS, multiply_add, read_bytes
 
     known = cpu_features()
@@ -109,7 +109,7 @@ def measure(threads: int) -> Roof:
         return function
 
     count = _READ_BYTES // 4
-    peak, operations = multiply_add(Cpu(here.lanes, here.registers))
+    peak, operations = multiply_add(KernelCpu(here.lanes, here.registers))
     # Pages that were never written are all one page, which would stay in a cache.
     whole, out = np.ones(count, np.float32), np.zeros(64, np.float32)
     few = np.full(16, 0.5, np.float32)

@@ -13,7 +13,7 @@ import click
 
 from edgeinfer.bundle.consent import allowed
 from edgeinfer.cli.declared import declared
-from edgeinfer.cli.emit import KINDS, Asked, default_image
+from edgeinfer.cli.emit import KINDS, EmittedProgram, default_image
 from edgeinfer.cli.emit import emit as written
 from edgeinfer.cli.output import Output, output_options
 from edgeinfer.cli.trust import trust_options
@@ -208,7 +208,7 @@ def serve(
     texts; /metrics is for Prometheus. Only this machine reaches it
     unless --host says otherwise, which needs --keys or --insecure. Ctrl-C ends it.
     """
-    from edgeinfer.runtime.serve.options import Limits, ServeOptions, keys_of
+    from edgeinfer.runtime.serve.options import RequestLimits, ServeOptions, keys_of
     from edgeinfer.runtime.serve.run import check_installed
     from edgeinfer.runtime.serve.run import serve as run
 
@@ -227,7 +227,7 @@ def serve(
         isolate=isolate or run_timeout is not None,
         run_timeout_s=run_timeout,
         allow=tuple(sorted(allowed(allow))) if allow else None,
-        limits=Limits(
+        limits=RequestLimits(
             body_bytes=max_body_mb << 20,
             json_bytes=max_json_mb << 20,
             memory_bytes=max_requests_mb << 20,
@@ -244,7 +244,7 @@ def serve(
         answers_mb=answers_mb,
     )
     if emit is not None:
-        asked = Asked(click.get_current_context(), host, port, grpc_port, drain_s, image)
+        asked = EmittedProgram(click.get_current_context(), host, port, grpc_port, drain_s, image)
         click.echo(written(emit, asked))
         return
     if logs:

@@ -79,10 +79,10 @@ def tune(
     with out.progress() as progress:
         if progress is not None:
             progress("load the compiler", None)
-        from edgeinfer.convert.tuning.tune import Order
+        from edgeinfer.convert.tuning.tune import TuningRequest
         from edgeinfer.convert.tuning.tune import tune as run
 
-        order = Order(
+        order = TuningRequest(
             target=target,
             database=Path(database) if database else None,
             minutes=minutes,

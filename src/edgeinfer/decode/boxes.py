@@ -24,7 +24,7 @@ from edgeinfer.heads import (
     Keypoints,
     Turned,
 )
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.results import Detection
 from edgeinfer.types import Array
 
@@ -62,7 +62,7 @@ class Candidates:
 def detect(
     outputs: Mapping[str, Array],
     head: Detect,
-    placement: Placement,
+    placement: ImagePlacement,
     labels: Sequence[str],
     by: Grouping = BY_NUMPY,
 ) -> list[Detection]:

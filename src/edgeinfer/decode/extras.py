@@ -21,7 +21,7 @@ from edgeinfer.heads import (
     Prototypes,
     Turned,
 )
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.results import Mask
 from edgeinfer.types import Array
 
@@ -61,7 +61,7 @@ def described(
     extra: Array,
     kind: Extra | str | None,
     outputs: Mapping[str, Array],
-    placement: Placement,
+    placement: ImagePlacement,
 ) -> list[dict[str, Any]]:
     """Return the fields of ``Detection`` that each object has besides, in pixels of the source.
 
@@ -116,7 +116,7 @@ def _masked(masks: Iterable[Mask]) -> list[dict[str, Any]]:
 _MOST_MASKED = 1 << 27
 
 
-def _keypoints(extra: Array, kind: Keypoints, placement: Placement) -> list[dict[str, Any]]:
+def _keypoints(extra: Array, kind: Keypoints, placement: ImagePlacement) -> list[dict[str, Any]]:
     numbers = extra.reshape(len(extra), kind.count, 3 if kind.scored else 2)
     points = placement.to_source(numbers[..., :2])
     return [

@@ -9,7 +9,7 @@ import numpy as np
 from edgeinfer.decode.scores import activated
 from edgeinfer.errors import RunError
 from edgeinfer.heads import Depth, Segment
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.results import DepthMap, Mask, Segmentation
 from edgeinfer.types import Array
 
@@ -18,7 +18,7 @@ _BAND, _MOST_ROW = 1 << 20, 1 << 24
 
 
 def segment(
-    output: Array, head: Segment, placement: Placement, labels: Sequence[str]
+    output: Array, head: Segment, placement: ImagePlacement, labels: Sequence[str]
 ) -> Segmentation:
     """Give every pixel of the source the class that scores best at its place in the output.
 
@@ -61,7 +61,7 @@ def segment(
 
 
 def object_mask(
-    scores: Array, placement: Placement, box: Array | Sequence[float] | None = None
+    scores: Array, placement: ImagePlacement, box: Array | Sequence[float] | None = None
 ) -> Mask:
     """Find the pixels of the source at which an object's score is above 0, interpolated.
 
@@ -93,7 +93,7 @@ def object_mask(
     return Mask(int(low[0]), int(low[1]), found)
 
 
-def depth(output: Array, head: Depth, placement: Placement) -> DepthMap:
+def depth(output: Array, head: Depth, placement: ImagePlacement) -> DepthMap:
     """Interpolate a map to the pixels of the source.
 
     Args:
@@ -127,7 +127,9 @@ def depth(output: Array, head: Depth, placement: Placement) -> DepthMap:
     return DepthMap(found, head.nearer == "larger")
 
 
-def _places(count: int, axis: int, placement: Placement, size: int, *, cut: bool = True) -> Array:
+def _places(
+    count: int, axis: int, placement: ImagePlacement, size: int, *, cut: bool = True
+) -> Array:
     """Return where the middles of the source's pixels lie in the output, by its pixel centres."""
     middles = np.arange(count) + 0.5
     inside = middles * placement.scale[axis] + placement.offset[axis]

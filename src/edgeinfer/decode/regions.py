@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeinfer.errors import RunError
 from edgeinfer.heads import FindText
-from edgeinfer.media.geometry import Placement
+from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.results import Text
 from edgeinfer.types import Array
 
@@ -54,7 +54,7 @@ class TurnedBox:
         return TurnedBox(self.middle, self.axis, (first + 2 * distance, second + 2 * distance))
 
 
-def find_text(output: Array, head: FindText, placement: Placement) -> list[Text]:
+def find_text(output: Array, head: FindText, placement: ImagePlacement) -> list[Text]:
     """Find lines of text in one picture, from top to bottom.
 
     Args:

@@ -15,7 +15,7 @@ from edgeinfer.profiles.schema import Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class MachineHost:
     """A machine, as far as a reader of figures must know it.
 
     Attributes:
@@ -40,9 +40,9 @@ class Host:
 
 
 @functools.cache
-def host() -> Host:
+def host() -> MachineHost:
     """Return this machine."""
-    return Host(
+    return MachineHost(
         _processor(),
         {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine()),
         {"darwin": "macos", "win32": "windows"}.get(sys.platform, sys.platform),

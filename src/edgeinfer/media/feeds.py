@@ -22,7 +22,7 @@ BATCH = 16
 ARRAY_SUFFIXES = frozenset({".npz", ".npy"})
 
 
-class Signature(Protocol):
+class FeedSignature(Protocol):
     """What the files are read for; a ``Manifest`` is one."""
 
     @property
@@ -45,7 +45,7 @@ class _Given:
 
 
 def feeds_for(
-    paths: str | Path | Sequence[str | Path], signature: Signature, batch: int = BATCH
+    paths: str | Path | Sequence[str | Path], signature: FeedSignature, batch: int = BATCH
 ) -> dict[str, Array]:
     """Read files into the feeds of exactly one run.
 
@@ -64,7 +64,7 @@ def feeds_for(
 
 
 def calls_for(
-    paths: str | Path | Sequence[str | Path], signature: Signature, batch: int = BATCH
+    paths: str | Path | Sequence[str | Path], signature: FeedSignature, batch: int = BATCH
 ) -> Iterator[dict[str, Array]]:
     """Read files into the feeds of as many runs as the model's batch needs.
 
@@ -99,7 +99,7 @@ def calls_for(
         yield {**given.arrays, **ready}
 
 
-def _sorted(files: Sequence[str | Path], signature: Signature) -> _Given:
+def _sorted(files: Sequence[str | Path], signature: FeedSignature) -> _Given:
     given = _Given()
     for argument in files:
         name, path = _split(argument, signature)
@@ -113,7 +113,7 @@ def _sorted(files: Sequence[str | Path], signature: Signature) -> _Given:
     return given
 
 
-def _split(argument: str | Path, signature: Signature) -> tuple[str | None, Path]:
+def _split(argument: str | Path, signature: FeedSignature) -> tuple[str | None, Path]:
     """Split ``name=file``; a name may hold ``=`` itself, and a file that exists wins."""
     text = str(argument)
     names = [s.name for s in signature.inputs if text.startswith(s.name + "=")]
@@ -127,7 +127,7 @@ def _split(argument: str | Path, signature: Signature) -> tuple[str | None, Path
     return None, path
 
 
-def _take_arrays(given: _Given, name: str | None, path: Path, signature: Signature) -> None:
+def _take_arrays(given: _Given, name: str | None, path: Path, signature: FeedSignature) -> None:
     arrays = read_arrays(path)
     names = [spec.name for spec in signature.inputs]
     if path.suffix.lower() == ".npy" or (name is not None and len(arrays) == 1):
@@ -148,7 +148,7 @@ def _take_arrays(given: _Given, name: str | None, path: Path, signature: Signatu
         given.arrays[key] = array
 
 
-def _media_input(name: str | None, path: Path, signature: Signature) -> str:
+def _media_input(name: str | None, path: Path, signature: FeedSignature) -> str:
     readable = {
         n for n, r in signature.preprocessing.items() if isinstance(r, (ImageInput, AudioInput))
     }

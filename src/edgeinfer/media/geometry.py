@@ -26,7 +26,7 @@ TENSOR_BYTES = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ImagePlacement:
     """Where a source picture lies in the model's input: input = source * scale + offset.
 
     Attributes:
@@ -73,7 +73,7 @@ class Steps:
     """
 
     scaled: Size
-    placement: Placement
+    placement: ImagePlacement
     before: Laid | None = None
     cut: tuple[int, int, int, int] | None = None
     after: Laid | None = None
@@ -138,7 +138,7 @@ def _steps(size: Size, record: ImageInput) -> Steps:
 
 def _plain(old: Size, new: Size) -> Steps:
     scale = (new[0] / old[0], new[1] / old[1])
-    return Steps(new, Placement(scale, (0.0, 0.0), old, new))
+    return Steps(new, ImagePlacement(scale, (0.0, 0.0), old, new))
 
 
 def _laid(size: Size, ground: Size, record: ImageInput) -> Laid:

@@ -16,7 +16,7 @@ import numpy as np
 from edgeinfer.bounded import absence, open_file
 from edgeinfer.errors import EdgeInferError, InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
-from edgeinfer.media.geometry import TENSOR_BYTES, Laid, Placement, Size, steps
+from edgeinfer.media.geometry import TENSOR_BYTES, ImagePlacement, Laid, Size, steps
 from edgeinfer.types import Array, ImageInput
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
 
 def prepare(
     picture: Image.Image, record: ImageInput, dtype: str = "float32"
-) -> tuple[Array, Placement]:
+) -> tuple[Array, ImagePlacement]:
     """Turn an opened picture into the tensor of a record.
 
     Args:
@@ -286,7 +286,7 @@ def _opaque(picture: Image.Image) -> Image.Image:
     return whole
 
 
-def _resized(picture: Image.Image, record: ImageInput) -> tuple[Image.Image, Placement]:
+def _resized(picture: Image.Image, record: ImageInput) -> tuple[Image.Image, ImagePlacement]:
     """Resize a picture; of a line the part that is filled up comes later, as numbers."""
     plan = steps(picture.size, record)
     if plan.before is not None:

@@ -33,7 +33,7 @@ class TooManyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class ResizeWindows:
     """What each pixel of a resized row is made of.
 
     Attributes:
@@ -46,7 +46,7 @@ class Windows:
 
 
 @lru_cache(maxsize=64)
-def windows(old: int, new: int, interpolation: str) -> Windows:
+def windows(old: int, new: int, interpolation: str) -> ResizeWindows:
     """Return the windows by which Pillow makes ``new`` pixels of ``old``.
 
     Raises:
@@ -55,12 +55,12 @@ def windows(old: int, new: int, interpolation: str) -> Windows:
     from PIL import Image
 
     if old == new:
-        return Windows(np.arange(old, dtype=np.int32), np.full((old, 1), ONE, np.int32))
+        return ResizeWindows(np.arange(old, dtype=np.int32), np.full((old, 1), ONE, np.int32))
     method = Image.Resampling[interpolation.upper()]
     if interpolation == "nearest":
         places = Image.fromarray(np.arange(old, dtype=np.int32)[np.newaxis])
         found = np.asarray(places.resize((new, 1), method))[0]
-        return Windows(found.astype(np.int32), np.full((new, 1), ONE, np.int32))
+        return ResizeWindows(found.astype(np.int32), np.full((new, 1), ONE, np.int32))
     scale = old / new
     reach = _SUPPORT[interpolation] * max(scale, 1.0)
     # One more on either side than the widest window can have.
@@ -76,7 +76,7 @@ def windows(old: int, new: int, interpolation: str) -> Windows:
     return _trimmed(answers, begin.clip(0, old - period), old)
 
 
-def _trimmed(answers: Array, begin: Array, old: int) -> Windows:
+def _trimmed(answers: Array, begin: Array, old: int) -> ResizeWindows:
     """Give each window its weights in order, without the zeros at its ends.
 
     Args:
@@ -94,7 +94,7 @@ def _trimmed(answers: Array, begin: Array, old: int) -> Windows:
     wanted = first[:, np.newaxis] + np.arange(taps) - begin[:, np.newaxis]
     inside = (wanted >= 0) & (wanted < period)
     held = np.take_along_axis(weights, wanted.clip(0, period - 1), axis=1)
-    return Windows(first.astype(np.int32), np.where(inside, held, 0).astype(np.int32))
+    return ResizeWindows(first.astype(np.int32), np.where(inside, held, 0).astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ def neighbours(old: int, new: int) -> Neighbours:
     return Neighbours(np.stack(pair, axis=1).astype(np.int32), both.astype(np.float32))
 
 
-def resized(pixels: Array, across: Windows, down: Windows) -> Array:
+def resized(pixels: Array, across: ResizeWindows, down: ResizeWindows) -> Array:
     """Resize a picture (height, width, channels) of uint8: what compiled code has to give."""
 
-    def one(rows: Array, by: Windows) -> Array:
+    def one(rows: Array, by: ResizeWindows) -> Array:
         wide: Any = rows.astype(np.int64)
         sums = sum(
             wide[by.first + tap] * by.weights[:, tap, np.newaxis, np.newaxis].astype(np.int64)

@@ -40,7 +40,7 @@ _LONGEST = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """What a command on a device gave.
 
     Attributes:
@@ -61,7 +61,7 @@ def run(
     *,
     output: str = "",
     environment: Mapping[str, str] | None = None,
-) -> Answer:
+) -> CommandResult:
     """Run a command of ours on a device.
 
     What it prints for people on standard error is printed here while it runs. It ends when this
@@ -132,7 +132,7 @@ def run(
     return answer
 
 
-def _why(device: str, at: ssh.Place, code: int, last: str) -> str:
+def _why(device: str, at: ssh.SshAddress, code: int, last: str) -> str:
     if code == ssh.FAILED:
         return f"device {device!r}: ssh: {last or 'it ended with 255'}"
     if code == 127:
@@ -229,7 +229,7 @@ def _header(text: bytes, device: str) -> tuple[int, list[int]]:
     return (code if 0 <= code < 256 else 1), sizes
 
 
-def _answer(pipe: IO[bytes], mark: str, device: str) -> Answer | None:
+def _answer(pipe: IO[bytes], mark: str, device: str) -> CommandResult | None:
     """Read what comes back; a shell's start-up files may print before it."""
     begun = f"{mark} ".encode()
     read = 0
@@ -241,4 +241,4 @@ def _answer(pipe: IO[bytes], mark: str, device: str) -> Answer | None:
     parts = [pipe.read(size) for size in sizes]
     if [len(part) for part in parts] != sizes:
         return None
-    return Answer(code, parts[0].decode(errors="replace"), parts[1] if parts[1:] else None)
+    return CommandResult(code, parts[0].decode(errors="replace"), parts[1] if parts[1:] else None)

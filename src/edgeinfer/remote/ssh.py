@@ -23,7 +23,7 @@ _HOST = re.compile(r"[\w.:%-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SshAddress:
     """``ssh://[user@]host[:port][/python]``.
 
     Attributes:
@@ -37,7 +37,7 @@ class Place:
     python: str = "python3"
 
 
-def place(device: str) -> Place:
+def place(device: str) -> SshAddress:
     """Read where a device is.
 
     Raises:
@@ -56,10 +56,10 @@ def place(device: str) -> Place:
     name = found.netloc.rpartition("@")[2]
     name = name[: len(name) - len(f":{port}")] if port is not None else name
     name = name.strip("[]")
-    return Place(f"{user}@{name}" if user else name, port, found.path or "python3")
+    return SshAddress(f"{user}@{name}" if user else name, port, found.path or "python3")
 
 
-def client(device: str, at: Place, *, asks: bool = False) -> list[str]:
+def client(device: str, at: SshAddress, *, asks: bool = False) -> list[str]:
     """Return the command of ssh up to the host's name.
 
     Args:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from edgeinfer.backends.coreml_reference import evaluate
-from edgeinfer.backends.coreml_reference.evaluate import Evaluator
+from edgeinfer.backends.coreml_reference.evaluate import ProgramEvaluator
 from edgeinfer.backends.coreml_reference.program import (
     Block,
     Constant,
-    Function,
     Operation,
+    ProgramFunction,
     StateType,
     TensorType,
     Variable,
@@ -41,12 +41,12 @@ def operation(
     return Operation(kind, name, bound, tuple(outputs), blocks)
 
 
-def function(inputs: list[Variable], operations: list[Operation], *outputs: str) -> Function:
-    return Function("main", tuple(inputs), Block((), tuple(operations), outputs), "CoreML7")
+def function(inputs: list[Variable], operations: list[Operation], *outputs: str) -> ProgramFunction:
+    return ProgramFunction("main", tuple(inputs), Block((), tuple(operations), outputs), "CoreML7")
 
 
-def run(made: Function, **feeds: Array) -> dict[str, Any]:
-    return Evaluator(made).run(feeds)
+def run(made: ProgramFunction, **feeds: Array) -> dict[str, Any]:
+    return ProgramEvaluator(made).run(feeds)
 
 
 @pytest.mark.parametrize("kind", ["add", "sub", "mul", "real_div", "pow", "maximum"])
@@ -80,7 +80,7 @@ def test_rounding_happens_after_every_operation() -> None:
         "b",
     )
     assert run(made, x=np.array(2048, np.float16))["b"] == 2048
-    smooth = Evaluator(made, rounding=False).run({"x": np.array(2048, np.float16)})
+    smooth = ProgramEvaluator(made, rounding=False).run({"x": np.array(2048, np.float16)})
     assert smooth["b"] == 2050
 
 
@@ -118,7 +118,7 @@ def test_cond_takes_one_branch(sign: int, expected: int) -> None:
     assert run(made, x=x, s=np.array(sign, np.float32))["y"].tolist() == [expected] * 3
 
 
-def _doubling(limit: float) -> Function:
+def _doubling(limit: float) -> ProgramFunction:
     """Double ``x`` until its sum is above a limit, and count."""
     loop = (tensor("v"), tensor("n", "int32", ()))
     total = operation(
@@ -153,14 +153,14 @@ def test_loops_of_a_run_compute_so_many_operations(
     with pytest.raises(RunError, match=f"the loops of a run compute more than {most} operations"):
         run(_doubling(100), x=endless)
     # Each run has as many as any other.
-    made = Evaluator(_doubling(4))
+    made = ProgramEvaluator(_doubling(4))
     if most > 22:
         for _ in range(100):
             made.run({"x": np.ones(3, np.float32)})
 
 
 def test_runs_in_several_threads_do_not_meet() -> None:
-    evaluator = Evaluator(_doubling(1e6))
+    evaluator = ProgramEvaluator(_doubling(1e6))
     starts = [np.full(3, n, np.float32) for n in range(1, 40)]
     alone = [evaluator.run({"x": x})["count"] for x in starts]
     with ThreadPoolExecutor(8) as pool:
@@ -180,7 +180,7 @@ def test_state_is_read_and_written() -> None:
         ],
         "old",
     )
-    evaluator = Evaluator(made)
+    evaluator = ProgramEvaluator(made)
     state = evaluator.make_state()
     x = np.array([1, 0.1], np.float16)
     seen = [evaluator.run({"x": x}, state)["old"] for _ in range(3)]
@@ -213,7 +213,7 @@ def test_everything_unknown_is_named_at_once() -> None:
         "a",
     )
     with pytest.raises(LoadError) as caught:
-        Evaluator(made)
+        ProgramEvaluator(made)
     assert str(caught.value) == (
         "function 'main' of the program has the operation 'teleport', which is not known, "
         "inputs ['slope'] of 'relu', which are not known, "
@@ -260,7 +260,7 @@ def test_a_hook_sees_every_result() -> None:
     def hook(op: Operation, results: tuple[Any, ...]) -> None:
         seen[op.name] = results[0].tolist()
 
-    Evaluator(made).run({"x": np.array([-1, 2, 3], np.float32)}, None, hook)
+    ProgramEvaluator(made).run({"x": np.array([-1, 2, 3], np.float32)}, None, hook)
     assert seen == {"a": [0, 2, 3], "b": [0, 4, 9]}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("coremltools")
 
-from edgeinfer.backends.coreml_reference.evaluate import Evaluator
+from edgeinfer.backends.coreml_reference.evaluate import ProgramEvaluator
 from edgeinfer.backends.coreml_reference.package import open_package
 from edgeinfer.backends.coreml_reference.program import _immediate, packed_size, unpack
 from edgeinfer.errors import LoadError
@@ -114,7 +114,7 @@ def test_compressed_weights_are_what_coremltools_makes_of_them(kind: str, tmp_pa
     plain.save(str(tmp_path / "c.mlpackage"))
     expected = weight_of(tmp_path / "c.mlpackage")
     # An impulse at each channel reads the weights out of the convolution.
-    evaluator = Evaluator(function)
+    evaluator = ProgramEvaluator(function)
     for channel in (0, 13, 31):
         x = np.zeros((1, 32, 5, 5), np.float32)
         x[0, channel, 2, 2] = 1

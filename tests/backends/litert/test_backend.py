@@ -26,7 +26,7 @@ pytest.importorskip("ai_edge_litert")
 
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tflite.builder import Builder
-from edgeinfer.convert.lower.tflite.graph import Quantization
+from edgeinfer.convert.lower.tflite.graph import TensorQuantization
 from edgeinfer.convert.lower.tflite.target import TfliteTarget
 from edgeinfer.convert.lower.tflite.writer import write
 from edgeinfer.convert.passes import normalise
@@ -329,7 +329,7 @@ def test_fused_lstm_forgets_between_runs(save: Save) -> None:
 def test_quantized_tensors_are_handed_over_as_stored(save: Save) -> None:
     def build(g: Builder) -> None:
         x = g.tensor((4,), np.int8, "x")
-        x.quantization = Quantization(np.array([0.5]), np.array([3]))
+        x.quantization = TensorQuantization(np.array([0.5]), np.array([3]))
         y = g.reshape(x, [2, 2])
         y.name = "y"
         g.inputs, g.outputs = [x], [y]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import NativeExecutor, Sizes
-from edgeinfer.convert.llm.blocks import Tensor
+from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
+from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.source import expected, floats
 from edgeinfer.llm import LlmConfig, Rope
 from edgeinfer.llm.step import StepBatch
@@ -37,7 +37,7 @@ CONFIG = LlmConfig(
 )
 
 
-def weights(config: LlmConfig, seed: int = 0) -> dict[str, Tensor]:
+def weights(config: LlmConfig, seed: int = 0) -> dict[str, StoredTensor]:
     rng = np.random.default_rng(seed)
     made = {}
     for name, shape in expected(config).items():
@@ -49,7 +49,7 @@ def weights(config: LlmConfig, seed: int = 0) -> dict[str, Tensor]:
     return made
 
 
-def stored(config: LlmConfig, kinds: dict[str, str], seed: int = 0) -> dict[str, Tensor]:
+def stored(config: LlmConfig, kinds: dict[str, str], seed: int = 0) -> dict[str, StoredTensor]:
     """Random matrices in types of GGUF files, by the last part of their names."""
     rng = np.random.default_rng(seed)
     made = weights(config, seed)
@@ -60,7 +60,7 @@ def stored(config: LlmConfig, kinds: dict[str, str], seed: int = 0) -> dict[str,
     return made
 
 
-def random_blocks(rng: Any, kind: str, shape: tuple[int, ...]) -> Tensor:
+def random_blocks(rng: Any, kind: str, shape: tuple[int, ...]) -> StoredTensor:
     sizes = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q8_0": 34}
     rows, columns = shape
     data = rng.integers(0, 256, (rows, columns // 32, sizes[kind]), dtype=np.uint8)
@@ -70,7 +70,7 @@ def random_blocks(rng: Any, kind: str, shape: tuple[int, ...]) -> Tensor:
     data[..., :2] = scales.astype(np.float16)[..., None].view(np.uint8)
     if kind == "Q4_1":
         data[..., 2:4] = (-8 * scales).astype(np.float16)[..., None].view(np.uint8)
-    return Tensor(kind, shape, data.reshape(rows, -1))
+    return StoredTensor(kind, shape, data.reshape(rows, -1))
 
 
 def batch(table: Array, parts: Sequence[tuple[int, Sequence[int], int, int]]) -> StepBatch:
@@ -91,7 +91,7 @@ def batch(table: Array, parts: Sequence[tuple[int, Sequence[int], int, int]]) ->
 
 def opened(folder: Path, config: LlmConfig, **sizes: Any) -> tuple[NativeExecutor, Array]:
     """An executor with eight sequences whose pages lie in no order."""
-    room = Sizes(pages=8 * config.context // 16, max_tokens=96, max_sequences=8, threads=1)
+    room = ExecutorSizes(pages=8 * config.context // 16, max_tokens=96, max_sequences=8, threads=1)
     executor = open_executor(folder, replace(room, **sizes))
     order = np.random.default_rng(5).permutation(executor.pages).astype(np.int32)
     return executor, order.reshape(8, -1)

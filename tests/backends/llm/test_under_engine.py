@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import Sizes
+from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.engine import Engine
-from edgeinfer.runtime.llm.options import EngineOptions, Limits
+from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
 from edgeinfer.runtime.llm.pieces import Pieces
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from tests.runtime.llm.toy import Clock, Results, finish, generate, request
 
 PIECES = Pieces(tuple(chr(33 + i).encode() for i in range(120)), frozenset(), 0)
@@ -29,13 +29,13 @@ def engine(
     clock = Clock()
 
     def make() -> Any:
-        return open_executor(folder, Sizes(cache=cache, **room))
+        return open_executor(folder, ExecutorSizes(cache=cache, **room))
 
     drafter = Drafter(make(), 120, lambda: clock.now) if drafted else None
     return Engine(make, PIECES, (), options=options, drafter=drafter, clock=clock)
 
 
-def asked(seed: int, count: int = 12) -> list[Request]:
+def asked(seed: int, count: int = 12) -> list[SequenceRequest]:
     rng = random.Random(seed)
     requests = []
     for number in range(count):
@@ -59,7 +59,7 @@ def same(found: Results, expected: Results) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_schedule_makes_no_difference(folder: Path, cache: str, threads: int) -> None:
     requests = asked(threads)
-    limits = Limits(slowdown=20.0, chunk=11)
+    limits = StepLimits(slowdown=20.0, chunk=11)
     options = EngineOptions(calibrate=False, limits=limits)
     crowded = engine(folder, cache, options, pages=12, threads=threads)
     found = generate(crowded, *requests)

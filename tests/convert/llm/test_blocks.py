@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeinfer.convert.llm.blocks import KINDS, Factors, Integers, Tensor
+from edgeinfer.convert.llm.blocks import KINDS, Factors, Integers, StoredTensor
 from edgeinfer.types import Array
 
 INTEGERS = [name for name, kind in KINDS.items() if kind.decode is not None]
 
 
-def stored(name: str, rows: int, columns: int, seed: int = 0) -> Tensor:
+def stored(name: str, rows: int, columns: int, seed: int = 0) -> StoredTensor:
     """Random bytes whose float16 numbers are finite."""
     kind = KINDS[name]
     rng = np.random.default_rng(seed)
@@ -22,7 +22,7 @@ def stored(name: str, rows: int, columns: int, seed: int = 0) -> Tensor:
         data = rng.standard_normal((rows, columns)).astype(np.float32).view(np.uint8)
     if name in ("F16", "BF16"):
         data[..., 1] &= 0xBB
-    return Tensor(name, (rows, columns), data.reshape(rows, -1))
+    return StoredTensor(name, (rows, columns), data.reshape(rows, -1))
 
 
 HALVES: dict[str, tuple[int, ...]] = {
@@ -46,7 +46,7 @@ def test_weights_of_four_bits_by_hand() -> None:
     block = np.zeros((1, 18), np.uint8)
     block[0, :2] = np.array([0.5], np.float16).view(np.uint8)
     block[0, 2] = 0xF1
-    found = Tensor("Q4_0", (1, 32), block).float32()[0]
+    found = StoredTensor("Q4_0", (1, 32), block).float32()[0]
     assert found[0] == (1 - 8) * 0.5
     assert found[16] == (15 - 8) * 0.5
     assert set(found[1:16]) == {-4.0}

@@ -4,7 +4,7 @@ import pytest
 
 from edgeinfer.convert.lower.expand import definition, expand, with_definitions
 from edgeinfer.convert.lower.single import walk
-from edgeinfer.errors import Notes, Problem, UnsupportedError
+from edgeinfer.errors import Problem, Remarks, UnsupportedError
 from tests.convert.lower.running import check, model, ops, run
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
@@ -100,7 +100,7 @@ def test_of_a_definition_that_is_refused_the_form_is_named() -> None:
     (node, _) = whole.graph
     node.name = "soft"
     with pytest.raises(UnsupportedError) as error:
-        with_definitions(whole, refuse, Notes())
+        with_definitions(whole, refuse, Remarks())
     assert tried[0] == {"Softplus", "Neg"}
     assert "Softplus" not in tried[-1]
     assert [(p.node, p.detail) for p in error.value.problems] == [("soft", "no Softplus here")]

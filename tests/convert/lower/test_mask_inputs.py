@@ -5,7 +5,7 @@ import pytest
 
 from edgeinfer.convert.lower.halve import MASKED, halve
 from edgeinfer.convert.verify.evaluate import Evaluator
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from tests.convert.lower.running import check, model, ops
 
 ADDED = """g (float[2,4,8] q, float[2,4,8] k, float[2,1,4] mask) => (float[2,4,4] y) {
@@ -35,7 +35,7 @@ def feeds(low: float) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("low", [-1e9, float(np.finfo(np.float32).min)])
 @pytest.mark.parametrize("text", [ADDED, FUSED], ids=["added", "fused"])
 def test_fully_masked_row_of_an_input_is_not_nan(text: str, low: float) -> None:
-    whole, notes = model(text), Notes()
+    whole, notes = model(text), Remarks()
     expected = Evaluator(whole, wide=False).run(feeds(low))["y"]
     halve(whole, frozenset(), frozenset(), notes)
     check(whole)
@@ -54,5 +54,5 @@ def test_an_ordinary_input_is_left_alone() -> None:
         b = Add(a, x)
         y = Sigmoid(b)
     }""")
-    halve(whole, frozenset(), frozenset(), Notes())
+    halve(whole, frozenset(), frozenset(), Remarks())
     assert "Max" not in ops(whole)

@@ -14,7 +14,7 @@ from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert.lower.expand import definition, expand
 from edgeinfer.convert.lower.onnxruntime.quirks import RULES
 from edgeinfer.convert.lower.rules import apply
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from edgeinfer.types import Array
 
 HEAD = '<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1]> g '
@@ -40,7 +40,7 @@ def _same(text: str, tolerance: float = 1e-5, **given: Any) -> ir.Model:
     assert expand(model, nodes) == nodes
     assert not [n for n in model.graph if n.domain]
     # ONNX Runtime does not broadcast the rows of masks.
-    assert not apply(model, RULES, Notes())
+    assert not apply(model, RULES, Remarks())
     for a, b in zip(_run(model, feeds), want, strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
     return model

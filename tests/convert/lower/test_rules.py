@@ -1,7 +1,7 @@
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.rules import Rule, apply, by_definition
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from tests.convert.lower.running import model, ops
 
 
@@ -22,7 +22,7 @@ TEXT = "g (float[2] x) => (float[2] y) { [a] a = Relu(x) [b] b = Relu(a) [c] y =
 
 
 def test_rule_without_repair_refuses_every_node() -> None:
-    found = apply(model(TEXT), [rule("Relu")], Notes())
+    found = apply(model(TEXT), [rule("Relu")], Remarks())
     assert [str(p) for p in found] == [
         "Relu 'a': unsupported_attribute: bad",
         "Relu 'b': unsupported_attribute: bad",
@@ -30,32 +30,32 @@ def test_rule_without_repair_refuses_every_node() -> None:
 
 
 def test_repair_changes_the_graph_and_is_noted_once_with_its_count() -> None:
-    whole, notes = model(TEXT), Notes()
+    whole, notes = model(TEXT), Remarks()
     assert apply(whole, [rule("Relu", relu_to_abs)], notes) == []
     assert ops(whole) == ["Abs", "Abs", "Swish"]
     assert notes.lines == ["Relu: bad: rewritten (2 nodes)"]
 
 
 def test_repair_that_does_not_apply_refuses() -> None:
-    whole, notes = model(TEXT), Notes()
+    whole, notes = model(TEXT), Remarks()
     assert [p.node for p in apply(whole, [rule("Relu", refuse_large)], notes)] == ["a", "b"]
     assert notes.lines == []
 
 
 def test_definition_is_a_repair_and_what_it_brings_in_is_checked_too() -> None:
     whole = model(TEXT)
-    found = apply(whole, [rule("Swish", by_definition), rule("Sigmoid")], Notes())
+    found = apply(whole, [rule("Swish", by_definition), rule("Sigmoid")], Remarks())
     assert [p.op for p in found] == ["Sigmoid"]
 
 
 def test_healthy_nodes_and_other_domains_are_left_alone() -> None:
     whole = model("g (float[2] x) => (float[2] y) { a = com.acme.Relu(x) y = Relu(a) }")
-    assert apply(whole, [rule("Relu", relu_to_abs, fault="")], Notes()) == []
+    assert apply(whole, [rule("Relu", relu_to_abs, fault="")], Remarks()) == []
     assert ops(whole) == ["Relu", "Relu"]
-    assert apply(whole, [rule("Relu", relu_to_abs)], Notes()) == []
+    assert apply(whole, [rule("Relu", relu_to_abs)], Remarks()) == []
     assert ops(whole) == ["Relu", "Abs"]
 
 
 def test_first_rule_that_finds_a_fault_wins() -> None:
     rules = [rule("Relu", fault=""), rule("Relu", fault="second"), rule("Relu", fault="third")]
-    assert [p.detail for p in apply(model(TEXT), rules, Notes())] == ["second", "second"]
+    assert [p.detail for p in apply(model(TEXT), rules, Remarks())] == ["second", "second"]

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.lower.registry import Driver, Registry
-from edgeinfer.convert.lower.signature import REQUIRED, Input, of_schema
+from edgeinfer.convert.lower.signature import REQUIRED, FormalInput, of_schema
 from edgeinfer.convert.passes import OPSET
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.test_registry import Toy, model
@@ -18,7 +18,7 @@ FLOATS = frozenset({ir.DataType.FLOAT})
 def test_a_signature_is_the_schemas() -> None:
     clip, concat = of_schema("Clip"), of_schema("Concat")
     assert [i.name for i in clip.inputs if not i.required] == ["min", "max"]
-    assert concat.inputs == (Input("inputs", required=False, variadic=True),)
+    assert concat.inputs == (FormalInput("inputs", required=False, variadic=True),)
     assert concat.attributes == {"axis": REQUIRED}
     assert of_schema("Attention").attributes["scale"] is None
 

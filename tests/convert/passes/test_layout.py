@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from edgeinfer.convert.passes import normalise
-from edgeinfer.convert.passes.infra import Namer, Outcome, attr, dims_of, rank, walk
+from edgeinfer.convert.passes.infra import Namer, PassOutcome, attr, dims_of, rank, walk
 from edgeinfer.convert.passes.layout import NHWC, PlanLayout, to_last
 from edgeinfer.convert.passes.layout_cut import FIRST, LAST, Labelling
 from edgeinfer.types import Array
@@ -260,7 +260,7 @@ def test_inputs_and_outputs_channels_last_by_choice() -> None:
 def test_what_is_left_is_reported() -> None:
     model = built(WEIGHTS + conv("x", "y"), IMAGE, "[1,4,8,8]")
     result = PlanLayout()(model)
-    assert isinstance(result, Outcome)
+    assert isinstance(result, PassOutcome)
     assert result.notes == (
         "layout: 1 operators channels last; transposes left: 2, 1 at inputs, 1 at outputs",
     )

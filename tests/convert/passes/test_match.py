@@ -2,7 +2,16 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.passes.match import Match, Number, OneOf, Op, Pattern, Shared, op, var
+from edgeinfer.convert.passes.match import (
+    Match,
+    Number,
+    OneOf,
+    OpPattern,
+    Pattern,
+    SharedPattern,
+    op,
+    var,
+)
 from tests.convert.passes.fusing import graph
 
 x, y = var("x"), var("y")
@@ -176,13 +185,13 @@ def test_alternatives_are_tried_in_order() -> None:
 
 
 def test_shared_nodes_are_kept_apart() -> None:
-    (found,) = matches(op.Tanh(Shared(op.Relu(x))), "{ r = Relu(a) z = Tanh(r) }")
+    (found,) = matches(op.Tanh(SharedPattern(op.Relu(x))), "{ r = Relu(a) z = Tanh(r) }")
     assert [n.op_type for n in found.nodes] == ["Tanh"]
     assert [n.op_type for n in found.shared] == ["Relu"]
 
 
 def test_a_condition_on_the_node_is_asked() -> None:
-    first = Op("Softmax", (x,), lambda n: n.attributes.get_int("axis", -1) == 0)
+    first = OpPattern("Softmax", (x,), lambda n: n.attributes.get_int("axis", -1) == 0)
     assert matches(first, "{ z = Softmax<axis = 0>(a) }")
     assert not matches(first, "{ z = Softmax(a) }")
 

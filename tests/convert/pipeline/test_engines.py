@@ -13,7 +13,7 @@ from benchmarks.tiny import MLP, save
 from edgeinfer.backends.process import emulator
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.pipeline import engines
-from edgeinfer.convert.pipeline.engines import Place, Wanted, place_for
+from edgeinfer.convert.pipeline.engines import EnginePlace, Wanted, place_for
 from edgeinfer.convert.pipeline.plan import plan
 from edgeinfer.convert.pipeline.request import resolve_profiles
 from edgeinfer.errors import NotAvailableError, VerifyError
@@ -30,7 +30,7 @@ def no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @ONLY_X86
 def test_without_an_emulator_the_install_line_is_told(no_emulator: None) -> None:
-    assert place_for("") == place_for("x86-64-v3") == Place()
+    assert place_for("") == place_for("x86-64-v3") == EnginePlace()
     found = place_for("cortex-a76")
     assert found.emulator is None
     assert found.missing.startswith(
@@ -56,12 +56,14 @@ def test_an_old_emulator_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_gpu_that_is_not_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "cuda_devices", tuple)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert place_for("sm_90") == Place("gpu", missing="sm_90 needs an NVIDIA GPU and its driver")
+    assert place_for("sm_90") == EnginePlace(
+        "gpu", missing="sm_90 needs an NVIDIA GPU and its driver"
+    )
     assert "nor emulated" in place_for("sm_87").missing
 
 
 def test_a_backend_without_its_place_gives_the_reason() -> None:
-    turns = engines.in_turn([Wanted(["tvm"], Place(missing="it rains")), Wanted([])])
+    turns = engines.in_turn([Wanted(["tvm"], EnginePlace(missing="it rains")), Wanted([])])
     (backend,) = next(turns)
     assert backend.probe().reason == "it rains"
     assert not backend.probe().available

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from edgeinfer.convert.quantize.search import budget
-from edgeinfer.convert.quantize.search.layers import Layer, Outcome, Point, Search
+from edgeinfer.convert.quantize.search.layers import Layer, Point, Search, SearchOutcome
 from edgeinfer.convert.quantize.search.quality import Loss
-from edgeinfer.convert.quantize.search.trial import Samples, Trials
+from edgeinfer.convert.quantize.search.trial import CandidateTrials, Samples
 
 LAYERS = [Layer(n, "Conv", 0.25) for n in "abcd"]
 LOST = {"a": 0.004, "b": 0.003, "c": 0.002, "d": 0.001}
@@ -49,11 +49,11 @@ class Candidates:
         return f"{point.drop:.3f} lost" if point.drop > self.limit + 1e-9 else ""
 
 
-def settled(monkeypatch: pytest.MonkeyPatch, candidates: Candidates) -> Outcome:
+def settled(monkeypatch: pytest.MonkeyPatch, candidates: Candidates) -> SearchOutcome:
     monkeypatch.setattr(budget, "foresee", lambda model, vectors: None)
     monkeypatch.setattr(budget, "limits_of", lambda *_: SimpleNamespace(fallbacks=()))
     search = Search(LAYERS, candidates.measure, candidates.measure, 0.0101)
-    outcome, before = budget._settled(cast(Trials, candidates), search, Samples(), [])
+    outcome, before = budget._settled(cast(CandidateTrials, candidates), search, Samples(), [])
     assert before is FLOAT
     return outcome
 
@@ -101,7 +101,7 @@ def test_where_nothing_is_timed_the_smallest_of_all_that_were_measured_is_taken(
     monkeypatch.setattr(budget, "foresee", lambda model, vectors: None)
     monkeypatch.setattr(budget, "limits_of", lambda *_: SimpleNamespace(fallbacks=()))
     search = Search(LAYERS, candidates.measure, candidates.measure, 0.0065, timed=False)
-    outcome, _ = budget._settled(cast(Trials, candidates), search, Samples(), [])
+    outcome, _ = budget._settled(cast(CandidateTrials, candidates), search, Samples(), [])
     assert outcome.holds
     # Keeping "a" alone is enough, and larger than keeping all: 1600 bytes against 1400.
     assert outcome.chosen.size_bytes <= 1400

@@ -15,7 +15,7 @@ from benchmarks.tiny import MLP, bundle, save
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.tuning import tune as tuning
-from edgeinfer.convert.tuning.tune import Order, in_turns
+from edgeinfer.convert.tuning.tune import TuningRequest, in_turns
 from edgeinfer.errors import EdgeInferError, NotAvailableError, OutputError, UsageError
 
 
@@ -27,7 +27,7 @@ def net(tmp_path: Path) -> Path:
 
 def test_other_targets_are_refused(net: Path) -> None:
     with pytest.raises(UsageError, match=r"'rpi5' is not made by TVM; known: .*tvm-x86-64-v3"):
-        tuning.tune(net, Order("rpi5"))
+        tuning.tune(net, TuningRequest("rpi5"))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="a Cortex is another machine there")
@@ -35,7 +35,7 @@ def test_another_machine_needs_a_device(net: Path) -> None:
     with pytest.raises(
         UsageError, match="cortex-a76 is not this machine: --device ssh://USER@HOST"
     ):
-        tuning.tune(net, Order("tvm-cortex-a76"))
+        tuning.tune(net, TuningRequest("tvm-cortex-a76"))
 
 
 def test_a_bundle_gives_its_onnx_variant(tmp_path: Path) -> None:
@@ -47,25 +47,25 @@ def test_a_bundle_gives_its_onnx_variant(tmp_path: Path) -> None:
 
 
 def test_a_device_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    order = Order("tvm-cortex-a76", device="10.0.0.7:9090", threads=4, workers=3)
+    order = TuningRequest("tvm-cortex-a76", device="10.0.0.7:9090", threads=4, workers=3)
     where = tuning._where(machine("cortex-a76"), order)
     assert (where.cpu, where.workers, where.linker) == ("cortex-a76", 1, "aarch64-linux-gnu-gcc")
     assert where.target["num-cores"] == 4
-    named = Order("tvm-cortex-a76", device="10.0.0.7:9090", device_name="Pi 5")
+    named = TuningRequest("tvm-cortex-a76", device="10.0.0.7:9090", device_name="Pi 5")
     assert tuning._where(machine("cortex-a76"), named).cpu == "Pi 5"
 
 
 @pytest.mark.parametrize("device", ["board", "board:ninety", "board:9190/", "ssh:/board"])
 def test_a_device_has_a_known_form(net: Path, device: str) -> None:
     with pytest.raises(UsageError, match=r"expected HOST:PORT of a TVM RPC server.* ssh://"):
-        tuning.tune(net, Order("tvm-x86-64-v3", device=device))
+        tuning.tune(net, TuningRequest("tvm-x86-64-v3", device=device))
 
 
 @pytest.mark.parametrize(
     ("before", "sure", "pays"), [(1.2, 1.1, True), (1.2, 1.03, False), (1.02, 1.1, False)]
 )
 def test_the_whole_model_must_gain_more_than_noise(before: float, sure: float, pays: bool) -> None:
-    assert tuning.Whole(before, 1.0, {}, 0.0, sure).pays is pays
+    assert tuning.WholeModel(before, 1.0, {}, 0.0, sure).pays is pays
 
 
 def test_calls_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_numbers_that_ask_for_nothing_are_refused(
     net: Path, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        tuning.tune(net, Order("tvm-x86-64-v3", **given))
+        tuning.tune(net, TuningRequest("tvm-x86-64-v3", **given))
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "/proc/nothing/d.jsonl", "."])
@@ -101,12 +101,12 @@ def test_a_place_that_keeps_nothing_is_refused_before_anything_is_measured(
     net: Path, place: str
 ) -> None:
     with pytest.raises(OutputError, match=r"cannot keep a measurement|is no file"):
-        tuning.tune(net, Order("tvm-x86-64-v3", database=Path(place)))
+        tuning.tune(net, TuningRequest("tvm-x86-64-v3", database=Path(place)))
 
 
 def test_a_bundle_in_the_way_is_told_before_anything_is_measured(net: Path, tmp_path: Path) -> None:
     (tmp_path / "there.edge").touch()
-    order = Order(
+    order = TuningRequest(
         "tvm-x86-64-v3", database=tmp_path / "d.jsonl", output=str(tmp_path / "there.edge")
     )
     with pytest.raises(UsageError, match=r"exists; --overwrite \(overwrite=True\) replaces it"):
@@ -129,7 +129,7 @@ def test_what_is_no_bundle_is_never_replaced(
     (tmp_path / "pictures" / "mine.jpg").write_text("mine")
     (tmp_path / "notes.txt").write_text("mine")
     before = net.read_bytes()
-    order = Order(
+    order = TuningRequest(
         "tvm-x86-64-v3",
         database=tmp_path / "d.jsonl",
         output=str(tmp_path / name),
@@ -173,9 +173,11 @@ def test_a_missing_linker_is_told_before_anything_is_measured(
     net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    order = Order("tvm-x86-64-v3", database=tmp_path / "d.jsonl", output=str(tmp_path / "o.edge"))
+    order = TuningRequest(
+        "tvm-x86-64-v3", database=tmp_path / "d.jsonl", output=str(tmp_path / "o.edge")
+    )
     with pytest.raises(NotAvailableError, match="need gcc; apt-get install gcc"):
         tuning.tune(net, order)
-    far = Order("tvm-cortex-a76", database=tmp_path / "d.jsonl", device="board:9190")
+    far = TuningRequest("tvm-cortex-a76", database=tmp_path / "d.jsonl", device="board:9190")
     with pytest.raises(NotAvailableError, match="need aarch64-linux-gnu-gcc"):
         tuning.tune(net, far)

@@ -16,11 +16,11 @@ from tests.convert.llm.test_blocks import stored
 
 tvm = pytest.importorskip("tvm")
 
-from edgeinfer.convert.llm.blocks import Integers, Tensor  # noqa: E402
+from edgeinfer.convert.llm.blocks import Integers, StoredTensor  # noqa: E402
 from edgeinfer.convert.llm.pack import Packer, as_stored, form_of, rounded  # noqa: E402
 from edgeinfer.convert.lower.tvm.machines import machine  # noqa: E402
 from edgeinfer.kernels.defs.attention import PAGE  # noqa: E402
-from edgeinfer.kernels.defs.emit import Cpu  # noqa: E402
+from edgeinfer.kernels.defs.emit import KernelCpu  # noqa: E402
 from edgeinfer.kernels.defs.gemv import DOTS  # noqa: E402
 from edgeinfer.kernels.defs.llm.attend import attend, turn  # noqa: E402
 from edgeinfer.kernels.defs.llm.cache import Pages  # noqa: E402
@@ -51,7 +51,7 @@ class _File:
         self.data += bytes(data)
 
 
-def weights(kind: str) -> Tensor | Integers:
+def weights(kind: str) -> StoredTensor | Integers:
     if kind == "w4 by 64":
         values = np.random.default_rng(3).standard_normal((ROWS, COLUMNS))
         return rounded(values.astype(np.float32), 4, 64)
@@ -101,7 +101,7 @@ def code() -> Code:
     if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip(f"code for {HERE} does not run here")
     where, dot = machine(HERE), DOTS[HERE]
-    cpu = Cpu(where.lanes, where.registers)
+    cpu = KernelCpu(where.lanes, where.registers)
     functions = {"norm_round": norm_round(cpu, COLUMNS, None)}
     for kind in TYPES:
         form = form_of(as_stored(weights(kind)), dot)
@@ -180,7 +180,7 @@ def test_rows_are_looked_up(code: Code, kind: str) -> None:
 )
 def test_other_machines_get_their_instructions(name: str, instruction: str) -> None:
     where, dot = machine(name), DOTS[name]
-    cpu = Cpu(where.lanes, where.registers)
+    cpu = KernelCpu(where.lanes, where.registers)
     form = form_of(as_stored(weights("Q6_K")), dot)
     heads = Attend(Pages(2, 32, "uint8"), 4, 0.2, window=8, turned=32, epsilon=1e-6)
     functions = {

@@ -42,7 +42,7 @@ def test_most_orders_of_a_strided_convolution_fit_into_a_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search, "_POOL", 6)
-    made = search.Search()
+    made = search.ScheduleSearch()
     made.setup(machine("sm_90").description(1), 1)
     assert made.open(STRIDED, True, []) > 0
     # Without bounds on the tiles it was none of sixty.

@@ -57,7 +57,7 @@ def test_a_program_among_the_annotations_is_not_compiled() -> None:
 @pytest.mark.parametrize("name", ["x86-64-v3", "sm_90"])
 def test_what_the_search_writes_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_POOL", 12)
-    made = search.Search()
+    made = search.ScheduleSearch()
     made.setup(machine(name).description(4), 1)
     made.open(STRIDED, True, [])
     pool = made._pool()

@@ -16,7 +16,7 @@ from edgeinfer.errors import NotAvailableError, OutputError
 from edgeinfer.kernels.tuning import tune
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, best
 from edgeinfer.kernels.tuning.task import Task
-from edgeinfer.kernels.tuning.tune import Budget, Outcome, Tuner, Where
+from edgeinfer.kernels.tuning.tune import Tuner, TuningBudget, Where, WorkloadOutcome
 from edgeinfer.kernels.tuning.worker import LostError
 from tests.clock import Clock
 
@@ -81,8 +81,10 @@ WHERE = Where({"kind": "llvm"}, "x86-64-v3", "some CPU", 1, "gcc")
 TASK = Task("k1", "matmul 8x8", "text", "own", nodes=["n"])
 
 
-def _run(database: Database, *tasks: Task, where: Where = WHERE, **budget: Any) -> list[Outcome]:
-    with Tuner(where, database, Budget(**budget)) as tuner:
+def _run(
+    database: Database, *tasks: Task, where: Where = WHERE, **budget: Any
+) -> list[WorkloadOutcome]:
+    with Tuner(where, database, TuningBudget(**budget)) as tuner:
         return tuner.run(tasks or (TASK,))
 
 
@@ -277,7 +279,7 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_was_measured(part: Part, tmp_pat
 
 
 def test_small_parts_and_late_ones_are_told(part: Part, tmp_path: Path) -> None:
-    budget = Budget()
+    budget = TuningBudget()
 
     def candidate(text: str, trace: Any) -> Any:
         if text == "100":
@@ -326,7 +328,7 @@ def test_a_first_look_leaves_half_of_the_time(
 def test_the_time_left_is_told(part: Part, tmp_path: Path) -> None:
     lines: list[tuple[str, float | None]] = []
     database = Database(tmp_path / "d.jsonl")
-    with Tuner(WHERE, database, Budget(minutes=2), lambda *x: lines.append(x)) as tuner:
+    with Tuner(WHERE, database, TuningBudget(minutes=2), lambda *x: lines.append(x)) as tuner:
         tuner.run([TASK])
     assert lines[1][0] == "kernel 1 of 1: matmul 8x8, - of 40 us after 0; 1:59 left"
     assert lines[2][0].startswith("kernel 1 of 1: matmul 8x8, 46 of 40 us after 5; 1:")
@@ -362,7 +364,7 @@ def test_on_a_gpu_plans_of_a_rule_are_measured_in_place_of_a_search(
 ) -> None:
     part.plans = [[30], [20], [25]]
     where = replace(WHERE, target={"kind": "cuda", "arch": "sm_90"})
-    with Tuner(where, Database(tmp_path / "d.jsonl"), Budget(1.0, 8, 4)) as tuner:
+    with Tuner(where, Database(tmp_path / "d.jsonl"), TuningBudget(1.0, 8, 4)) as tuner:
         (outcome,) = tuner.run([TASK])
     assert part.opened == []
     assert outcome.trials == 3
@@ -370,9 +372,11 @@ def test_on_a_gpu_plans_of_a_rule_are_measured_in_place_of_a_search(
     assert outcome.final.trace == [20]
 
 
-def _shares(database: Path, engine_us: dict[str, float], **budget: Any) -> dict[str, Outcome]:
+def _shares(
+    database: Path, engine_us: dict[str, float], **budget: Any
+) -> dict[str, WorkloadOutcome]:
     tasks = [replace(TASK, key=k, title=k) for k in ("a", "b", "c")]
-    with Tuner(WHERE, Database(database), Budget(**budget)) as tuner:
+    with Tuner(WHERE, Database(database), TuningBudget(**budget)) as tuner:
         return {o.task.key: o for o in tuner.run(tasks, engine_us)}
 
 
@@ -396,7 +400,7 @@ def test_a_kernel_that_nobody_measured_has_no_share(part: Part, tmp_path: Path) 
 
 def test_shares_are_of_the_whole_model(part: Part, tmp_path: Path) -> None:
     tasks = [replace(TASK, key=k, title=k) for k in ("a", "b")]
-    with Tuner(WHERE, Database(tmp_path / "d.jsonl"), Budget()) as tuner:
+    with Tuner(WHERE, Database(tmp_path / "d.jsonl"), TuningBudget()) as tuner:
         found = tuner.run(tasks, {"a": 30.0, "b": 0.5}, 100.0)
     assert {o.task.key: o.share for o in found} == {"a": 0.3, "b": 0.005}
     assert [o.trials for o in found] == [20, 0]

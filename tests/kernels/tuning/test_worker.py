@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import pytest
 
 from edgeinfer.kernels.tuning import worker as worker_module
-from edgeinfer.kernels.tuning.worker import LostError, Worker
+from edgeinfer.kernels.tuning.worker import LostError, TuningWorker
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    found = Worker("tests.kernels.tuning.faulty", "me")
+def worker() -> Iterator[TuningWorker]:
+    found = TuningWorker("tests.kernels.tuning.faulty", "me")
     yield found
     found.close()
 
 
-def test_an_error_is_told_and_the_process_stays(worker: Worker) -> None:
+def test_an_error_is_told_and_the_process_stays(worker: TuningWorker) -> None:
     name, pid = worker.ask("hello", seconds=30)
     assert name == "me"
     with pytest.raises(ValueError, match="as asked"):
@@ -26,7 +26,7 @@ def test_an_error_is_told_and_the_process_stays(worker: Worker) -> None:
     assert worker.ask("hello", seconds=30) == ("me", pid)
 
 
-def test_a_crash_and_a_hang_cost_one_question_each(worker: Worker) -> None:
+def test_a_crash_and_a_hang_cost_one_question_each(worker: TuningWorker) -> None:
     _, first = worker.ask("hello", seconds=30)
     with pytest.raises(LostError, match="SIGSEGV"):
         worker.ask("crash", seconds=30)
@@ -50,7 +50,7 @@ def test_what_does_not_start_is_no_fault_of_the_question(
     how: str, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "_START_S", 0.0)
-    found = Worker("tests.kernels.tuning.faulty", how)
+    found = TuningWorker("tests.kernels.tuning.faulty", how)
     seconds = 0.5 if how == "hang" else 30.0
     # Twice: what did not get ready is not asked the next time either.
     for _ in range(2):

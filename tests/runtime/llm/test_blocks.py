@@ -3,11 +3,11 @@ import random
 import pytest
 
 from edgeinfer.errors import OutOfPagesError
-from edgeinfer.runtime.llm.blocks import Blocks
+from edgeinfer.runtime.llm.blocks import PageAllocator
 
 
 def test_pages_are_given_out_once() -> None:
-    blocks = Blocks(3)
+    blocks = PageAllocator(3)
     assert sorted(blocks.take() for _ in range(3)) == [0, 1, 2]
     with pytest.raises(OutOfPagesError, match="all 3 pages"):
         blocks.take()
@@ -16,7 +16,7 @@ def test_pages_are_given_out_once() -> None:
 
 
 def test_kept_page_comes_back_by_its_label_until_it_is_needed() -> None:
-    blocks = Blocks(2)
+    blocks = PageAllocator(2)
     first, second = blocks.take(), blocks.take()
     blocks.label(first, b"x")
     blocks.label(second, b"y")
@@ -34,7 +34,7 @@ def test_kept_page_comes_back_by_its_label_until_it_is_needed() -> None:
 
 
 def test_too_many_releases_are_a_bug() -> None:
-    blocks = Blocks(1)
+    blocks = PageAllocator(1)
     page = blocks.take()
     blocks.release(page)
     with pytest.raises(ValueError, match="released more often"):
@@ -42,7 +42,7 @@ def test_too_many_releases_are_a_bug() -> None:
 
 
 def test_label_is_given_once() -> None:
-    blocks = Blocks(2)
+    blocks = PageAllocator(2)
     first, second = blocks.take(), blocks.take()
     blocks.label(first, b"x")
     for page, label in ((first, b"y"), (second, b"x")):
@@ -53,7 +53,7 @@ def test_label_is_given_once() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_state_is_sound_after_anything(seed: int) -> None:
     rng = random.Random(seed)
-    blocks = Blocks(12)
+    blocks = PageAllocator(12)
     held: list[int] = []
     for number in range(3000):
         choice = rng.random()

@@ -14,10 +14,10 @@ import pytest
 
 from edgeinfer.errors import InputError, OutputError, QueueFullError, RunError
 from edgeinfer.runtime.llm.engine import Engine
-from edgeinfer.runtime.llm.options import EngineOptions, Limits
+from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
 from edgeinfer.runtime.llm.params import SamplingParams
 from edgeinfer.runtime.llm.pieces import Pieces
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from tests.runtime.llm.toy import (
     EOS,
     PIECES,
@@ -71,7 +71,7 @@ def test_prompt_longer_than_the_cache_is_refused_before_it_waits() -> None:
 @pytest.mark.parametrize("chunk", [512, 4096])
 def test_prompts_near_a_long_context_end(length: int, chunk: int) -> None:
     engine, _ = toy_engine(
-        EngineOptions(lookup=False, calibrate=False, limits=Limits(chunk=chunk)),
+        EngineOptions(lookup=False, calibrate=False, limits=StepLimits(chunk=chunk)),
         pages=256, page=16, context=4096, max_tokens=chunk,
     )  # fmt: skip
     prompt = [i % 37 for i in range(length)]
@@ -223,7 +223,7 @@ def test_given_embeddings_count_for_the_prefix() -> None:
     texts = []
     for number in (0, 1, 0):
         given = rng.standard_normal((4, 3)).astype(np.float32) if number else np.ones((4, 3), "f")
-        one = Request("a", [1] * 20, SamplingParams(max_tokens=8, temperature=0))
+        one = SequenceRequest("a", [1] * 20, SamplingParams(max_tokens=8, temperature=0))
         one.embeddings, one.embedded = given, (2, 3, 4, 9)
         before = executor.tokens
         texts.append(generate(engine, one).text["a", 0])
@@ -234,7 +234,7 @@ def test_given_embeddings_count_for_the_prefix() -> None:
 
 def test_embeddings_of_another_shape_are_refused() -> None:
     engine, _ = toy_engine()
-    one = Request("a", [1] * 5, SamplingParams(), embeddings=np.ones((2, 4), np.float32))
+    one = SequenceRequest("a", [1] * 5, SamplingParams(), embeddings=np.ones((2, 4), np.float32))
     one.embedded = (0, 1)
     with pytest.raises(InputError, match=r"expected \(2, 3\), received \(2, 4\)"):
         engine.submit(one)
@@ -265,7 +265,7 @@ def test_sleep_keeps_the_cache_and_what_runs() -> None:
     assert made[1].closed
 
 
-def _params(one: Request) -> dict[str, Any]:
+def _params(one: SequenceRequest) -> dict[str, Any]:
     names = ("max_tokens", "ignore_eos", "seed")
     return {name: getattr(one.params, name) for name in names}
 

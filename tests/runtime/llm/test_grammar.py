@@ -20,7 +20,7 @@ from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.llm.thread import EngineThread
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from tests.runtime.llm.texts import byte_level
@@ -198,7 +198,8 @@ def test_grammars_that_take_long_keep_no_others(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Grammars, "compiled", slow)
     engine = Engine(Wide, _tokenizer().pieces, (0,), grammars=lambda: mine, clock=Clock())
     asked = [
-        Request(text, [5], SamplingParams(grammar=Grammar("regex", text))) for text in ("slow", "b")
+        SequenceRequest(text, [5], SamplingParams(grammar=Grammar("regex", text)))
+        for text in ("slow", "b")
     ]
     thread = threading.Thread(target=engine.prepare, args=asked[:1])
     thread.start()
@@ -214,7 +215,7 @@ def test_grammars_that_take_long_keep_no_others(monkeypatch: pytest.MonkeyPatch)
 def test_nobody_waits_for_ever_for_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, taken = threading.Event(), list[str]()
 
-    def endless(self: Engine, request: Request) -> None:
+    def endless(self: Engine, request: SequenceRequest) -> None:
         taken.append(request.id)
         assert go_on.wait(30)
 
@@ -225,7 +226,7 @@ def test_nobody_waits_for_ever_for_a_grammar(monkeypatch: pytest.MonkeyPatch) ->
 
     async def ask(name: str) -> None:
         with pytest.raises(DeadlineError, match=r"not compiled within 0\.2 s"):
-            await thread.submit_async(Request(name, [5], params))
+            await thread.submit_async(SequenceRequest(name, [5], params))
 
     async def main() -> None:
         await asyncio.gather(*map(ask, "abcd"))
@@ -282,7 +283,7 @@ def test_engine_obeys_whatever_it_guesses() -> None:
         params = SamplingParams(
             grammar=Grammar("json_schema", schema), seed=3, n=3, max_tokens=300, logit_bias={0: 3.0}
         )
-        results.append(generate(_engine(lookup), Request("a", [5, 6], params)))
+        results.append(generate(_engine(lookup), SequenceRequest("a", [5, 6], params)))
     for index in range(3):
         assert results[0].last["a", index].finish == "stop"
         data = json.loads(results[0].text["a", index])
@@ -300,8 +301,8 @@ def test_grammar_is_compiled_outside_of_the_engines_thread() -> None:
     params = SamplingParams(grammar=Grammar("regex", "ab?c"), seed=1)
     try:
         with pytest.raises(InputError, match="valid regex"):
-            thread.open(Request("a", [5], replace(params, grammar=Grammar("regex", "["))))
-        asked = Request("b", [5], params)
+            thread.open(SequenceRequest("a", [5], replace(params, grammar=Grammar("regex", "["))))
+        asked = SequenceRequest("b", [5], params)
         events = [*thread.open(asked), *thread.open(replace(asked, id="c"))]
     finally:
         thread.close()
@@ -315,5 +316,5 @@ def test_engine_refuses_a_malformed_grammar_at_once() -> None:
     engine = _engine(lookup=False)
     params = SamplingParams(grammar=Grammar("regex", "["))
     with pytest.raises(InputError, match="valid regex"):
-        engine.submit(Request("a", [5], params))
+        engine.submit(SequenceRequest("a", [5], params))
     assert engine.is_idle

@@ -16,7 +16,7 @@ from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.grammar_trial import is_plain
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.llm.thread import EngineThread
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.runtime.llm.tools import Tool, ToolFormat
@@ -158,7 +158,7 @@ def test_plain_grammars_do_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) 
     """Two schemas kept both threads, and everybody else's request had no answer."""
     go_on, prepared = threading.Event(), list[str]()
 
-    def prepare(self: Engine, request: Request) -> None:
+    def prepare(self: Engine, request: SequenceRequest) -> None:
         if request.id != "plain":
             assert go_on.wait(30)
         prepared.append(request.id)
@@ -168,7 +168,7 @@ def test_plain_grammars_do_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) 
 
     async def ask(name: str, grammar: Grammar) -> None:
         params = SamplingParams(grammar=grammar, max_tokens=1)
-        await thread.submit_async(Request(name, [5], params))
+        await thread.submit_async(SequenceRequest(name, [5], params))
 
     async def main() -> None:
         others = [asyncio.ensure_future(ask(name, overlapping(1))) for name in ("a", "b", "c")]

@@ -26,7 +26,7 @@ from edgeinfer.errors import (
 )
 from edgeinfer.llm.generation import Generation
 from edgeinfer.runtime.llm import ranking
-from edgeinfer.runtime.llm.bundle import CacheSizes, Model, page_bytes, pages_for
+from edgeinfer.runtime.llm.bundle import BundledModel, CacheSizes, page_bytes, pages_for
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
@@ -45,11 +45,11 @@ MESSAGES = [{"role": "user", "content": "the cat"}]
 SHORT = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 
 
-def model(template: str = TEMPLATE) -> Model:
+def model(template: str = TEMPLATE) -> BundledModel:
     config = tiny_config(vocab=VOCAB, context=512)
     weights = tiny_weights(config)
     texts = Generation((2,), 1, {"bos_token": "<|start|>"}, temperature=0.5, top_k=20)
-    return Model(
+    return BundledModel(
         "tiny",
         config,
         texts,

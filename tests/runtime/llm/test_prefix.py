@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeinfer.runtime.llm.blocks import Blocks
+from edgeinfer.runtime.llm.blocks import PageAllocator
 from edgeinfer.runtime.llm.prefix import Prefixes, extend, root
 from tests.runtime.llm.toy import ToyExecutor
 
@@ -48,7 +48,7 @@ def test_roots_differ(one: tuple[str, str], other: tuple[str, str]) -> None:
 
 def test_equal_page_takes_the_place_of_a_second_one() -> None:
     executor = ToyExecutor(pages=4)
-    blocks = Blocks(4)
+    blocks = PageAllocator(4)
     prefixes = Prefixes(blocks, executor, None)
     first, second = blocks.take(), blocks.take()
     assert prefixes.keep(first, b"k") == first
@@ -60,7 +60,7 @@ def test_equal_page_takes_the_place_of_a_second_one() -> None:
 
 def test_leading_pages_are_taken_and_no_others() -> None:
     executor = ToyExecutor(pages=8)
-    blocks = Blocks(8)
+    blocks = PageAllocator(8)
     prefixes = Prefixes(blocks, executor, None)
     keys = chain(list(range(16)))
     pages = [blocks.take() for _ in keys]
@@ -72,7 +72,7 @@ def test_leading_pages_are_taken_and_no_others() -> None:
 
 
 def test_promise_holds_until_it_is_kept_or_withdrawn() -> None:
-    blocks = Blocks(8)
+    blocks = PageAllocator(8)
     prefixes = Prefixes(blocks, ToyExecutor(pages=8), None)
     prefixes.promise([b"a", b"b"], owner=1)
     assert prefixes.promised(b"a", owner=2)

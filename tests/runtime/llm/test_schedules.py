@@ -9,8 +9,8 @@ import pytest
 
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.executor import Floats, StepBatch
-from edgeinfer.runtime.llm.options import EngineOptions, Limits
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from tests.runtime.llm.toy import (
     EOS,
     PIECES,
@@ -27,7 +27,9 @@ from tests.runtime.llm.toy import (
 WORDS = [list(range(i, i + 9)) for i in range(0, 30, 3)]
 
 
-def random_request(rng: random.Random, name: str, adapters: tuple[str, ...] = ()) -> Request:
+def random_request(
+    rng: random.Random, name: str, adapters: tuple[str, ...] = ()
+) -> SequenceRequest:
     """Return a request; beginnings are shared with others now and then."""
     prompt = [t for _ in range(rng.randint(0, 6)) for t in rng.choice(WORDS[:4])]
     prompt += [rng.randrange(VOCAB - 1) for _ in range(rng.randint(1, 6))]
@@ -51,7 +53,7 @@ def random_request(rng: random.Random, name: str, adapters: tuple[str, ...] = ()
     return made
 
 
-def alone(one: Request, **sizes: Any) -> Results:
+def alone(one: SequenceRequest, **sizes: Any) -> Results:
     engine, _ = toy_engine(**{**sizes, "pages": 64, "max_sequences": 8})
     return generate(engine, one)
 
@@ -76,7 +78,7 @@ def test_schedule_makes_no_difference(seed: int) -> None:
         "max_tokens": rng.choice((5, 17, 48)),
     }
     pages, sequences = rng.choice((33, 40, 64)), rng.choice((1, 3, 8))
-    limits = Limits(slowdown=rng.choice((1.0, 2.5, 100.0)), chunk=rng.choice((3, 16, 512)))
+    limits = StepLimits(slowdown=rng.choice((1.0, 2.5, 100.0)), chunk=rng.choice((3, 16, 512)))
     options = EngineOptions(lookup=rng.random() < 0.7, calibrate=False, limits=limits)
     engine, _ = toy_engine(options, pages=pages, max_sequences=sequences, **sizes)
     requests = [random_request(rng, str(i), sizes["adapters"]) for i in range(25)]
@@ -101,7 +103,7 @@ def test_schedule_makes_no_difference(seed: int) -> None:
 def test_everything_that_schedules_differ_by_happens() -> None:
     """The schedules above hold prefixes, preemption, forks, speculation, evictions."""
     rng = random.Random(1)
-    options = EngineOptions(calibrate=False, limits=Limits(slowdown=100.0))
+    options = EngineOptions(calibrate=False, limits=StepLimits(slowdown=100.0))
     engine, _ = toy_engine(options, pages=33, memory=2)
     repeating = [request(f"r{i}", [i, i], max_tokens=90, temperature=0) for i in range(4)]
     results = generate(engine, *[random_request(rng, str(i)) for i in range(40)], *repeating)
@@ -125,7 +127,7 @@ def test_blocks_stay_constant() -> None:
 
 def _stay_constant(steps: int) -> None:
     rng = random.Random(7)
-    options = EngineOptions(calibrate=False, limits=Limits(slowdown=10.0))
+    options = EngineOptions(calibrate=False, limits=StepLimits(slowdown=10.0))
     engine, _ = toy_engine(options, pages=40, memory=3, adapters=("x",))
     results = Results()
     for number in range(steps):
@@ -190,7 +192,7 @@ def test_one_of_many_has_the_same_bits_in_a_real_model(tiny: Any) -> None:
         requests.append(
             request(str(i), prompt, max_tokens=40, logprobs=1, ignore_eos=True, **params)
         )
-    options = EngineOptions(calibrate=False, limits=Limits(slowdown=20.0, chunk=7))
+    options = EngineOptions(calibrate=False, limits=StepLimits(slowdown=20.0, chunk=7))
     engine: Engine = tiny(options, pages=12)
     results = generate(engine, *requests)
     assert engine.stats().preemptions

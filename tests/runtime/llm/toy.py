@@ -19,7 +19,7 @@ from edgeinfer.runtime.llm.executor import Bytes, Floats, Ints, StepBatch
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import Event, SamplingParams
 from edgeinfer.runtime.llm.pieces import Pieces
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 
 VOCAB = 40
 EOS = 39
@@ -140,8 +140,8 @@ def toy_engine(options: EngineOptions | None = None, **sizes: Any) -> tuple[Engi
     return Engine(lambda: executor, PIECES, (EOS,), options=options, clock=Clock()), executor
 
 
-def request(id: str, prompt: Iterable[int], adapter: str = "", **params: Any) -> Request:
-    return Request(id, list(prompt), SamplingParams(**params), adapter=adapter)
+def request(id: str, prompt: Iterable[int], adapter: str = "", **params: Any) -> SequenceRequest:
+    return SequenceRequest(id, list(prompt), SamplingParams(**params), adapter=adapter)
 
 
 class Results:
@@ -173,7 +173,7 @@ def finish(engine: Engine, results: Results | None = None, most: int = 20_000) -
     raise AssertionError("the engine does not come to an end")
 
 
-def generate(engine: Engine, *requests: Request) -> Results:
+def generate(engine: Engine, *requests: SequenceRequest) -> Results:
     for one in requests:
         engine.submit(one)
     return finish(engine)

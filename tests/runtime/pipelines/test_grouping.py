@@ -8,7 +8,7 @@ import pytest
 from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.decode.grouping import ByNumpy
 from edgeinfer.errors import RunError
-from edgeinfer.runtime.pipelines.grouping import ByCode, grouping
+from edgeinfer.runtime.pipelines.grouping import GroupingByCode, grouping
 
 
 def _boxes(rng: np.random.Generator, count: int) -> Any:
@@ -21,7 +21,7 @@ def _boxes(rng: np.random.Generator, count: int) -> Any:
 @pytest.mark.parametrize("overlap", [0.0, 1 / 3, 0.3, 0.5, 1.0])
 def test_groups(functions: Functions, overlap: float) -> None:
     rng = np.random.default_rng(0)
-    by_code, plain = ByCode(functions), ByNumpy()
+    by_code, plain = GroupingByCode(functions), ByNumpy()
     for count in (0, 1, 2, 7, 8, 9, 64, 301):
         corners, classes = _boxes(rng, count), rng.integers(0, 3, count)
         for most in (0, 1, 5, 1000):
@@ -40,14 +40,14 @@ def test_boxes_that_are_out_of_range(functions: Functions) -> None:
     classes = np.zeros(len(corners), np.int64)
     with np.errstate(all="ignore"):
         expected = ByNumpy().groups(corners, classes, 0.5, 9, per_class=True)
-    found = ByCode(functions).groups(corners, classes, 0.5, 9, per_class=True)
+    found = GroupingByCode(functions).groups(corners, classes, 0.5, 9, per_class=True)
     np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_peaks(functions: Functions, axis: int) -> None:
     rng = np.random.default_rng(0)
-    by_code, plain = ByCode(functions), ByNumpy()
+    by_code, plain = GroupingByCode(functions), ByNumpy()
     for shape in ((1, 1), (5, 5), (33, 84), (84, 33), (100, 7), (6, 1000)):
         scores = rng.normal(0, 5, shape).astype(np.float32)
         scores[rng.random(shape) < 0.1] = np.nan
@@ -59,7 +59,7 @@ def test_peaks(functions: Functions, axis: int) -> None:
 
 
 def test_arrays_without_a_function_are_left_to_numpy(functions: Functions) -> None:
-    by_code, plain = ByCode(functions), ByNumpy()
+    by_code, plain = GroupingByCode(functions), ByNumpy()
     rng = np.random.default_rng(0)
     wide = _boxes(rng, 20).astype(np.float64)
     classes = np.zeros(20, np.int64)

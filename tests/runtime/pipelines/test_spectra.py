@@ -15,7 +15,7 @@ from edgeinfer.heads import Embed
 from edgeinfer.media.spectrogram import mel_spectrogram
 from edgeinfer.runtime.pipelines import AudioPipeline
 from edgeinfer.runtime.pipelines.code import SWITCH
-from edgeinfer.runtime.pipelines.spectra import ByCode, ByNumpy, spectra
+from edgeinfer.runtime.pipelines.spectra import SpectraByCode, SpectraByNumpy, spectra
 from edgeinfer.types import Array, SpectrogramInput
 from tests.runtime.pipelines.conftest import MakeBundle, made_here
 
@@ -93,7 +93,7 @@ def test_what_is_very_long_is_computed_in_parts(
 ) -> None:
     sound = np.random.default_rng(0).normal(0, 0.1, 50001).astype(np.float32)
     for record in (RECORDS["natural"], RECORDS["decibels"]):
-        by = ByCode(Functions(sounds_library), record)
+        by = SpectraByCode(Functions(sounds_library), record)
         whole = by(sound)
         monkeypatch.setattr(by, "_block", 37)
         np.testing.assert_array_equal(by(sound), whole)
@@ -112,7 +112,7 @@ def test_what_has_no_code_is_told(
     sounds_library: Path, record: SpectrogramInput, said: str
 ) -> None:
     by = spectra(Functions(sounds_library), "", record)
-    assert isinstance(by, ByNumpy)
+    assert isinstance(by, SpectraByNumpy)
     assert by.about.startswith(f"spectrograms by NumPy: {said}")
     sound = np.ones(3000, np.float32)
     np.testing.assert_array_equal(by(sound), mel_spectrogram(sound, record))

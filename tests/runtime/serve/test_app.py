@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from edgeinfer.errors import UsageError
-from edgeinfer.runtime.serve.options import Limits, ServeOptions, is_loopback, keys_of, model_name
+from edgeinfer.runtime.serve.options import (
+    RequestLimits,
+    ServeOptions,
+    is_loopback,
+    keys_of,
+    model_name,
+)
 from tests.runtime.serve.conftest import KEY, Server, Start
 from tests.runtime.serve.test_v2 import URL, body
 
@@ -64,7 +70,7 @@ def test_names_of_models() -> None:
 
 
 def test_bodies_have_a_limit(start: Start) -> None:
-    server = start(limits=Limits(body_bytes=1000))
+    server = start(limits=RequestLimits(body_bytes=1000))
     found = server.client.post(URL, content=b"x" * 1001)
     assert found.status_code == 413
     assert "larger than 1000 bytes" in found.json()["error"]
@@ -74,7 +80,7 @@ def test_bodies_have_a_limit(start: Start) -> None:
 def test_a_body_that_does_not_come_is_not_waited_for(start: Start) -> None:
     import socket
 
-    server = start(limits=Limits(body_s=0.2))
+    server = start(limits=RequestLimits(body_s=0.2))
     port = int(server.url.rsplit(":", 1)[1])
     with socket.create_connection(("127.0.0.1", port)) as slow:
         head = f"POST {URL} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{{"

@@ -20,7 +20,7 @@ from edgeinfer.runtime.serve.http import (
     to_json,
     without_folders,
 )
-from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.types import TensorSpec
 from tests.runtime.llm.texts import byte_level
 from tests.runtime.serve.conftest import Server, Start
@@ -34,14 +34,14 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_to
     ["/v2/models/double/infer", "/v2/models/tiny/generate", "/v1/completions", "/v1/embeddings"],
 )
 def test_json_has_a_lower_limit_than_bytes(start: Start, path: str) -> None:
-    server = start(limits=Limits(json_bytes=1000))
+    server = start(limits=RequestLimits(json_bytes=1000))
     found = server.client.post(path, content=b'{"model": "tiny", "x": "' + b"a" * 1000 + b'"}')
     assert found.status_code == 413
     assert "larger than 1000 bytes" in found.text
 
 
 def test_head_of_raw_tensors_has_the_limit_of_json(start: Start) -> None:
-    server = start(limits=Limits(json_bytes=1000))
+    server = start(limits=RequestLimits(json_bytes=1000))
     length = {"inference-header-content-length": "1001"}
     found = server.client.post("/v2/models/double/infer", content=b" " * 4000, headers=length)
     assert found.status_code == 413

@@ -16,7 +16,7 @@ import pytest
 
 from edgeinfer.runtime.serve import charged
 from edgeinfer.runtime.serve.http import RequestError
-from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.serve.conftest import KEY, Start
 from tests.runtime.serve.test_openai import CHAT, MESSAGES
 
@@ -201,7 +201,7 @@ def test_what_is_neither_true_nor_false(start: Start, url: str, more: dict[str, 
 def test_answers_that_do_not_go_on(
     start: Start, url: str, model: str, status: int, text: str
 ) -> None:
-    server = start(upstreams=(f"{model}={url}",), limits=Limits(body_bytes=1 << 20))
+    server = start(upstreams=(f"{model}={url}",), limits=RequestLimits(body_bytes=1 << 20))
     found = server.client.post(CHAT, json=asked(model))
     assert found.status_code == status
     assert text in found.json()["error"]["message"]

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.conftest import Fakes
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.serve.conftest import Server, Start, Starter
@@ -150,7 +150,7 @@ def test_models_are_reloaded_under_load(start: Start, fakes: Fakes) -> None:
 
 
 def test_a_head_that_does_not_come_is_not_waited_for(start: Start) -> None:
-    server = start(limits=Limits(head_s=0.1))
+    server = start(limits=RequestLimits(head_s=0.1))
     for text in ("", "GET /health", "GET /health HTTP/1.1\r\nhost: localhost\r\nx-slow: "):
         with raw(server, text) as slow:
             assert slow.recv(100) == b""

@@ -20,7 +20,7 @@ from edgeinfer.runtime.serve import hub as hub_module
 from edgeinfer.runtime.serve import inflight, openai, streams, tasks
 from edgeinfer.runtime.serve.http import RequestError, from_json, to_json
 from edgeinfer.runtime.serve.inflight import Held, InFlight, weigh
-from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.runtime.serve.streams import submit
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import Start
@@ -215,7 +215,7 @@ def test_every_address_holds_what_it_reads(
     start: Start, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(inflight, "WAIT_S", 0.01)
-    server = start(limits=Limits(memory_bytes=200_000))
+    server = start(limits=RequestLimits(memory_bytes=200_000))
     monkeypatch.setattr(tasks, "_pipeline", lambda model: model)
     text = b'{"model":"tiny","user":[' + b"[]," * 10_000 + b"[]]}"
     # Somebody else holds a little, so that this one is not alone.
@@ -233,7 +233,7 @@ def test_bodies_of_all_together(
     monkeypatch.setattr(inflight, "WAIT_S", 0.05)
     text = json.dumps(body()).encode()
     size = len(text) + weigh(text)
-    server = start(batch=1, limits=Limits(memory_bytes=2 * size + 1))
+    server = start(batch=1, limits=RequestLimits(memory_bytes=2 * size + 1))
     gate = fakes["fake"].gate = threading.Event()
     model = server.hub.models["double"]
     with ThreadPoolExecutor(2) as pool:
@@ -272,7 +272,7 @@ def test_grpc_counts_too(start: Start, fakes: Fakes, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(inflight, "WAIT_S", 0.05)
     large = inputs(np.zeros((1000, 3), np.float32), np.zeros(1000, np.int64))
-    server = start(batch=1, grpc_port=0, limits=Limits(memory_bytes=30_000))
+    server = start(batch=1, grpc_port=0, limits=RequestLimits(memory_bytes=30_000))
     gate = fakes["fake"].gate = threading.Event()
     with connected(server) as triton:
         done = threading.Event()

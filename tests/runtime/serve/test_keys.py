@@ -15,7 +15,7 @@ from edgeinfer.errors import UsageError
 from edgeinfer.runtime.serve import keys
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.keys import Allowance
-from edgeinfer.runtime.serve.options import Key, Rate, ServeOptions, keys_of, read_key
+from edgeinfer.runtime.serve.options import AccessKey, Rate, ServeOptions, keys_of, read_key
 from tests.runtime.serve.conftest import KEY, Start
 from tests.runtime.serve.test_v2 import URL, body
 
@@ -28,8 +28,8 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     line = f"{KEY} name=phone models=a,b requests=10/s tokens=600/min"
     file.write_text(f"# who\n{line}\n{OTHER}\n")
     first, second = map(read_key, keys_of(file))
-    assert first == Key(KEY, "phone", frozenset("ab"), Rate(10, 1.0), Rate(600, 60.0))
-    assert second == Key(OTHER)
+    assert first == AccessKey(KEY, "phone", frozenset("ab"), Rate(10, 1.0), Rate(600, 60.0))
+    assert second == AccessKey(OTHER)
     # Keys are not for logs.
     assert KEY not in repr(first)
 

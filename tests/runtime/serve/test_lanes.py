@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import InputError
-from edgeinfer.runtime.fleet import Model, Runtime
+from edgeinfer.runtime.fleet import FleetModel, Runtime
 from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.runtime.serve.lanes import BRIEF_S, Lane
 from edgeinfer.types import Feeds
@@ -21,7 +21,7 @@ ONE: Feeds = {"x": np.zeros((1, 3), np.float32), "k": np.zeros(1, np.int64)}
 
 
 @pytest.fixture
-def model(fakes: Fakes, make_bundle: MakeBundle) -> Iterator[Model]:
+def model(fakes: Fakes, make_bundle: MakeBundle) -> Iterator[FleetModel]:
     fakes.add("fake")
     with Runtime(threads=1) as runtime:
         made = runtime.add(make_bundle("fake"), pinned=True)
@@ -32,7 +32,9 @@ def feeds(value: float, columns: int = 3) -> Feeds:
     return {"x": np.full((1, columns), value, np.float32), "k": np.array([int(value)])}
 
 
-def ask(model: Model, several: list[Feeds], priorities: list[float] | None = None) -> list[Any]:
+def ask(
+    model: FleetModel, several: list[Feeds], priorities: list[float] | None = None
+) -> list[Any]:
     async def run() -> list[Any]:
         lane = Lane(model, BRIEF, ONE, Arrivals())
         order = priorities or [0.0] * len(several)
@@ -42,7 +44,7 @@ def ask(model: Model, several: list[Feeds], priorities: list[float] | None = Non
     return asyncio.run(run())
 
 
-def test_what_came_together_runs_together(model: Model) -> None:
+def test_what_came_together_runs_together(model: FleetModel) -> None:
     before = model.stats().batches
     found = ask(model, [feeds(v) for v in range(10)])
     assert [f["double"].tolist() for f in found] == [[[2.0 * v] * 3] for v in range(10)]
@@ -51,13 +53,13 @@ def test_what_came_together_runs_together(model: Model) -> None:
     assert model.stats().calls.runs >= 10
 
 
-def test_what_takes_long_goes_to_threads(model: Model) -> None:
+def test_what_takes_long_goes_to_threads(model: FleetModel) -> None:
     assert Lane(model, BRIEF, ONE, Arrivals()).is_brief
     assert not Lane(model, {1: 2 * BRIEF_S}, ONE, Arrivals()).is_brief
     assert not Lane(model, {}, ONE, Arrivals()).is_brief
 
 
-def test_one_bad_request_does_not_spoil_the_others(model: Model, fakes: Fakes) -> None:
+def test_one_bad_request_does_not_spoil_the_others(model: FleetModel, fakes: Fakes) -> None:
     fakes["fake"].poison = 2.0
     found = ask(model, [feeds(v) for v in range(4)])
     assert [isinstance(f, Exception) for f in found] == [False, False, True, False]
@@ -65,7 +67,7 @@ def test_one_bad_request_does_not_spoil_the_others(model: Model, fakes: Fakes) -
         ask(model, [feeds(1, columns=2)])
 
 
-def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: Model) -> None:
+def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: FleetModel) -> None:
     async def run() -> Any:
         lane = Lane(model, BRIEF, ONE, Arrivals())
         assert model._goes_alone()
@@ -79,7 +81,7 @@ def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: Model) -> Non
     assert asyncio.run(run())["k'"].tolist() == [3]
 
 
-def test_larger_inputs_than_were_measured_go_to_threads(model: Model) -> None:
+def test_larger_inputs_than_were_measured_go_to_threads(model: FleetModel) -> None:
     async def run() -> Any:
         lane = Lane(model, BRIEF, ONE, Arrivals())
         two = {name: np.concatenate([array, array]) for name, array in feeds(3).items()}
@@ -90,7 +92,7 @@ def test_larger_inputs_than_were_measured_go_to_threads(model: Model) -> None:
     assert asyncio.run(run())["k'"].tolist() == [3, 3]
 
 
-def test_who_left_is_not_run(model: Model) -> None:
+def test_who_left_is_not_run(model: FleetModel) -> None:
     async def run() -> None:
         lane = Lane(model, BRIEF, ONE, Arrivals())
         gone, stays = lane.submit(feeds(1), None, None), lane.submit(feeds(2), None, None)
@@ -104,7 +106,7 @@ def test_who_left_is_not_run(model: Model) -> None:
     assert model.stats().calls.runs == before + 1
 
 
-def test_a_run_begins_once_nothing_else_is_coming(model: Model) -> None:
+def test_a_run_begins_once_nothing_else_is_coming(model: FleetModel) -> None:
     async def run() -> tuple[list[bool], list[bool], int]:
         arrivals = Arrivals()
         lane = Lane(model, BRIEF, ONE, arrivals)
@@ -123,7 +125,7 @@ def test_a_run_begins_once_nothing_else_is_coming(model: Model) -> None:
     assert runs == 2
 
 
-def test_what_never_comes_keeps_nobody_waiting(model: Model) -> None:
+def test_what_never_comes_keeps_nobody_waiting(model: FleetModel) -> None:
     async def run() -> Any:
         arrivals = Arrivals()
         arrivals.count = 5
@@ -134,7 +136,7 @@ def test_what_never_comes_keeps_nobody_waiting(model: Model) -> None:
     assert asyncio.run(run())["double"].tolist() == [[8.0] * 3]
 
 
-def test_who_is_not_counted_runs_with_those_of_its_turn(model: Model) -> None:
+def test_who_is_not_counted_runs_with_those_of_its_turn(model: FleetModel) -> None:
     """As requests of gRPC and of Ray, whose arrival nobody sees."""
     before = model.stats().batches
     ask(model, [feeds(v) for v in range(4)])

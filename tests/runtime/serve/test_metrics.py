@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edgeinfer.runtime.telemetry import Histogram
+from edgeinfer.runtime.telemetry import TimeHistogram
 from tests.runtime.serve.conftest import Server
 from tests.runtime.serve.test_v2 import URL, body
 
@@ -90,7 +90,7 @@ def test_dashboards_show_numbers(server: Server) -> None:
 
 
 def test_a_histogram_says_how_many_were_shorter() -> None:
-    times = Histogram()
+    times = TimeHistogram()
     for ms in (0.5, 1.5, 3, 3, 40):
         times.add(int(ms * 1e6))
     counts, seconds = times.cumulative((0.001, 0.002, 0.01, 1.0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.runtime.llm.engine import Engine
-from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.sequence import SequenceRequest
 from tests.runtime.serve.conftest import Server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -204,7 +204,7 @@ def test_a_priority_reaches_the_engine(server: Server, monkeypatch: pytest.Monke
     found: list[int] = []
     submit = Engine.submit
 
-    def told(engine: Engine, request: Request) -> None:
+    def told(engine: Engine, request: SequenceRequest) -> None:
         found.append(request.priority)
         submit(engine, request)
 

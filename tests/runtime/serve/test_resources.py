@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from edgeinfer.runtime import memory_budget
-from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.conftest import Fakes, write_bundle
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.serve.conftest import KEY, Start
@@ -43,7 +43,7 @@ def test_a_body_of_a_gigabyte_is_refused_unread(start: Start) -> None:
 @pytest.mark.slow
 def test_a_body_of_a_gigabyte_that_does_not_say_so_is_not_kept(start: Start) -> None:
     limit = 8 << 20
-    server = start(limits=Limits(body_bytes=limit))
+    server = start(limits=RequestLimits(body_bytes=limit))
     head = f"POST {URL} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     part = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
     before, most = psutil.Process().memory_info().rss, 0
@@ -89,7 +89,7 @@ def test_three_models_with_room_for_one(
 @pytest.mark.parametrize("jump", [-(10.0**9), 10.0**9])
 def test_the_clock_jumps(start: Start, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
     real = time.time
-    server = start(keys=(f"{KEY} requests=6/h",), limits=Limits(wait_s=60.0))
+    server = start(keys=(f"{KEY} requests=6/h",), limits=RequestLimits(wait_s=60.0))
     mine = {"x-api-key": KEY}
 
     def ask() -> int:

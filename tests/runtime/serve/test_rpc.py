@@ -15,7 +15,7 @@ import pytest
 
 from edgeinfer.runtime.serve import rpc
 from edgeinfer.runtime.serve.messages import SERVICE, messages
-from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import KEY, Server, Start, starter
 
@@ -261,7 +261,7 @@ def test_no_memory_is_taken_for_a_message_before_the_key(start: Start) -> None:
 
 
 def test_a_message_has_its_time(start: Start) -> None:
-    server = start(keys=(KEY,), grpc_port=0, limits=Limits(body_s=0.3))
+    server = start(keys=(KEY,), grpc_port=0, limits=RequestLimits(body_s=0.3))
     (refused,) = _slowly(server, "ModelInfer", authorization=f"Bearer {KEY}")
     assert refused.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert "did not come within 0.3 s" in refused.details()
@@ -274,7 +274,9 @@ def test_as_many_messages_are_received_as_there_is_memory_for(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc, "WAIT_S", 0.1)
-    server = start(grpc_port=0, limits=Limits(body_s=2.0, body_bytes=1 << 20, memory_bytes=2 << 20))
+    server = start(
+        grpc_port=0, limits=RequestLimits(body_s=2.0, body_bytes=1 << 20, memory_bytes=2 << 20)
+    )
     codes = Counter(each.code() for each in _slowly(server, "ModelInfer", 5))
     assert codes == {
         grpc.StatusCode.DEADLINE_EXCEEDED: 2,
@@ -286,7 +288,7 @@ def test_as_many_messages_are_received_as_there_is_memory_for(
 
 
 def test_a_stream_too_many_is_refused(start: Start) -> None:
-    server = start(grpc_port=0, limits=Limits(body_bytes=1 << 20, memory_bytes=1 << 20))
+    server = start(grpc_port=0, limits=RequestLimits(body_bytes=1 << 20, memory_bytes=1 << 20))
     with connected(server) as first, connected(server) as second:
         answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
         for triton in (first, second):
@@ -338,7 +340,7 @@ def test_no_lists_are_made_of_more_than_a_model_has(
 
 @pytest.mark.usefixtures("on_threads")
 def test_limits_and_the_end(start: Start, fakes: Fakes) -> None:
-    server = start(grpc_port=0, batch=1, limits=Limits(queue=1, elements=8))
+    server = start(grpc_port=0, batch=1, limits=RequestLimits(queue=1, elements=8))
     model = server.hub.models["double"]
     gate = fakes["fake"].gate = threading.Event()
     with connected(server) as triton:

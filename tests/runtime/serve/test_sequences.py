@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.bundle.manifest import StateRecord
-from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.types import Array, Feeds
 from tests.runtime.conftest import FakeExecutable, write_bundle
 from tests.runtime.serve.conftest import KEY, Server, Start, starter
@@ -97,7 +97,7 @@ def test_parameters_are_checked(server: Server) -> None:
 
 
 def test_a_step_that_fails_changes_nothing(start: Start, fakes: Any, tmp_path: Path) -> None:
-    server = start(counting(tmp_path), limits=Limits(sequences=1))
+    server = start(counting(tmp_path), limits=RequestLimits(sequences=1))
     fakes["fake"].run_error = "no"
     assert ask(server, 1, sequence_start=True)[0] == 500
     fakes["fake"].run_error = ""
@@ -114,7 +114,7 @@ def test_a_step_that_fails_changes_nothing(start: Start, fakes: Any, tmp_path: P
 
 
 def test_a_silent_sequence_is_forgotten(start: Start, tmp_path: Path) -> None:
-    server = start(counting(tmp_path), limits=Limits(sequences=1, sequence_idle_s=0.0))
+    server = start(counting(tmp_path), limits=RequestLimits(sequences=1, sequence_idle_s=0.0))
     assert ask(server, 1, sequence_start=True) == 0
     assert "had no step for 0 s" in ask(server, 1)[1]
 

@@ -20,7 +20,7 @@ from edgeinfer.runtime.llm import ranking
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.serve import inflight
 from edgeinfer.runtime.serve.meaning import Shared
-from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.types import AudioInput, FrameInput, TextInput
 from tests.runtime.conftest import Fakes
 from tests.runtime.llm.test_llm import model as tiny_model
@@ -92,7 +92,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     patch.setattr(LLM, "_open", lambda *_: tiny_model())
     try:
         made = start(
-            *map(str, bundles), only=True, pipelines=(together,), limits=Limits(elements=100_000)
+            *map(str, bundles),
+            only=True,
+            pipelines=(together,),
+            limits=RequestLimits(elements=100_000),
         )
         for model in made.hub.models.values():
             assert (model.state, model.no_meaning) == ("ready", "")

@@ -15,7 +15,7 @@ import pytest
 from edgeinfer.errors import UsageError
 from edgeinfer.runtime.serve import inflight, upstream
 from edgeinfer.runtime.serve.options import (
-    Limits,
+    RequestLimits,
     Upstream,
     read_fallback,
     read_upstream,
@@ -108,7 +108,7 @@ def test_requests_to_others_have_the_limits_of_json(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inflight, "WAIT_S", 0.01)
-    limits = Limits(json_bytes=30_000, memory_bytes=200_000)
+    limits = RequestLimits(json_bytes=30_000, memory_bytes=200_000)
     server = start(upstreams=("far=http://127.0.0.1:9",), limits=limits)
     text = '{"model":"far","user":[' + "[]," * 9000 + "[]]}"
     server.hub.memory.used += 1
@@ -291,7 +291,7 @@ def test_a_fallback_answers_while_a_model_is_busy(start: Start, fakes: Any, tmp_
 def test_a_first_token_that_does_not_come_in_time(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = start(limits=Limits(wait_s=0.01))
+    server = start(limits=RequestLimits(wait_s=0.01))
     llm = server.hub.models["tiny"].text
     assert llm is not None
     ended: list[str] = []

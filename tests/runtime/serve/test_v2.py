@@ -193,9 +193,9 @@ def test_a_full_queue_says_when_to_come_back(start: Start, fakes: Any) -> None:
     import threading
     from concurrent.futures import ThreadPoolExecutor
 
-    from edgeinfer.runtime.serve.options import Limits
+    from edgeinfer.runtime.serve.options import RequestLimits
 
-    server = start(limits=Limits(queue=2), batch=1)
+    server = start(limits=RequestLimits(queue=2), batch=1)
     gate = fakes["fake"].gate = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(server.client.post, URL, json=body()) for _ in range(2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.ops.window import Window, window_of
+from edgeinfer.convert.lower.coreml.ops.window import SpatialWindow, window_of
 from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
 from edgeinfer.convert.lower.registry import Refusal
@@ -93,7 +93,7 @@ def conv_transpose(
 
 def _crops(
     x: Tensor,
-    window: Window,
+    window: SpatialWindow,
     auto_pad: str,
     output_padding: Sequence[int] | None,
     output_shape: Sequence[int] | None,

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.ops.maxima import dilated, with_positions
-from edgeinfer.convert.lower.coreml.ops.window import Window, window_of
+from edgeinfer.convert.lower.coreml.ops.window import SpatialWindow, window_of
 from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
 from edgeinfer.convert.lower.registry import Refusal
@@ -50,7 +50,7 @@ def max_pool(
     return (g.cast(pooled, X.dtype, X.bounds),)
 
 
-def _pool(g: Builder, op: str, x: Tensor, window: Window, **options: Any) -> Tensor:
+def _pool(g: Builder, op: str, x: Tensor, window: SpatialWindow, **options: Any) -> Tensor:
     return g.emit(
         op,
         x=x,
@@ -62,7 +62,7 @@ def _pool(g: Builder, op: str, x: Tensor, window: Window, **options: Any) -> Ten
     )
 
 
-def rounded_up(x: Tensor, window: Window) -> Window:
+def rounded_up(x: Tensor, window: SpatialWindow) -> SpatialWindow:
     """Add the padding at the end that makes partial windows whole."""
     ends = []
     for axis, size in enumerate(x.shape[2:]):
@@ -110,7 +110,7 @@ def average_pool(
     return g.binary("mul", out, g.const(math.prod(window.kernel) / counts, X.dtype))
 
 
-def _summed(g: Builder, x: Tensor, window: Window) -> Tensor:
+def _summed(g: Builder, x: Tensor, window: SpatialWindow) -> Tensor:
     channels = x.shape[1]
     if not isinstance(channels, int):
         raise Refusal("channels known only at run time", "dynamic_shape")
@@ -127,7 +127,7 @@ def _summed(g: Builder, x: Tensor, window: Window) -> Tensor:
     )
 
 
-def _counts(x: Tensor, window: Window, padded: Window | None) -> Array:
+def _counts(x: Tensor, window: SpatialWindow, padded: SpatialWindow | None) -> Array:
     """Elements under each window: of the input, and of the padding that ``padded`` names."""
     rows = []
     for axis, size in enumerate(x.shape[2:]):

@@ -10,7 +10,7 @@ from edgeinfer.convert.lower.registry import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SpatialWindow:
     """A sliding window over the spatial axes.
 
     Attributes:
@@ -55,7 +55,7 @@ def window_of(
     dilations: Sequence[int] | None,
     pads: Sequence[int] | None,
     auto_pad: str,
-) -> Window:
+) -> SpatialWindow:
     """Work out a window over an input of this shape (batch and channel first).
 
     Raises:
@@ -83,7 +83,7 @@ def window_of(
             same = "same" if auto_pad == "SAME_UPPER" else "same_lower"
     if min((*begin, *end), default=0) < 0:
         raise Refusal("negative padding")
-    return Window(tuple(kernel), strides, dilations, begin, end, same)
+    return SpatialWindow(tuple(kernel), strides, dilations, begin, end, same)
 
 
 def _same(size: int, reach: int, stride: int, auto_pad: str) -> tuple[int, int]:

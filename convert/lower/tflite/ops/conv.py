@@ -12,7 +12,7 @@ from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, widened
-from edgeinfer.convert.lower.tflite.window import SAME, VALID, Window, windows
+from edgeinfer.convert.lower.tflite.window import SAME, VALID, AxisWindow, windows
 
 _PLANAR = (("h", 0), ("w", 1))
 _SOLID = (("d", 0), ("h", 1), ("w", 2))
@@ -41,7 +41,7 @@ def conv(
         b = g.const(np.zeros(known(w, 0)), x.dtype)
     if len(axes) == 1:
         flat = g.insert_axis(x, 1)
-        out = _conv_2d(g, flat, g.insert_axis(w, 2), b, [Window(1, 1), *axes], group)
+        out = _conv_2d(g, flat, g.insert_axis(w, 2), b, [AxisWindow(1, 1), *axes], group)
         return g.drop_axis(out, 1)
     if len(axes) == 2:
         return _conv_2d(g, x, w, b, axes, group)
@@ -51,7 +51,7 @@ def conv(
 
 
 def _conv_2d(
-    g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[Window], group: int
+    g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[AxisWindow], group: int
 ) -> Tensor:
     x, padding = padded(g, x, axes)
     shape = [x.shape[0], *(a.count() for a in axes), w.shape[0]]
@@ -64,7 +64,7 @@ def _conv_2d(
 
 
 def _conv_3d(
-    g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[Window], group: int
+    g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[AxisWindow], group: int
 ) -> Tensor:
     x, padding = padded(g, x, axes)
     outputs = known(w, 0) // group
@@ -82,7 +82,7 @@ def _conv_3d(
     return g.concat(pieces, 4)
 
 
-def padded(g: Builder, x: Tensor, axes: Sequence[Window]) -> tuple[Tensor, int]:
+def padded(g: Builder, x: Tensor, axes: Sequence[AxisWindow]) -> tuple[Tensor, int]:
     """Pad with zeros where neither VALID nor SAME does; returns the padding to go on with."""
     if not any(a.padded for a in axes):
         return x, VALID
@@ -94,7 +94,7 @@ def padded(g: Builder, x: Tensor, axes: Sequence[Window]) -> tuple[Tensor, int]:
 
 
 def _options(
-    axes: Sequence[Window], padding: int, names: Sequence[tuple[str, int]]
+    axes: Sequence[AxisWindow], padding: int, names: Sequence[tuple[str, int]]
 ) -> dict[str, Any]:
     options: dict[str, Any] = {"padding": padding, "fused_activation_function": 0}
     for name, index in names:

@@ -21,12 +21,12 @@ from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, widened
-from edgeinfer.convert.lower.tflite.window import SAME, VALID, Window, windows
+from edgeinfer.convert.lower.tflite.window import SAME, VALID, AxisWindow, windows
 from edgeinfer.types import Array
 
 BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 
-Axes = Sequence[Window]
+Axes = Sequence[AxisWindow]
 
 
 @OPS.lower("MaxPool", dtypes=REALS | BYTES | {ir.DataType.INT64})
@@ -82,7 +82,7 @@ _TAPS = 64
 """Elements of a window; each is an operator or three."""
 
 
-def _taken(w: Window, tap: int) -> slice:
+def _taken(w: AxisWindow, tap: int) -> slice:
     count = w.count()
     first = tap * w.dilation
     return slice(first, first + ((count or 0) - 1) * w.stride + 1, w.stride)
@@ -226,7 +226,7 @@ def _over_planes(
 ) -> Tensor:
     """Pool one, two or three axes with something that pools two."""
     if len(axes) == 1:
-        return g.drop_axis(pool(g.insert_axis(x, 1), [Window(1, 1), *axes]), 1)
+        return g.drop_axis(pool(g.insert_axis(x, 1), [AxisWindow(1, 1), *axes]), 1)
     if len(axes) == 2:
         return pool(x, axes)
     if len(axes) != 3:
@@ -236,7 +236,7 @@ def _over_planes(
     planes = pool(planes, axes[1:])
     height, width = g.extent(planes, 1), g.extent(planes, 2)
     columns = g.reshape(planes, [batch, depth, -1, channels])
-    columns = pool(columns, [axes[0], Window(columns.shape[2], 1)])
+    columns = pool(columns, [axes[0], AxisWindow(columns.shape[2], 1)])
     return g.reshape(columns, [batch, -1, height, width, channels])
 
 
@@ -271,7 +271,9 @@ def _by_slices(g: Builder, code: str, x: Tensor, axes: Axes) -> Tensor:
     return x
 
 
-def _zip(axes: Axes, counted: Sequence[tuple[int, int]]) -> list[tuple[Window, tuple[int, int]]]:
+def _zip(
+    axes: Axes, counted: Sequence[tuple[int, int]]
+) -> list[tuple[AxisWindow, tuple[int, int]]]:
     return list(zip(axes, counted, strict=True))
 
 

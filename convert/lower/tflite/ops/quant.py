@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
-from edgeinfer.convert.lower.tflite.graph import Blocks, Quantization, Tensor
+from edgeinfer.convert.lower.tflite.graph import QuantizedBlocks, Tensor, TensorQuantization
 from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, is_real
 from edgeinfer.types import Array
@@ -145,21 +145,23 @@ def _is_zero(zero: Tensor) -> bool:
     return zero.data is not None and not zero.data.any()
 
 
-def _per_tensor(scale: Tensor, zero: Tensor | None) -> Quantization | None:
+def _per_tensor(scale: Tensor, zero: Tensor | None) -> TensorQuantization | None:
     """The parameters, if they are known and one for the whole tensor."""
     if scale.data is None or scale.data.size != 1 or (zero is not None and zero.data is None):
         return None
     point = np.zeros(1, np.int64) if zero is None or zero.data is None else zero.data
-    return Quantization(scale.data.reshape(1).astype(np.float32), point.reshape(1).astype(np.int64))
+    return TensorQuantization(
+        scale.data.reshape(1).astype(np.float32), point.reshape(1).astype(np.int64)
+    )
 
 
-def _is_storable(dtype: np.dtype[Any], q: Quantization) -> bool:
+def _is_storable(dtype: np.dtype[Any], q: TensorQuantization) -> bool:
     """LiteRT's int16 tensors are symmetric."""
     positive = bool(q.scale[0] > 0) and bool(np.isfinite(q.scale[0]))
     return positive and (dtype != np.int16 or int(q.zero_point[0]) == 0)
 
 
-def _same(a: Quantization, b: Quantization) -> bool:
+def _same(a: TensorQuantization, b: TensorQuantization) -> bool:
     return bool(np.array_equal(a.scale, b.scale) and np.array_equal(a.zero_point, b.zero_point))
 
 
@@ -214,7 +216,7 @@ def _constant(
     values = values.astype(np.float32, copy=False)
     in_blocks = block_size and axis == 0 and stored.ndim == 2 and stored.dtype.name == "int4"
     if in_blocks and not points.any():
-        g.blocks.append(Blocks(values, stored, scales, block_size))
+        g.blocks.append(QuantizedBlocks(values, stored, scales, block_size))
     if not block_size and stored.dtype in (np.int8, np.int16) and not points.any():
         g.scales.append(scales.ravel().astype(np.float32))
         if g.arithmetic:

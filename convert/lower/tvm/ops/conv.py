@@ -95,7 +95,7 @@ def _own(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -> Tensor
         return _flat(g, x, taps, w)
     if w.rank == 1:
         weight = weight[:, :, None, :]
-    window = kernel.Window(
+    window = kernel.ConvWindow(
         batch=x.shape[0],
         channels=x.shape[1],
         filters=weight.shape[0],

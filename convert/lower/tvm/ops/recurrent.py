@@ -104,7 +104,7 @@ def _layer(
     ways = 2 if direction == "bidirectional" else 1
     results = []
     for way in range(ways):
-        cell = kernel.Cell(
+        cell = kernel.CellSizes(
             kind,
             steps,
             batch,
@@ -134,7 +134,7 @@ def _joined(g: Builder, parts: list[Tensor], axis: int) -> Tensor:
 
 def _direction(
     g: Builder,
-    cell: kernel.Cell,
+    cell: kernel.CellSizes,
     x: Tensor,
     weights: tuple[Const, Const, Const | None],
     first: tuple[Tensor | None, ...],

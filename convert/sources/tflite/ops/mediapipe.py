@@ -180,7 +180,7 @@ def placing_of_landmarks(g: Importer, o: Options, points: Operand) -> ir.Value:
     return g.emit("Reshape", g.emit("Concat", *first, *second, rest, axis=0), g.shape([1, 4, 4]))
 
 
-def _turn(g: Importer, flat: ir.Value, p: custom.Placing) -> tuple[ir.Value, ir.Value]:
+def _turn(g: Importer, flat: ir.Value, p: custom.LandmarkCrop) -> tuple[ir.Value, ir.Value]:
     """Cosine and sine of the angle from a line to the one that is wanted, each of one element."""
     ends = g.emit("Gather", flat, g.shape([p.left, p.right]), axis=0)
     line = g.emit("Sub", _part(g, ends, 0, 1, 2), _part(g, ends, 0, 0, 1))

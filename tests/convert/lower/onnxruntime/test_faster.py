@@ -3,7 +3,7 @@ import pytest
 
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
 from edgeinfer.convert.lower.rules import apply
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from tests.convert.lower.running import check, model, ops, run
 
 RNG = np.random.default_rng(0)
@@ -22,7 +22,7 @@ X = np.concatenate([RNG.standard_normal(2000) * 6, [0, -0.0, 20, 88, -88, 200, -
 def test_faster_form_has_the_same_numbers(node: str, expected: list[str]) -> None:
     text = f"g (float[N] x) => (float[N] y) {{ y = {node} }}"
     before, after = model(text), model(text)
-    assert apply(after, FASTER, Notes()) == []
+    assert apply(after, FASTER, Remarks()) == []
     assert ops(after) == expected
     if node != "Gelu(x)":
         check(after)
@@ -32,7 +32,7 @@ def test_faster_form_has_the_same_numbers(node: str, expected: list[str]) -> Non
 
 def test_mish_is_right_in_double_precision() -> None:
     whole = model("g (float[N] x) => (float[N] y) { y = Mish(x) }")
-    apply(whole, FASTER, Notes())
+    apply(whole, FASTER, Remarks())
     x = X.astype(np.float32)
     exact = x * np.tanh(np.logaddexp(0, x.astype(np.float64)))
     np.testing.assert_allclose(run(whole, {"x": x})[0], exact, rtol=1e-6, atol=1e-30)
@@ -41,7 +41,7 @@ def test_mish_is_right_in_double_precision() -> None:
 def test_mish_passes_nan_and_infinity_on() -> None:
     whole = model("g (float[N] x) => (float[N] y) { y = Mish(x) }")
     before = model("g (float[N] x) => (float[N] y) { y = Mish(x) }")
-    apply(whole, FASTER, Notes())
+    apply(whole, FASTER, Remarks())
     feeds = {"x": np.asarray([np.nan, np.inf], np.float32)}
     np.testing.assert_array_equal(run(whole, feeds)[0], run(before, feeds)[0])
 
@@ -52,13 +52,13 @@ def test_mish_passes_nan_and_infinity_on() -> None:
 )
 def test_other_types_keep_the_standard_form(kind: str, node: str) -> None:
     whole = model(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = {node} }}")
-    apply(whole, FASTER, Notes())
+    apply(whole, FASTER, Remarks())
     assert ops(whole) == [node.split("(")[0]]
 
 
 def test_tanh_gelu_keeps_the_standard_form() -> None:
     whole = model('g (float[N] x) => (float[N] y) { y = Gelu<approximate = "tanh">(x) }')
-    apply(whole, FASTER, Notes())
+    apply(whole, FASTER, Remarks())
     assert whole.graph[0].domain == ""
 
 
@@ -72,7 +72,7 @@ ATTENTION = """g (float[B,2,S,8] q, float[B,2,S,8] k, {kind}[B,1,{rows},S] m)
 @pytest.mark.parametrize("kind", ["float", "bool"])
 def test_mask_with_one_row_is_repeated_once_for_all_nodes(kind: str) -> None:
     whole = model(ATTENTION.format(kind=kind, rows=1), opset=23)
-    notes = Notes()
+    notes = Remarks()
     assert apply(whole, RULES, notes) == []
     assert ops(whole).count("Expand") == 1
     check(whole)
@@ -94,7 +94,7 @@ def test_mask_with_one_row_is_repeated_once_for_all_nodes(kind: str) -> None:
 
 def test_mask_with_a_row_for_every_query_is_left_alone() -> None:
     whole = model(ATTENTION.format(kind="float", rows="S"), opset=23)
-    assert apply(whole, RULES, Notes()) == []
+    assert apply(whole, RULES, Remarks()) == []
     assert ops(whole) == ["Attention", "Attention"]
 
 
@@ -110,7 +110,7 @@ BYTES = """g (float[N] x) => (float[N] y)
 
 def test_between_bytes_both_factors_of_swish_are_bytes() -> None:
     before, after = model(BYTES), model(BYTES)
-    apply(after, FASTER, Notes())
+    apply(after, FASTER, Remarks())
     pair = ["QuantizeLinear", "DequantizeLinear"]
     assert ops(after) == [*pair, "Sigmoid", *pair, "Mul", *pair]
     check(after)
@@ -123,8 +123,8 @@ def test_between_bytes_both_factors_of_swish_are_bytes() -> None:
 def test_bytes_on_one_side_alone_leave_floats() -> None:
     text = BYTES.replace("d = DequantizeLinear(q, s, z)", "d = Relu(x)")
     half = model(text)
-    apply(half, FASTER, Notes())
+    apply(half, FASTER, Remarks())
     assert "DequantizeLinear" not in ops(half)[: ops(half).index("Mul")]
     wide = model(BYTES.replace("uint8", "uint16"))
-    apply(wide, FASTER, Notes())
+    apply(wide, FASTER, Remarks())
     assert ops(wide).count("QuantizeLinear") == 2

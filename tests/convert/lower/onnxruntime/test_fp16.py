@@ -7,7 +7,7 @@ import pytest
 from edgeinfer import profiles
 from edgeinfer.convert.lower.halve import LARGEST, MASKED
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from tests.convert.lower.running import check, lower, model, ops, run
 
 RNG = np.random.default_rng(0)
@@ -34,7 +34,7 @@ def network() -> ir.Model:
 def test_border_types_stay_and_numbers_are_close() -> None:
     whole = network()
     before = whole.clone()
-    halve(whole, frozenset(), Notes())
+    halve(whole, frozenset(), Remarks())
     check(whole)
     assert [v.dtype for v in (*whole.graph.inputs, *whole.graph.outputs)] == [SINGLE, SINGLE]
     assert [v.name for v in (*whole.graph.inputs, *whole.graph.outputs)] == ["x", "y"]
@@ -43,7 +43,7 @@ def test_border_types_stay_and_numbers_are_close() -> None:
 
 
 def test_weights_and_activations_are_half_and_islands_are_not() -> None:
-    whole, notes = network(), Notes()
+    whole, notes = network(), Remarks()
     halve(whole, frozenset(), notes)
     kinds = {n.op_type: n.outputs[0].dtype for n in whole.graph if n.op_type != "Cast"}
     assert kinds["MatMul"] == kinds["Add"] == kinds["Relu"] == HALF
@@ -64,7 +64,7 @@ def test_one_cast_for_each_value_and_direction() -> None:
         u = Add(a, b)
     }}""")
     # 16 elements are no weights to speak of; a product is kept in half precision by its neighbour.
-    halve(whole, frozenset(), Notes())
+    halve(whole, frozenset(), Remarks())
     assert ops(whole).count("Cast") == 3
     check(whole)
 
@@ -74,7 +74,7 @@ def test_named_nodes_stay_single() -> None:
         [first] a = MatMul(x, w)
         [second] y = MatMul(a, v)
     }}""")  # noqa: E501
-    halve(whole, frozenset({"first"}), Notes())
+    halve(whole, frozenset({"first"}), Remarks())
     kinds = {n.name: n.outputs[0].dtype for n in whole.graph if n.op_type == "MatMul"}
     assert kinds == {"first": SINGLE, "second": HALF}
 
@@ -89,7 +89,7 @@ def test_constants_outside_the_range_make_an_island(value: float, half: bool) ->
         b = Div(a, c)
         y = MatMul(b, w)
     }}""")  # noqa: E501
-    halve(whole, frozenset(), Notes())
+    halve(whole, frozenset(), Remarks())
     kinds = {n.op_type: n.outputs[0].dtype for n in whole.graph}
     assert (kinds["Div"] == HALF) is half
 
@@ -106,7 +106,7 @@ def test_fully_masked_row_is_not_nan_unless_it_was(low: float) -> None:
     before, whole, notes = (
         model(text.replace("x, bool", "x, float zero, float low, bool")),
         model(text.replace("x, bool", "x, float zero, float low, bool")),
-        Notes(),
+        Remarks(),
     )
     for graph in (before.graph, whole.graph):
         for name, number in (("zero", 0.0), ("low", low)):
@@ -139,7 +139,7 @@ def test_values_that_a_branch_takes_stay_single_there() -> None:
     }}""".replace("Add(b, w2)", "Neg(b)")
     )
     before = whole.clone()
-    halve(whole, frozenset(), Notes())
+    halve(whole, frozenset(), Remarks())
     for flag in (True, False):
         feeds = {"x": RNG.standard_normal((4, 10)).astype(np.float32), "c": np.asarray(flag)}
         np.testing.assert_allclose(run(whole, feeds)[0], run(before, feeds)[0], rtol=2e-2)
@@ -153,7 +153,7 @@ def test_scales_of_resize_and_integer_paths_keep_their_types() -> None:
         y = Relu(b)
         n = Shape(a)
     }}""")
-    halve(whole, frozenset(), Notes())
+    halve(whole, frozenset(), Remarks())
     check(whole)
     feeds = {"x": RNG.standard_normal((1, 4, 4, 4)).astype(np.float32)}
     assert run(whole, feeds)[1].tolist() == [1, 4, 4, 4]
@@ -166,7 +166,7 @@ def test_same_value_given_out_twice_and_used_inside() -> None:
         y = MatMul(a, w)
     }}""")
     before = whole.clone()
-    halve(whole, frozenset(), Notes())
+    halve(whole, frozenset(), Remarks())
     check(whole)
     assert [v.name for v in whole.graph.outputs] == ["a", "y"]
     feeds = {"x": RNG.standard_normal((4, 10)).astype(np.float32)}
@@ -176,7 +176,7 @@ def test_same_value_given_out_twice_and_used_inside() -> None:
 
 def test_long_sums_stay_single() -> None:
     whole = model("g (float[1,9000] x, float[9000,1] w) => (float[1,1] y) { y = MatMul(x, w) }")
-    halve(whole, frozenset(), Notes())
+    halve(whole, frozenset(), Remarks())
     assert ops(whole) == ["MatMul"]
 
 
@@ -237,7 +237,7 @@ def test_on_a_gpu_there_are_casts_at_the_ends_alone(text: str) -> None:
 
     whole = model(text)
     theirs = convert_float_to_float16(ir.to_proto(whole), keep_io_types=True)
-    before, notes = whole.clone(), Notes()
+    before, notes = whole.clone(), Remarks()
     halve(whole, frozenset(), notes, ops=frozenset(CUDA.fp16_ops))
     check(whole)
     casts = [n for n in whole.graph if n.op_type == "Cast"]
@@ -255,8 +255,8 @@ def test_long_sums_are_single_inside_of_a_kernel() -> None:
         y = MatMul(x, w)
     }}""")
     anywhere = there.clone()
-    halve(anywhere, frozenset(), Notes())
-    halve(there, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    halve(anywhere, frozenset(), Remarks())
+    halve(there, frozenset(), Remarks(), ops=frozenset(CUDA.fp16_ops))
     assert not any(n.op_type == "Cast" for n in anywhere.graph)
     assert sum(n.op_type == "Cast" for n in there.graph) == 2
 
@@ -268,7 +268,7 @@ def test_what_a_gpu_has_no_kernel_for_is_an_island() -> None:
         b = CumSum(a, axis)
         y = MatMul(b, w)
     }}""")
-    halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    halve(whole, frozenset(), Remarks(), ops=frozenset(CUDA.fp16_ops))
     assert ops(whole) == ["Cast", "MatMul", "Cast", "CumSum", "Cast", "MatMul", "Cast"]
 
 
@@ -282,7 +282,7 @@ def test_a_bound_against_division_by_zero_needs_no_single_precision() -> None:
         y = MatMul(b, w)
     }}""")
     before = whole.clone()
-    halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    halve(whole, frozenset(), Remarks(), ops=frozenset(CUDA.fp16_ops))
     assert sum(n.op_type == "Cast" for n in whole.graph) == 2
     for x in (np.zeros((4, 16), np.float32), RNG.standard_normal((4, 16)).astype(np.float32)):
         np.testing.assert_allclose(run(whole, {"x": x})[0], run(before, {"x": x})[0], atol=2e-2)
@@ -295,7 +295,7 @@ def test_a_small_number_that_is_added_needs_it() -> None:
         b = Add(a, little)
         y = MatMul(b, w)
     }}""")
-    halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    halve(whole, frozenset(), Remarks(), ops=frozenset(CUDA.fp16_ops))
     kinds = {n.op_type: n.outputs[0].dtype for n in whole.graph if n.op_type != "Cast"}
     assert (kinds["Add"], kinds["MatMul"]) == (SINGLE, HALF)
 
@@ -309,7 +309,7 @@ def test_a_mask_of_whole_numbers_becomes_half_at_once() -> None:
         y = MatMul(b, w)
     }}""")
     before = whole.clone()
-    halve(whole, frozenset(), Notes(), ops=frozenset(CUDA.fp16_ops))
+    halve(whole, frozenset(), Remarks(), ops=frozenset(CUDA.fp16_ops))
     used = {node for value in whole.graph.outputs for node in _above(value)}
     casts = [n.outputs[0].dtype for n in whole.graph if n.op_type == "Cast" and n in used]
     assert sorted(str(d) for d in casts) == ["FLOAT", "FLOAT16", "FLOAT16"]

@@ -11,7 +11,7 @@ import pytest
 
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.rules import apply
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from tests.convert.lower.running import check, model, ops, run
 
 LOAD = """
@@ -54,7 +54,7 @@ def test_the_engine_still_has_the_fault_and_the_rewritten_graph_loads(
     perm: tuple[int, ...], tmp_path: Path
 ) -> None:
     """Fails once the engine is mended: then the rule goes."""
-    whole, notes = product(perm), Notes()
+    whole, notes = product(perm), Remarks()
     assert ends_the_process(whole, tmp_path)
     x = np.random.default_rng(0).standard_normal((4,) * len(perm)).astype(np.float16)
     before = run(whole, {"x": x})[0]
@@ -74,7 +74,7 @@ OTHERS = [p for p in itertools.permutations(range(3)) if p not in ((1, 0, 2), (1
 @pytest.mark.parametrize("perm", OTHERS)
 def test_other_orders_are_left_alone(perm: tuple[int, ...]) -> None:
     whole = product(perm)
-    apply(whole, HALF_RULES, Notes())
+    apply(whole, HALF_RULES, Remarks())
     assert ops(whole) == ["Transpose", "MatMul"]
 
 
@@ -84,7 +84,7 @@ def test_other_precisions_and_computed_matrices_are_left_alone(
 ) -> None:
     whole = product((1, 0, 2), *case)
     assert not ends_the_process(whole, tmp_path)
-    apply(whole, HALF_RULES, Notes())
+    apply(whole, HALF_RULES, Remarks())
     assert ops(whole) == ["Transpose", "MatMul"]
 
 
@@ -92,7 +92,7 @@ def test_sizes_that_are_open_are_moved_in_single_precision(tmp_path: Path) -> No
     whole = product((1, 0, 2))
     for value in (*whole.graph.inputs, *whole.graph.outputs, whole.graph[0].outputs[0]):
         value.shape = ir.Shape(["a", "b", 4])
-    assert apply(whole, HALF_RULES, Notes()) == []
+    assert apply(whole, HALF_RULES, Remarks()) == []
     assert ops(whole) == ["Cast", "Transpose", "Cast", "MatMul"]
     assert not ends_the_process(whole, tmp_path)
 
@@ -103,7 +103,7 @@ def test_one_size_may_be_open(tmp_path: Path) -> None:
     whole.graph.inputs[0].shape = ir.Shape([4, "n", 4])
     for value in (*whole.graph.outputs, whole.graph[0].outputs[0]):
         value.shape = ir.Shape(["n", 4, 4])
-    assert apply(whole, HALF_RULES, Notes()) == []
+    assert apply(whole, HALF_RULES, Remarks()) == []
     assert ops(whole) == ["Transpose", "Reshape", "MatMul", "Reshape"]
     assert not ends_the_process(whole, tmp_path)
     x = np.random.default_rng(0).standard_normal((4, 4, 4)).astype(np.float16)

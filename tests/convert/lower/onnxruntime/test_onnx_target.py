@@ -7,7 +7,7 @@ import pytest
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.onnxruntime import target
-from edgeinfer.convert.lower.onnxruntime.probe import Probe
+from edgeinfer.convert.lower.onnxruntime.probe import OnnxRuntimeProbe
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.errors import UnsupportedError, UsageError
 from edgeinfer.profiles import load
@@ -83,9 +83,9 @@ def test_all_problems_are_in_one_error_and_nothing_is_written(tmp_path: Path) ->
 def test_operator_without_kernel_is_written_by_its_definition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels = Probe.fault
+    kernels = OnnxRuntimeProbe.fault
     monkeypatch.setattr(
-        Probe,
+        OnnxRuntimeProbe,
         "fault",
         lambda self, node, of: (
             "no" if node.op_type == "ThresholdedRelu" else kernels(self, node, of)

@@ -9,7 +9,7 @@ import pytest
 
 from edgeinfer.convert.lower.onnxruntime.quirks import RULES
 from edgeinfer.convert.lower.rules import apply
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from edgeinfer.types import Array
 
 HOW = 'mode="linear", coordinate_transformation_mode="half_pixel"'
@@ -55,7 +55,7 @@ def test_others_keep_their_sizes(
         feeds["s"] = given
     model = _model(inputs, tail, constants)
     want = _run(model, feeds)
-    notes = Notes()
+    notes = Remarks()
     assert apply(model, RULES, notes) == []
     (resize,) = (n for n in model.graph if n.op_type == "Resize")
     assert "axes" not in resize.attributes
@@ -63,12 +63,12 @@ def test_others_keep_their_sizes(
         "Resize: sizes of some axes are lost where transposes are moved: rewritten"
     ]
     np.testing.assert_array_equal(_run(model, feeds), want)
-    assert apply(model, RULES, Notes()) == []
+    assert apply(model, RULES, Remarks()) == []
 
 
 def test_what_depends_on_the_axes_is_left_alone() -> None:
     how = f'axes=[2, 3], keep_aspect_ratio_policy="not_larger", {HOW}'
     model = _model("float[2,3,4,5] x", f"y = Resize<{how}>(x, , , s)", "int64[2] s = {7, 6}")
-    assert apply(model, RULES, Notes()) == []
+    assert apply(model, RULES, Remarks()) == []
     (resize,) = model.graph
     assert "axes" in resize.attributes

@@ -19,7 +19,7 @@ from edgeinfer.convert.lower.onnxruntime.typed import (
 )
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize import readback
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from edgeinfer.profiles import load
 from edgeinfer.types import Array
 
@@ -41,7 +41,7 @@ def ops(model: ir.Model) -> list[str]:
 
 def test_operators_newer_than_the_parser_become_their_definition() -> None:
     model = ir.from_onnx_text(NEW + "(float[2,3] x) => (float[2,3] y) { y = Swish(x) }")
-    model = expand_newer(model, notes := Notes())
+    model = expand_newer(model, notes := Remarks())
     assert "Swish" not in ops(model)
     assert notes.lines == ["Swish: newer than opset 21: replaced by its definition"]
     x = np.linspace(-4, 4, 6, dtype=np.float32).reshape(2, 3)
@@ -50,7 +50,7 @@ def test_operators_newer_than_the_parser_become_their_definition() -> None:
 
 def test_operators_that_the_parser_knows_stay() -> None:
     model = ir.from_onnx_text(NEW + "(float[2,3] x) => (float[2,3] y) { y = Gelu(x) }")
-    expand_newer(model, notes := Notes())
+    expand_newer(model, notes := Remarks())
     assert ops(model) == ["Gelu"]
     assert notes.lines == []
 
@@ -100,7 +100,7 @@ def test_attention_is_the_same_in_products(
     }
     evaluate = ReferenceEvaluator
     want = evaluate(ir.to_proto(model)).run(None, feeds)[0]
-    model = expand_newer(model, Notes())
+    model = expand_newer(model, Remarks())
     found = ops(model)
     assert "Attention" not in found
     if plain:
@@ -113,7 +113,7 @@ def test_attention_is_the_same_in_products(
 
 
 def test_a_node_that_stays_in_single_precision_does_so_in_parts() -> None:
-    model = expand_newer(attended(""), Notes())
+    model = expand_newer(attended(""), Remarks())
     names = {n.name for n in model.graph}
     assert parts_of(model, {"a"}) == names | {"a"}
     assert parts_of(model, {"b"}) == {"b"}
@@ -138,7 +138,7 @@ def test_a_pair_beside_half_precision_takes_and_gives_it() -> None:
     model = pair(0.1)
     x = np.array([-1, 0.26, 3, 99], np.float16)
     before = run(model, x)
-    join_pairs(model, notes := Notes())
+    join_pairs(model, notes := Remarks())
     RemoveUnusedNodesPass()(model)
     assert ops(model) == ["QuantizeLinear", "DequantizeLinear", "Relu"]
     # One rounding of the scale to half precision apart.
@@ -148,7 +148,7 @@ def test_a_pair_beside_half_precision_takes_and_gives_it() -> None:
 
 def test_a_scale_that_half_precision_cannot_hold_stays() -> None:
     model = pair(1e-6)
-    join_pairs(model, notes := Notes())
+    join_pairs(model, notes := Remarks())
     assert ops(model) == ["Cast", "QuantizeLinear", "DequantizeLinear", "Cast", "Relu"]
     assert notes.lines == ["2 roundings keep scales in fp32: half precision does not hold them"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.rules import apply
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from tests.convert.lower.running import check, lower, model, ops, run, run_openvino
 
 openvino = pytest.importorskip("openvino")
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 
 
 def faults(text: str, opset: int = 24) -> list[str]:
-    return [p.detail for p in apply(model(text, opset), RULES, Notes())]
+    return [p.detail for p in apply(model(text, opset), RULES, Remarks())]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_fault_is_refused(text: str, detail: str) -> None:
 def test_healthy_node_is_left_alone(text: str) -> None:
     whole = model(text)
     before = ops(whole)
-    assert apply(whole, RULES, Notes()) == []
+    assert apply(whole, RULES, Remarks()) == []
     assert ops(whole) == before
 
 
@@ -147,7 +147,7 @@ def test_repair_gives_the_right_numbers(text: str, feeds: Values, tmp_path: Path
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
     repaired = model(text)
-    assert apply(repaired, RULES, Notes()) == []
+    assert apply(repaired, RULES, Remarks()) == []
     check(repaired)
     for a, b in zip(run(repaired, feeds), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
@@ -169,7 +169,7 @@ def test_repair_gives_the_right_numbers(text: str, feeds: Values, tmp_path: Path
 def test_a_fault_is_written_by_its_definition(text: str) -> None:
     changed = model(text)
     kind = changed.graph[0].op_type
-    assert apply(changed, RULES, Notes()) == []
+    assert apply(changed, RULES, Remarks()) == []
     assert kind not in ops(changed)
 
 
@@ -222,12 +222,12 @@ def test_squeeze_of_an_open_size_refuses_what_is_not_one(
 
 def test_squeeze_of_a_known_size_stays() -> None:
     graph = model("g (float[B,1,4] x) => (float[B,4] y) <int64[1] a = {1}> { y = Squeeze(x, a) }")
-    assert apply(graph, RULES, Notes()) == []
+    assert apply(graph, RULES, Remarks()) == []
     assert ops(graph) == ["Squeeze"]
 
 
 def test_squeeze_of_open_sizes_is_refused_with_what_to_do() -> None:
-    (problem,) = apply(model("g (float[N,1] x) => (float y) { y = Squeeze(x) }"), RULES, Notes())
+    (problem,) = apply(model("g (float[N,1] x) => (float y) { y = Squeeze(x) }"), RULES, Remarks())
     assert (problem.op, problem.reason) == ("Squeeze", "dynamic_shape")
     assert "--input-shape" in problem.hint
 
@@ -254,5 +254,5 @@ def test_other_reductions_stay() -> None:
         "{ r = ReduceSum<keepdims = 0>(x, a) y = Add(r, c) }"
     )
     whole = model(text)
-    apply(whole, RULES, Notes())
+    apply(whole, RULES, Remarks())
     assert ops(whole) == ["ReduceSum", "Add"]

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.lower.openvino.turns import cut_unturned
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 
 MODEL = """<ir_version: 10, opset_import: ["": 20]>
 g (int64 m, bool go, float[3] v) => (float[3] last, float[n,3] rows)
@@ -20,7 +20,7 @@ g (int64 m, bool go, float[3] v) => (float[3] last, float[n,3] rows)
 
 def cut(trips: str, go: str) -> tuple[list[str], list[str]]:
     model = ir.from_onnx_text(MODEL.replace("TRIPS", trips).replace("GO", go))
-    notes = Notes()
+    notes = Remarks()
     cut_unturned(model, notes)
     assert [value.name for value in model.graph.outputs] == ["last", "rows"]
     ops = [node.op_type for node in model.graph]

@@ -18,7 +18,7 @@ from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edgeinfer.backends.onnxruntime.regions import FORMAT
 from edgeinfer.backends.tvm.library import cpu_features
 from edgeinfer.convert.lower.regions import measure, race, target
-from edgeinfer.convert.lower.regions.outcome import Figures, Order, Outcome, to_json
+from edgeinfer.convert.lower.regions.outcome import Figures, RegionOutcome, RegionRequest, to_json
 from edgeinfer.convert.lower.tvm.machines import machine
 from tests.convert.lower.regions.made import MACHINE, model
 
@@ -34,7 +34,7 @@ TEXT = """(float[1,64] x) => (float[1,64] y)
 
 def _race(
     folder: Path, monkeypatch: pytest.MonkeyPatch, after: float, text: str = TEXT
-) -> tuple[Outcome, dict[str, np.ndarray], Path]:
+) -> tuple[RegionOutcome, dict[str, np.ndarray], Path]:
     """Race a chain whose figures are made up: 100 µs before, so many after."""
     plain, work = folder / "plain.onnx", folder / "work"
     work.mkdir()
@@ -50,7 +50,7 @@ def _race(
         return [measure.Times([us] * 11, [us] * 11) for us in (1e-4, after)]
 
     monkeypatch.setattr(measure, "in_turns", in_turns)
-    outcome = race.Racer(Order(plain, work, MACHINE, (), feeds, 60.0), lambda _: None).run()
+    outcome = race.Racer(RegionRequest(plain, work, MACHINE, (), feeds, 60.0), lambda _: None).run()
     return outcome, feeds, work
 
 

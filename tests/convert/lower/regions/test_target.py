@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 from edgeinfer import profiles
 from edgeinfer.convert.lower import Lowered, LowerOptions, target_for
 from edgeinfer.convert.lower.regions import target
-from edgeinfer.convert.lower.regions.outcome import Figures, Order, Outcome, Trial
+from edgeinfer.convert.lower.regions.outcome import Figures, RegionOutcome, RegionRequest, Trial
 from edgeinfer.convert.passes import normalise
 from edgeinfer.errors import CrashedError, NotAvailableError, UsageError
 from tests.convert.lower.regions.made import MACHINE, model
@@ -39,14 +39,14 @@ def test_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     said: list[str] = []
 
-    def raced(order: Order, tell: Callable[[str], None] | None) -> Outcome:
+    def raced(order: RegionRequest, tell: Callable[[str], None] | None) -> RegionOutcome:
         assert order.machine == MACHINE
         assert order.feeds["x"].flags.c_contiguous
         assert tell is not None
         tell("something")
         ir.save(ir.load(order.plain), order.folder / "model.onnx")
         (order.folder / "regions.so").write_bytes(b"code")
-        return Outcome(trials, GOOD, left=2, notes=("as tuned",))
+        return RegionOutcome(trials, GOOD, left=2, notes=("as tuned",))
 
     monkeypatch.setattr(target, "_raced", raced)
     made = _lower(tmp_path, samples=(FEEDS,), tell=said.append)
@@ -70,7 +70,7 @@ def test_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_nothing_is_written_where_nothing_pays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "_raced", lambda *_: Outcome())
+    monkeypatch.setattr(target, "_raced", lambda *_: RegionOutcome())
     with pytest.raises(NotAvailableError, match="no part of the model promised to be faster"):
         _lower(tmp_path, samples=(FEEDS,))
     assert list(tmp_path.iterdir()) == []
@@ -82,6 +82,6 @@ def test_inputs_to_time_with_are_needed(tmp_path: Path) -> None:
 
 
 def test_a_race_that_ends_its_process_is_told(tmp_path: Path) -> None:
-    order = Order(tmp_path / "missing.onnx", tmp_path, MACHINE, (), {}, 1.0)
+    order = RegionRequest(tmp_path / "missing.onnx", tmp_path, MACHINE, (), {}, 1.0)
     with pytest.raises(CrashedError, match="look for regions"):
         target._raced(order, None)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.convert.lower.tflite.precision import Layer, layers, summary
+from edgeinfer.convert.lower.tflite.precision import OperatorPrecision, layers, summary
 from tests.convert.lower.tflite.run import lower
 
 TEXT = """g (float[2,64] x, float[2,8] r) => (float[2,8] y) <
@@ -23,7 +23,7 @@ INTEGERS = """
     y = Add(dm, r)"""
 
 
-def read(tmp_path: Path, body: str, precision: str = "fp32") -> tuple[Layer, ...]:
+def read(tmp_path: Path, body: str, precision: str = "fp32") -> tuple[OperatorPrecision, ...]:
     import onnx
 
     text = '<ir_version: 10, opset_import: ["" : 24]> ' + TEXT.replace("BODY", body)
@@ -66,4 +66,4 @@ def test_layers_are_listed_in_order(tmp_path: Path) -> None:
     assert [y.op for y in found] == ["QUANTIZE", "FULLY_CONNECTED", "DEQUANTIZE", "ADD"]
     product = found[1]
     assert (product.activations, product.weights, product.channels) == ("int8", "int8", 8)
-    assert found[-1] == Layer("main", "ADD", "y", "fp32")
+    assert found[-1] == OperatorPrecision("main", "ADD", "y", "fp32")

@@ -16,7 +16,7 @@ from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.lower.tvm.ops import attend
 from edgeinfer.convert.lower.tvm.target import module_of
 from edgeinfer.convert.passes import normalise
-from edgeinfer.errors import Notes
+from edgeinfer.errors import Remarks
 from tests.convert.lower.tvm.run import MACHINE, Array, outputs
 
 KERNEL = "1 Attention: one kernel each"
@@ -37,7 +37,7 @@ def _feeds(model: onnx.ModelProto, **given: Array) -> dict[str, Array]:
 
 
 def _takes(model: onnx.ModelProto) -> bool:
-    notes = Notes()
+    notes = Remarks()
     module_of(normalise(ir.from_proto(model)).model, machine(MACHINE), notes)
     return KERNEL in notes.lines
 

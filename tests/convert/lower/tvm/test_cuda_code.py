@@ -24,7 +24,7 @@ from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.lower.tvm.target import module_of
 from edgeinfer.convert.lower.tvm.tuned import Tuning
 from edgeinfer.convert.passes import normalise
-from edgeinfer.errors import NotAvailableError, Notes
+from edgeinfer.errors import NotAvailableError, Remarks
 from tests.convert.lower.tvm.run import lower
 
 _ELF = b"\x7fELF\x02\x01\x01" + bytes(11)
@@ -87,7 +87,7 @@ def test_what_tvms_rules_end_in_an_error_for_has_plain_loops(text: str) -> None:
     where = machine("sm_90")
     initializers = {"axes": np.array([1])} if "axes)" in text else {}
     model = normalise(ir.from_proto(graph(text, **initializers))).model
-    made = module_of(model, where, Notes()).module
+    made = module_of(model, where, Remarks()).module
     ready = prepared(made, where, Tuning(collect=True))
     with where.target():
         LowerCrossThreadReduction()(ready)

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.calibrate.judge import Verdict, judge
+from edgeinfer.convert.quantize.calibrate.judge import DataVerdict, judge
 from edgeinfer.errors import UsageError
 from edgeinfer.media.samples import Sample, SampleSet
 from edgeinfer.types import ImageInput, TensorSpec
@@ -32,7 +32,7 @@ def data(arrays: list[np.ndarray], labels: list[int] | None = None) -> SampleSet
     return SampleSet(samples)
 
 
-def about(verdict: Verdict) -> dict[str, str]:
+def about(verdict: DataVerdict) -> dict[str, str]:
     return {f.about: f.level for f in verdict.findings}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.calibrate.judge import Verdict, judge
+from edgeinfer.convert.quantize.calibrate.judge import DataVerdict, judge
 from edgeinfer.media.samples import open_data
 from edgeinfer.types import ImageInput, TensorSpec
 from tests import zoo
@@ -16,7 +16,7 @@ PICTURE = TensorSpec("x", "float32", (1, 3, 224, 224))
 RECORD = ImageInput(224, 224, mean=(127.0,), std=(128.0,), scale=1.0)
 
 
-def verdict(samples: list[np.ndarray], spec: TensorSpec) -> Verdict:
+def verdict(samples: list[np.ndarray], spec: TensorSpec) -> DataVerdict:
     return judge(open_data([{"x": s} for s in samples], [spec]), [spec], media=["x"])
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from edgeinfer.convert.quantize.search.budget import Fitted, best
-from edgeinfer.convert.quantize.search.layers import Layer, Outcome, Point
-from edgeinfer.convert.quantize.search.timing_source import Clock
+from edgeinfer.convert.quantize.search.layers import Layer, Point, SearchOutcome
+from edgeinfer.convert.quantize.search.timing_source import TimingSource
 from edgeinfer.convert.quantize.search.trial import Samples
 
 PLAIN = Point(("a",), 0.001, 0.0, 1.0, 1.0, 1000)
@@ -48,7 +48,7 @@ def test_slower_than_float_is_said_with_what_is_faster() -> None:
     chosen = replace(PLAIN, latency_ms=2.0, form="wi8")
     layers = (Layer("a", "Conv", 0.5), Layer("b", "Conv", 0.5))
     found = Fitted(
-        Outcome(chosen, (PLAIN, chosen), {"a": 0.25}, True),
+        SearchOutcome(chosen, (PLAIN, chosen), {"a": 0.25}, True),
         replace(PLAIN, kept=(), latency_ms=1.0, size_bytes=4000),
         *(layers, Samples(), "cpu (onnx)", 0.01),
     )
@@ -61,14 +61,14 @@ def test_slower_than_float_is_said_with_what_is_faster() -> None:
     assert found.to_json()["float"]["latency_ms"] == 1.0
 
 
-def away(why_not: str = "", integers: tuple[str, ...] = ("all",)) -> Clock:
-    return Clock("e 1", "Zen 4 (x86_64, linux)", why_not, "aarch64, linux", integers)
+def away(why_not: str = "", integers: tuple[str, ...] = ("all",)) -> TimingSource:
+    return TimingSource("e 1", "Zen 4 (x86_64, linux)", why_not, "aarch64, linux", integers)
 
 
-def fitted(clock: Clock) -> Fitted:
+def fitted(clock: TimingSource) -> Fitted:
     chosen = replace(PLAIN, latency_ms=2.0 if clock.counts else 0.0)
     before = replace(PLAIN, kept=(), latency_ms=1.0 if clock.counts else 0.0, size_bytes=4000)
-    outcome = Outcome(chosen, (chosen,), {}, True, timed=clock.counts)
+    outcome = SearchOutcome(chosen, (chosen,), {}, True, timed=clock.counts)
     return Fitted(outcome, before, (), Samples(), "ios (mlprogram)", 0.01, clock)
 
 

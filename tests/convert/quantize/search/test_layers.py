@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.convert.quantize.search.layers import QUIET, Layer, Measures, Memory, Point, Search
+from edgeinfer.convert.quantize.search.layers import (
+    QUIET,
+    Layer,
+    MeasurementStore,
+    Measures,
+    Point,
+    Search,
+)
 from edgeinfer.convert.quantize.search.quality import Loss
 
 
@@ -29,14 +36,14 @@ class Net:
         return Point.of(kept, Loss(drop, drop, 1 - drop, "made up"), time, 1000)
 
     def search(
-        self, budget: float, rules: Iterable[str] = (), memory: Memory | None = None
+        self, budget: float, rules: Iterable[str] = (), memory: MeasurementStore | None = None
     ) -> Search:
         total = sum(self.costs.values())
         layers = [
             Layer(n, "Conv", c / total, "known" if n in rules else "")
             for n, c in self.costs.items()
         ]
-        return Search(layers, self.measure, self.measure, budget, memory or Memory())
+        return Search(layers, self.measure, self.measure, budget, memory or MeasurementStore())
 
 
 def net() -> Net:
@@ -176,19 +183,19 @@ def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return original(kept)
 
-    search = first.search(0.06, memory=Memory(file))
+    search = first.search(0.06, memory=MeasurementStore(file))
     search.full = search.quick = stops
     with pytest.raises(KeyboardInterrupt):
         search.run()
     second = net()
-    outcome = second.search(0.06, memory=Memory(file)).run()
+    outcome = second.search(0.06, memory=MeasurementStore(file)).run()
     assert set(outcome.chosen.kept) == {"bad", "worse"}
     assert not set(first.runs[:limit]) & set(second.runs[:3])
     whole = net()
     whole.search(0.06).run()
     assert len(second.runs) == len(whole.runs) - limit
     third = net()
-    third.search(0.06, memory=Memory(file)).run()
+    third.search(0.06, memory=MeasurementStore(file)).run()
     assert third.runs == []
 
 
@@ -238,7 +245,7 @@ def test_a_process_that_was_killed_left_its_measurements(tmp_path: Path) -> None
     assert len(json.loads(file.read_text())) == 7
     whole, second = net(), net()
     whole.search(0.06).run()
-    outcome = second.search(0.06, memory=Memory(file)).run()
+    outcome = second.search(0.06, memory=MeasurementStore(file)).run()
     assert set(outcome.chosen.kept) == {"bad", "worse"}
     assert len(second.runs) == len(whole.runs) - 7
 
@@ -248,7 +255,7 @@ def test_a_damaged_memory_is_as_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "search.json"
     file.write_text(text)
     made = net()
-    assert made.search(0.5, memory=Memory(file)).run().holds
+    assert made.search(0.5, memory=MeasurementStore(file)).run().holds
     assert json.loads(file.read_text())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgeinfer import accuracy
-from edgeinfer.accuracy import Named, Outputs
+from edgeinfer.accuracy import Outputs, TaskMeasure
 from edgeinfer.convert.quantize.search.margin import BLOCKS, LOST, Margins
 from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.types import Array
@@ -24,7 +24,7 @@ def answers(right: list[bool]) -> list[Outputs]:
 def judged(count: int, gained: int = 0) -> Margins:
     """A float model that is wrong on the first ``gained`` samples, all of class 0."""
     expected = answers([False] * gained + [True] * (count - gained))
-    return Margins(Judgement(expected, [0] * count, Named("top1")))
+    return Margins(Judgement(expected, [0] * count, TaskMeasure("top1")))
 
 
 def test_one_of_n_has_the_error_of_a_share() -> None:
@@ -97,7 +97,7 @@ def test_energy_has_one_too() -> None:
 def test_texts_are_read_once_and_give_the_same_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     classes = ("", "a", "b", "c")
-    metric = Named("cer", classes)
+    metric = TaskMeasure("cer", classes)
     expected: list[Outputs] = [{"y": rng.random((1, 12, 4), np.float32)} for _ in range(32)]
     actual: list[Outputs] = [
         {"y": np.asarray(e["y"] + 0.03 * rng.random((1, 12, 4), np.float32))} for e in expected
@@ -118,5 +118,5 @@ def test_texts_are_read_once_and_give_the_same_margin(monkeypatch: pytest.Monkey
     Margins(Judgement(expected, labels, metric)).loss(actual)
     # Once for the whole, once to shorten, of the float model and of the other.
     assert sum(size == 48 for size in reads) == 4 * len(labels)
-    monkeypatch.setattr(Named, "shortened", lambda self, outputs: list(outputs))
+    monkeypatch.setattr(TaskMeasure, "shortened", lambda self, outputs: list(outputs))
     assert Margins(Judgement(expected, labels, metric)).loss(actual) == quick

@@ -16,8 +16,8 @@ from edgeinfer.backends.process import emulator
 from edgeinfer.convert.quantize.search import timing_source, trial
 from edgeinfer.convert.quantize.search.layers import Point
 from edgeinfer.convert.quantize.search.timing_source import clock_for
-from edgeinfer.convert.quantize.search.trial import Samples, Trials
-from edgeinfer.machine.host import Host
+from edgeinfer.convert.quantize.search.trial import CandidateTrials, Samples
+from edgeinfer.machine.host import MachineHost
 
 
 class Engine:
@@ -34,10 +34,10 @@ class Engine:
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulator, "emulated", lambda: "")
-    monkeypatch.setattr(timing_source, "host", lambda: Host("Zen 4", "x86_64", "linux", 2))
+    monkeypatch.setattr(timing_source, "host", lambda: MachineHost("Zen 4", "x86_64", "linux", 2))
 
 
-def made(profile: str, engine: Engine, *engines: str) -> timing_source.Clock:
+def made(profile: str, engine: Engine, *engines: str) -> timing_source.TimingSource:
     return clock_for(profiles.load(profile), engines or (engine.name,), cast(Backend, engine))
 
 
@@ -65,7 +65,9 @@ def test_an_evaluator_a_stand_in_and_an_emulator_do_not_count(
     found = made("jetson", Engine("onnxruntime"), "onnxruntime-tensorrt", "onnxruntime")
     assert "onnxruntime stands in" in found.why_not
     assert found.integers == ("all",)
-    monkeypatch.setattr(timing_source, "host", lambda: Host("Cortex-A72", "aarch64", "linux", 4))
+    monkeypatch.setattr(
+        timing_source, "host", lambda: MachineHost("Cortex-A72", "aarch64", "linux", 4)
+    )
     assert made("rpi4", Engine("litert")).is_device
     monkeypatch.setattr(emulator, "emulated", lambda: "x86_64")
     found = made("rpi4", Engine("litert"))
@@ -110,9 +112,9 @@ def test_nothing_is_timed_where_times_say_nothing(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(trial, "_once", never)
     monkeypatch.setattr(trial, "_size", lambda lowered: 7)
-    trials = Trials(cast(Any, SimpleNamespace(model=None)), cast(Any, None), (), ())
-    trials._clock = timing_source.Clock("e", "m", "it evaluates")
-    monkeypatch.setattr(Trials, "_load", lambda *_: (Executable(), None))
+    trials = CandidateTrials(cast(Any, SimpleNamespace(model=None)), cast(Any, None), (), ())
+    trials._clock = timing_source.TimingSource("e", "m", "it evaluates")
+    monkeypatch.setattr(CandidateTrials, "_load", lambda *_: (Executable(), None))
     points = [Point((), 0.0, 0.0, 1.0, 0.0, 5)]
     before, raced = trials.race(Samples(), points)
     assert (before.latency_ms, before.size_bytes, raced) == (0.0, 7, points)

@@ -75,8 +75,8 @@ def test_slow_runs_are_fewer(once_ms: float, runs: int) -> None:
 def test_the_number_of_samples_is_that_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     took = iter([0.5, 9000.0, 0.4, 800.0, 810.0, 820.0])
     monkeypatch.setattr(trial, "_once", lambda *_: next(took))
-    monkeypatch.setattr(trial.Trials, "_load", lambda *_: (None, None))
-    trials = trial.Trials.__new__(trial.Trials)
+    monkeypatch.setattr(trial.CandidateTrials, "_load", lambda *_: (None, None))
+    trials = trial.CandidateTrials.__new__(trial.CandidateTrials)
     trials.quantizer = SimpleNamespace(model=None)  # type: ignore[assignment]
     # One slow run of a quick engine says nothing.
     assert len(trials.in_time(samples(200, 200)).feeds) == 200

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 
-from edgeinfer.convert.lower.tflite.graph import Graph, Quantization, Tensor
+from edgeinfer.convert.lower.tflite.graph import Graph, Tensor, TensorQuantization
 from edgeinfer.convert.lower.tflite.writer import write
-from edgeinfer.convert.sources.tflite import Read, read_file
+from edgeinfer.convert.sources.tflite import TfliteSource, read_file
 from edgeinfer.convert.verify.locate import save_for_engines
 from tests.convert.lower.tflite.run import outputs as run_litert
 
@@ -36,10 +36,12 @@ def floats(*shape: int) -> Array:
     return rng().standard_normal(shape).astype(np.float32)
 
 
-def scale(values: Any, zero: Any = 0, axis: int = 0) -> Quantization:
+def scale(values: Any, zero: Any = 0, axis: int = 0) -> TensorQuantization:
     """Scales of a tensor."""
     factors = np.atleast_1d(np.asarray(values, np.float32))
-    return Quantization(factors, np.broadcast_to(np.asarray(zero, np.int64), factors.shape), axis)
+    return TensorQuantization(
+        factors, np.broadcast_to(np.asarray(zero, np.int64), factors.shape), axis
+    )
 
 
 def written(
@@ -47,7 +49,7 @@ def written(
     build: Build,
     feeds: dict[str, Array],
     *,
-    scales: dict[str, Quantization] | None = None,
+    scales: dict[str, TensorQuantization] | None = None,
     sizes: dict[str, tuple[int | None, ...]] | None = None,
 ) -> Path:
     """Write a file whose inputs are like the feeds, with other sizes where they are given."""
@@ -82,10 +84,10 @@ def same(
     *more: dict[str, Array],
     rtol: float = 1e-5,
     steps: int = 0,
-    scales: dict[str, Quantization] | None = None,
+    scales: dict[str, TensorQuantization] | None = None,
     sizes: dict[str, tuple[int | None, ...]] | None = None,
     **feeds: Array,
-) -> Read:
+) -> TfliteSource:
     """Check that what was read computes what LiteRT computes from the file.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import edgeinfer
-from edgeinfer.convert.lower.tflite.graph import Graph, Quantization, Tensor
+from edgeinfer.convert.lower.tflite.graph import Graph, Tensor, TensorQuantization
 from edgeinfer.convert.sources.tflite import read_file
 from edgeinfer.convert.sources.tflite.ops.conv import HYBRID
 from edgeinfer.convert.verify import Vector
@@ -28,7 +28,7 @@ from tests.convert.sources.tflite.reading import (
 )
 
 
-def _stored(g: Graph, values: Array, q: Quantization, dtype: Any = np.int8) -> Tensor:
+def _stored(g: Graph, values: Array, q: TensorQuantization, dtype: Any = np.int8) -> Tensor:
     """A constant as a file stores it."""
     shape = [1] * values.ndim
     if q.scale.size > 1:
@@ -42,12 +42,14 @@ def _stored(g: Graph, values: Array, q: Quantization, dtype: Any = np.int8) -> T
     return tensor
 
 
-def _as(tensor: Tensor, q: Quantization) -> Tensor:
+def _as(tensor: Tensor, q: TensorQuantization) -> Tensor:
     tensor.quantization = q
     return tensor
 
 
-def _bias(g: Graph, values: Array, x: Quantization, w: Quantization, dtype: Any) -> Tensor:
+def _bias(
+    g: Graph, values: Array, x: TensorQuantization, w: TensorQuantization, dtype: Any
+) -> Tensor:
     steps = np.rint(values / (x.scale[0] * w.scale)).astype(dtype)
     return _as(g.const(steps), scale(x.scale[0] * w.scale))
 
@@ -112,7 +114,7 @@ def test_uint8_with_one_scale_for_all_channels() -> None:
     ],
 )
 def test_an_activation_that_storing_does_already_is_left_out(
-    activation: int, out: Quantization, ops_after: list[str]
+    activation: int, out: TensorQuantization, ops_after: list[str]
 ) -> None:
     x, y = rng().integers(-128, 127, (2, 4, 5)).astype(np.int8)
     options = {"fused_activation_function": activation}
