@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.backends.onnxruntime import backend as module
 from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edgeinfer.errors import LoadError, NotAvailableError
+from edgeinfer.machine import cuda
 from edgeinfer.types import TensorSpec
 
 Write = Callable[[str], Artifact]
@@ -222,3 +224,18 @@ def test_a_product_with_dequantized_blocks_is_exact(tmp_path: Path) -> None:
     got = load(Artifact("onnx", tmp_path / "model.onnx", (), ())).run({"x": x})["y"]
     want = x.astype(np.float64) @ (q * np.repeat(scales, 32, axis=0))
     assert np.abs(got - want).max() < 1e-5 * np.abs(want).max()
+
+
+def test_tf32_is_for_gpus_that_have_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = LoadOptions("gpu")
+    assert module._told("", gpu) is gpu
+    monkeypatch.setattr(cuda, "compute_capability", lambda index: "8.6")
+    assert module._split_extra(module._told("tf32", gpu))[1]["use_tf32"] == "1"
+    monkeypatch.setattr(cuda, "compute_capability", lambda index: "7.5")
+    with pytest.raises(NotAvailableError, match=r"in tf32, .* from compute capability 8.0 on"):
+        module._told("tf32", gpu)
+    artifact = write("(float[2] x) => (float[2] y) { y = Neg(x) }")
+    with pytest.raises(NotAvailableError, match="computed in tf32, which it does on NVIDIA's"):
+        OnnxRuntimeBackend().load(replace(artifact, computed_in="tf32"), LoadOptions())
+    with pytest.raises(LoadError, match="computes only in tf32, not in 'bf16'"):
+        OnnxRuntimeBackend().load(replace(artifact, computed_in="bf16"), LoadOptions())
