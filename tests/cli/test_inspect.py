@@ -136,6 +136,21 @@ def test_integer_borders_and_constraints_are_shown(cli: Any, tmp_path: Path) -> 
     assert "cpu-onnx-fp32: asks for inputs=not_nan" in lines
 
 
+def test_what_needs_consent_is_shown(bundle: Path) -> None:
+    with Bundle.open(bundle) as opened:
+        first = opened.manifest.variants[0]
+        rows = (
+            replace(first, id="told", computed_in="bf16", consent="bf16"),
+            replace(first, id="own", consent="fp16"),
+        )
+        opened.manifest = replace(opened.manifest, variants=(first, *rows))
+        lines = [str(line) for line in _bundle_view(opened)]
+    assert (
+        "told: the same files, computed in bf16; runs where bf16 is allowed (--allow bf16)" in lines
+    )
+    assert "own: runs where fp16 is allowed (--allow fp16)" in lines
+
+
 def test_the_line_to_copy_is_fit_for_a_shell(cli: Any, bundle: Path) -> None:
     odd = bundle.rename(bundle.with_name("it's (1).edge"))
     line = cli("inspect", odd).out.splitlines()[-1]

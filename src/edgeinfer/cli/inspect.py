@@ -224,6 +224,9 @@ def _bundle_view(
             yield f"NOT VERIFIED: {v.id}: {v.unverified}"
         for name, stored in v.stored.items():
             yield f"{v.id}: {name!r} is {stored} in the file"
+        if v.consent:
+            file = f"the same files, computed in {v.computed_in}; " if v.computed_in else ""
+            yield f"{v.id}: {file}runs where {v.consent} is allowed (--allow {v.consent})"
         if v.constraints:
             yield f"{v.id}: asks for {', '.join(f'{k}={x}' for k, x in v.constraints.items())}"
     yield ""
