@@ -389,7 +389,9 @@ class Front:
         """Whether integers are the model's own and not asked for."""
         asked = self._quantize.recipe.is_quantized
         nodes = self._normalised.model.graph
-        return not asked and any(n.op_type == "QuantizeLinear" for n in nodes)
+        # The oracles leave out what the LSTM rounds in each step.
+        kinds = ("QuantizeLinear", "DynamicQuantizeLSTM")
+        return not asked and any(n.op_type in kinds for n in nodes)
 
     @cached_property
     def _options(self) -> LowerOptions:
