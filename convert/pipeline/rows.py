@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeinfer.convert.quantize.recipe import ALIASES, AUTO, Recipe, recipe
@@ -79,8 +80,11 @@ def conversions(request: Request) -> Iterator[Request]:
     """Yield the conversions that write files in the other precisions."""
     for name in request.also:
         profiles = tuple(filter(None, (_with_files(p, name) for p in request.profiles)))
+        keep = None if request.keep is None else Path(request.keep) / name
         if profiles:
-            yield replace(request, precision=name, profiles=profiles, also=(), machine_code=())
+            yield replace(
+                request, precision=name, profiles=profiles, also=(), machine_code=(), keep=keep
+            )
 
 
 def _with_files(profile: Profile, name: str) -> Profile | None:

@@ -110,6 +110,14 @@ def test_integers_stand_beside_fp32(convert: Convert, tmp_path: Path) -> None:
     assert all(v.edge or not v.origin.startswith("synth") for v in made.manifest.vectors)
 
 
+def test_what_is_kept_of_each_precision_lies_apart(convert: Convert, tmp_path: Path) -> None:
+    convert("onnxruntime", also="fp16", keep=tmp_path / "kept")
+    kept = tmp_path / "kept"
+    assert (kept / "1-read.onnx").is_file()
+    assert (kept / "fp16" / "1-read.onnx").is_file()
+    assert [p.name for p in kept.glob("*/*-fp16")] == ["3-onnxruntime-onnx-fp16"]
+
+
 def test_the_command_of_a_report_asks_for_the_same(convert: Convert) -> None:
     made = convert("openvino", also="bf16")
     assert "--also bf16" in made.report.command
