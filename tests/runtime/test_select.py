@@ -241,3 +241,62 @@ def test_explicit_takes_what_is_named_in_the_order_of_the_bundle() -> None:
     plan = rank(variants, found, HERE, policy="explicit", history=history, backend="ort")
     assert order(plan) == ["slow on ort (cpu)", "fast on ort (cpu)"]
     assert plan.best.reason == "named by the caller; 9 ms median, 13.5 ms p95"
+
+
+def told(kind: str) -> Variant:
+    return variant(kind, "ort", computed_in=kind, consent=kind)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("latency", "bf16 is 2x as fast here; allow bf16"),
+        ("throughput", "bf16 is 2x as good by throughput here; allow bf16"),
+        ("energy", "bf16 is 2x as good by energy here; allow bf16"),
+        ("memory", "bf16 is 0.5x as good by memory here; nothing would be gained by allowing it"),
+    ],
+)
+def test_what_needs_consent_is_told_with_its_gain(policy: Any, said: str) -> None:
+    here = replace(HERE, features=("amx_bf16",))
+    known = measured(("a", "ort", "cpu", 4.0), ("bf16", "ort", "cpu", 2.0))
+    plan = rank(
+        [variant("a", "ort"), told("bf16")], probes(ort="1 cpu"), here, policy=policy, history=known
+    )
+    assert order(plan) == ["a on ort (cpu)"]
+    assert reasons(plan) == [f"bf16 on ort (cpu): {said}"]
+    both = rank(
+        [variant("a", "ort"), told("bf16")],
+        probes(ort="1 cpu"),
+        here,
+        policy=policy,
+        history=known,
+        allow={"bf16"},
+    )
+    assert sorted(order(both)) == ["a on ort (cpu)", "bf16 on ort (cpu)"]
+
+
+def test_consent_alone_does_not_make_arithmetic() -> None:
+    plan = rank([variant("a", "ort"), told("bf16")], probes(ort="1 cpu"), HERE, allow={"bf16"})
+    assert order(plan) == ["a on ort (cpu)"]
+    assert "this processor does not multiply" in reasons(plan)[0]
+    unknown = rank([variant("a", "ort"), told("fp6")], probes(ort="1 cpu"), HERE, allow={"fp6"})
+    assert "which this version of edgeinfer does not know" in reasons(unknown)[0]
+
+
+def test_of_a_gpu_the_backend_says_what_it_computes_in() -> None:
+    variants = [variant("a", "ort"), told("tf32")]
+    plan = rank(variants, probes(ort="1 gpu cpu"), HERE, allow={"tf32"})
+    assert order(plan) == ["a on ort (gpu)", "tf32 on ort (gpu)", "a on ort (cpu)"]
+
+
+def test_nothing_but_what_needs_consent_is_no_candidate() -> None:
+    here = replace(HERE, features=("amx_bf16",))
+    plan = rank([told("bf16")], probes(ort="1 cpu"), here)
+    with pytest.raises(NotAvailableError, match="bf16 runs only where it is allowed; allow bf16"):
+        _ = plan.best
+
+
+def test_the_same_files_told_otherwise_are_another_variant() -> None:
+    plain = variant("a", "ort")
+    kept = distinct([plain, replace(plain, id="b", computed_in="bf16", consent="bf16")])
+    assert [v.id for v in kept] == ["a", "b"]
