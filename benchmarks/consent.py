@@ -1,6 +1,6 @@
 """Less precision by consent, beside engines that take it without asking.
 
-    python -m benchmarks.consent cpu NET|MODEL.onnx[:NAME=1,3,224,224] ... [--threads 1,4]
+    python -m benchmarks.consent cpu NET|MODEL.onnx[:NAME=1,3,9,9[:DATA.npz]] ... [--threads 1]
     python -m benchmarks.consent cuda NET[:BATCH] ...
     python -m benchmarks.consent threads NET ... [--threads 2,4]
 
@@ -135,7 +135,7 @@ def fixed(path: Path, shapes: dict[str, tuple[int, ...]], folder: Path) -> Path:
 
 def on_cpu(text: str, threads: list[int], rounds: int) -> Iterator[dict[str, Any]]:
     """Convert one model, and time it with each number of threads."""
-    file, _, shape = text.partition(":")
+    file, shape, data, *_ = [*text.split(":"), "", ""]
     name, _, sizes = shape.partition("=")
     shapes = {name: tuple(map(int, sizes.split(",")))} if name else {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -143,7 +143,11 @@ def on_cpu(text: str, threads: list[int], rounds: int) -> Iterator[dict[str, Any
         path = Path(file) if own else _exported(file, 1, Path(temporary))[0]
         path = fixed(path, shapes, Path(temporary)) if own else path
         made = edgeinfer.export(
-            path, Path(temporary) / "m.edge", targets=("openvino",), also=("bf16", "fp16")
+            path,
+            Path(temporary) / "m.edge",
+            targets=("openvino",),
+            also=("bf16", "fp16"),
+            data=data or None,
         )
         feeds = _feeds(made.path)
         for line in (line for c in made.report.changes for line in c.lines if "refused" in line):
@@ -204,7 +208,7 @@ def on_cuda(text: str, rounds: int) -> Iterator[dict[str, Any]]:
         path, feeds = _exported(net, int(batch or 1), Path(temporary))
         half = path.with_name("half.onnx")
         onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), half)
-        ranges = {n: (-4.0, 4.0) for n, a in feeds.items() if a.dtype == np.float32}
+        ranges = {n: (-6.0, 6.0) for n, a in feeds.items() if a.dtype == np.float32}
         made = edgeinfer.export(
             path,
             Path(temporary) / "m.edge",
