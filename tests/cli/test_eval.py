@@ -106,3 +106,20 @@ def test_an_unknown_metric(cli: Any, bundle: Path, data: Path) -> None:
     result = cli("eval", bundle, data, "--metric", "best")
     assert result.code == 2
     assert "metric 'best' is unknown; known: top1" in result.err
+
+
+def test_the_page_says_what_is_printed(cli: Any, bundle: Path, data: Path, tmp_path: Path) -> None:
+    page = tmp_path / "found.html"
+    result = cli("eval", bundle, data, "-b", "onnxruntime", "--html", page)
+    assert result.code == 0
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    for cell in ("cpu-onnx-fp32", f"onnxruntime {VERSION}", "0.7500"):
+        assert f">{cell}</td>" in text
+    assert "<p>12 samples on each, top1: the higher the better</p>" in text
+    # Its own may be replaced, what is no page may not.
+    assert cli("eval", bundle, data, "-b", "onnxruntime", "--html", page).code == 0
+    page.write_text("mine")
+    result = cli("eval", bundle, data, "--html", page)
+    assert (result.code, page.read_text()) == (2, "mine")
+    assert "exists and is no html file" in result.err

@@ -12,6 +12,7 @@ import click
 
 from edgeinfer.cli.names import BUDGET, named
 from edgeinfer.cli.output import Output, output_options, table
+from edgeinfer.cli.page import check_page, page_option, write_page
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import EdgeInferError, UsageError
 
@@ -28,10 +29,17 @@ if TYPE_CHECKING:
     "--data", type=click.Path(path_type=Path), metavar="NPZ|DIR", help="Inputs to compare with."
 )
 @named("--precision", type=BUDGET, help="Whose budget decides; default the coarser of both.")
+@page_option
 @trust_options()
 @output_options
 def compare(
-    a: Path, b: Path, data: Path | None, precision: str | None, trust: dict[str, Any], out: Output
+    a: Path,
+    b: Path,
+    data: Path | None,
+    precision: str | None,
+    page: Path | None,
+    trust: dict[str, Any],
+    out: Output,
 ) -> None:
     """Compare B with A on the same inputs, whoever made them.
 
@@ -45,6 +53,7 @@ def compare(
     """
     from edgeinfer.runtime import difference
 
+    check_page(page)
     with ExitStack() as stack, out.progress() as progress:
         rights, _ = difference.open_sides(a, stack, **trust)
         others, not_run = difference.open_sides(b, stack, **trust)
@@ -70,7 +79,9 @@ def compare(
         "rows": [_data(*row) for row in rows],
         "not_run": not_run,
     }
-    out.result(result, lambda: _view(right, rows, not_run, f"{len(inputs)} inputs {origin}"))
+    given = f"{len(inputs)} inputs {origin}"
+    out.result(result, lambda: _view(right, rows, not_run, given))
+    write_page(page, f"{b} beside {a}", _view(right, rows, not_run, given))
     if not same:
         raise click.exceptions.Exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from edgeinfer.cli.loading import time_limit_option
 from edgeinfer.cli.models import measure
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
+from edgeinfer.cli.page import check_page, page_option, write_page
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.runtime.options import SessionOptions
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 @named("-b", "--backend", type=BACKEND, help="Only this engine; default every one here.")
 @declared(SessionOptions, ("threads", "allow_fallback"))
 @time_limit_option(None)
+@page_option
 @trust_options()
 @output_options
 def eval(
@@ -44,6 +47,7 @@ def eval(
     threads: int | None,
     allow_fallback: bool,
     time_limit: float | None,
+    page: Path | None,
     trust: dict[str, Any],
     out: Output,
 ) -> None:
@@ -56,6 +60,7 @@ def eval(
     could not be measured.
     """
     judge = measure(metric)
+    check_page(page)
     threads = within(threads, out)
     with out.progress() as progress:
         from edgeinfer.runtime.evaluation import evaluate
@@ -73,6 +78,7 @@ def eval(
         )
     title = found.metric if isinstance(judge, str) else metric
     out.result(_data(found, title), lambda: _view(found, title))
+    write_page(page, f"Accuracy of {bundle}", _view(found, title))
     if not found.complete:
         raise click.exceptions.Exit(1)
 

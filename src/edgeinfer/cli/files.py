@@ -10,7 +10,9 @@ from edgeinfer.bundle.staging import replacing
 from edgeinfer.errors import OutputError, UsageError
 
 
-def check_output(path: Path, suffix: str, magic: bytes, *, overwrite: bool) -> None:
+def check_output(
+    path: Path, suffix: str, magic: bytes, *, overwrite: bool, option: str = "-o"
+) -> None:
     """Refuse a name that a result should not take, before anything slow starts.
 
     An earlier result of the same kind, or an empty file, may be replaced; anything else needs
@@ -21,15 +23,16 @@ def check_output(path: Path, suffix: str, magic: bytes, *, overwrite: bool) -> N
         suffix: that the name must have.
         magic: what a file of this kind starts with.
         overwrite: replace whatever file is there.
+        option: Option that named it.
 
     Raises:
         UsageError: the name is not of this kind or is taken.
         OutputError: its folder is not there or not writable.
     """
     if path.suffix.lower() != suffix:
-        raise UsageError(f"-o {path}: expected a name that ends with {suffix}")
+        raise UsageError(f"{option} {path}: expected a name that ends with {suffix}")
     if path.is_dir():
-        raise UsageError(f"-o {path}: is a folder")
+        raise UsageError(f"{option} {path}: is a folder")
     if not path.parent.is_dir():
         raise OutputError(f"{path}: the folder {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):
@@ -39,7 +42,8 @@ def check_output(path: Path, suffix: str, magic: bytes, *, overwrite: bool) -> N
             start = file.read(len(magic))
         if start and start != magic:
             kind = suffix.removeprefix(".")
-            raise UsageError(f"-o {path}: exists and is no {kind} file; add --overwrite")
+            hint = "; add --overwrite" if option == "-o" else ""
+            raise UsageError(f"{option} {path}: exists and is no {kind} file{hint}")
 
 
 def write_bytes(path: Path, content: bytes, *, overwrite: bool) -> None:

@@ -1,0 +1,243 @@
+"""Hooks into other tools: what they say of a model, and what they do with its results."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import pytest
+
+from edgeinfer.heads import Classify, DetectGrid, DetectRows, Keypoints, Prototypes, Turned
+from edgeinfer.tasks import Detector
+from tests.test_documented_pages import PREPROCESSING, draw, model
+
+HOOKS = Path(__file__).resolve().parent.parent / "examples" / "hooks"
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, HOOKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def written(path: Path, task: str, **more: str) -> Path:
+    """Write a file as Ultralytics does, with what it says of its outputs."""
+    graph = onnx.parser.parse_model(BOX)
+    said = {"task": task, "names": "{1: 'dog', 0: 'cat'}", "imgsz": "[32, 32]", **more}
+    onnx.helper.set_model_props(graph, said)
+    onnx.save(graph, path)
+    return path
+
+
+GRID, ROWS = partial(DetectGrid, "output0", channels_first=True), partial(DetectRows, "output0")
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "expected"),
+    [
+        ("detect", {}, GRID()),
+        ("detect", {"end2end": "True"}, ROWS()),
+        ("segment", {"end2end": "False"}, GRID(extra=Prototypes("output1"))),
+        ("pose", {"kpt_shape": "[5, 2]"}, GRID(extra=Keypoints(5, scored=False))),
+        ("obb", {"end2end": "True"}, ROWS(box="xywh", extra=Turned())),
+        ("classify", {}, Classify("output0")),
+    ],
+)
+def test_what_a_yolo_says(
+    task: str, more: dict[str, str], expected: object, tmp_path: Path
+) -> None:
+    said = loaded("from_ultralytics").describe(written(tmp_path / "y.onnx", task, **more))
+    assert said.head == expected
+    assert said.labels == ("cat", "dog")
+    assert said.preprocessing["images"].resize == ("crop" if task == "classify" else "letterbox")
+
+
+BOX = """
+<ir_version: 8, opset_import: ["" : 17]>
+one (float[1, 3, 32, 32] images) => (float[1, 6, 2] output0)
+<float[1, 4, 2] box = {16.0, 4.0, 16.0, 4.0, 8.0, 2.0, 16.0, 2.0}, float[1, 1, 1] none = {0.0}>
+{
+    top = ReduceMax <axes = [1, 2, 3], keepdims = 1> (images)
+    three = Constant <value_ints = [1, 1, 1]> ()
+    high = Reshape(top, three)
+    row = Concat <axis = 2> (high, none)
+    both = Concat <axis = 1> (row, row)
+    half = Constant <value_floats = [0.5]> ()
+    scores = Mul(both, half)
+    output0 = Concat <axis = 1> (box, scores)
+}
+"""
+
+
+def test_a_yolo_becomes_a_bundle_that_finds(tmp_path: Path) -> None:
+    file = written(tmp_path / "yolo.onnx", "detect")
+    asked: list[dict[str, object]] = []
+    given = SimpleNamespace(export=lambda **options: asked.append(options) or str(file))
+    loaded("from_ultralytics").export(given, tmp_path / "y.edge", ["onnxruntime"], size=32)
+    assert asked == [{"format": "onnx", "imgsz": 32, "simplify": False}]
+    with Detector(tmp_path / "y.edge") as detector:
+        (found,) = detector.detect(np.full((64, 64, 3), 255, np.uint8))
+    assert (found.label, round(found.score, 2)) == ("cat", 0.5)
+    assert found.box == (24.0, 16.0, 40.0, 48.0)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    onnx.save(model(), folder / "model.onnx")
+    (folder / "image.toml").write_text(PREPROCESSING)
+    (folder / "names.txt").write_text("red\ngreen\nblue\n")
+    draw(folder / "photos")
+    return folder
+
+
+def budget(folder: Path, least: str, summary: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    options = "--preprocessing image.toml --labels names.txt"
+    words = ["model.onnx", "photos", "--targets", "onnxruntime", "--at-least", least]
+    return subprocess.run(
+        [
+            sys.executable,
+            HOOKS / "accuracy_budget" / "budget.py",
+            *words,
+            "--options",
+            options,
+            *more,
+        ],
+        cwd=folder,
+        env={**os.environ, "GITHUB_STEP_SUMMARY": str(summary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_model_within_its_budget_passes_and_one_below_fails(photos: Path, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    done = budget(photos, "0.9", summary)
+    assert done.returncode == 0, done.stderr
+    (row,) = re.findall(r"^\| onnxruntime-onnx-fp32 .*$", done.stdout, re.MULTILINE)
+    assert row.endswith("| kept |")
+    assert row in summary.read_text()
+    done = budget(photos, "1.01", summary)
+    assert done.returncode == 1
+    assert "**left**" in done.stdout
+
+
+def test_a_model_that_is_refused_fails(photos: Path, tmp_path: Path) -> None:
+    done = budget(photos, "0.1", tmp_path / "s.md", "--targets", "no-such-target")
+    assert done.returncode == 1
+    assert "not converted: " in done.stderr
+
+
+def test_the_action_passes_what_the_script_takes() -> None:
+    action = (HOOKS / "accuracy_budget" / "action.yml").read_text()
+    script = (HOOKS / "accuracy_budget" / "budget.py").read_text()
+    used = set(re.findall(r"--[a-z-]+(?= \"\$)", action))
+    assert used == set(re.findall(r'"(--(?:targets|metric|at-least|options))"', script))
+    given = set(re.findall(r"inputs\.([a-z-]+)", action))
+    declared = re.findall(r"^  ([a-z-]+):$", action.split("runs:")[0], re.MULTILINE)
+    assert given == set(declared)
+    # No input is put into the shell's text, where it could be a command.
+    assert "${{ inputs" not in action.split("run: |")[1]
+
+
+class Message(SimpleNamespace):
+    """Stands in for any message of ROS 2."""
+
+    def __getattr__(self, name: str) -> Message:
+        found = Message()
+        setattr(self, name, found)
+        return found
+
+
+class Node:
+    """Stands in for ``rclpy.node.Node``."""
+
+    parameters: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.published: list[Any] = []
+        self.errors: list[str] = []
+
+    def declare_parameter(self, name: str, value: Any) -> None:
+        self.parameters.setdefault(name, value)
+
+    def get_parameter(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(value=self.parameters[name])
+
+    def create_publisher(self, kind: type, topic: str, depth: int) -> SimpleNamespace:
+        return SimpleNamespace(publish=self.published.append)
+
+    def create_subscription(self, kind: type, topic: str, heard: Any, depth: int) -> None:
+        self.heard = heard
+
+    def get_logger(self) -> SimpleNamespace:
+        return SimpleNamespace(error=self.errors.append)
+
+
+@pytest.fixture
+def ros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A node on a bundle that finds one box, without ROS."""
+    messages = dict.fromkeys(
+        ("Image", "Detection2D", "Detection2DArray", "ObjectHypothesisWithPose"), Message
+    )
+    for name in (
+        "rclpy",
+        "rclpy.node",
+        "sensor_msgs",
+        "sensor_msgs.msg",
+        "vision_msgs",
+        "vision_msgs.msg",
+    ):
+        module = ModuleType(name)
+        vars(module).update(Node=Node, **messages)
+        monkeypatch.setitem(sys.modules, name, module)
+    test_a_yolo_becomes_a_bundle_that_finds(tmp_path)
+    monkeypatch.setattr(Node, "parameters", {"bundle": str(tmp_path / "y.edge"), "track": True})
+    node = loaded("ros2_detector").DetectorNode()
+    yield node
+    node.detector.close()
+
+
+def image(encoding: str = "bgr8") -> Message:
+    rows = np.zeros((64, 64 * 3 + 8), np.uint8)
+    rows[:, : 64 * 3] = 255
+    sizes = {"height": 64, "width": 64, "step": rows.shape[1]}
+    return Message(encoding=encoding, data=rows.tobytes(), header="at noon", **sizes)
+
+
+def test_a_picture_of_ros_gives_detections(ros: Any) -> None:
+    ros.heard(image())
+    ros.heard(image())
+    assert len(ros.published) == 2
+    for told in ros.published:
+        (found,) = told.detections
+        assert (told.header, found.header, found.id) == ("at noon", "at noon", "1")
+        assert (found.bbox.center.position.x, found.bbox.size_y) == (32.0, 32.0)
+        assert found.results[0].hypothesis.class_id == "cat"
+
+
+def test_another_encoding_is_told_and_gives_nothing(ros: Any) -> None:
+    ros.heard(image("mono8"))
+    assert ros.errors == ["expected rgb8 or bgr8, received mono8"]
+    assert ros.published == []
+
+
+def test_channels_of_ros_are_in_order(ros: Any) -> None:
+    given = image()
+    rows = np.frombuffer(given.data, np.uint8).reshape(64, -1).copy()
+    rows[:, 0 : 64 * 3 : 3] = 7
+    given.data = rows.tobytes()
+    assert loaded("ros2_detector").pixels(given)[0, 0].tolist() == [255, 255, 7]
