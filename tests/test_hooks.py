@@ -84,7 +84,12 @@ one (float[1, 3, 32, 32] images) => (float[1, 6, 2] output0)
 def test_a_yolo_becomes_a_bundle_that_finds(tmp_path: Path) -> None:
     file = written(tmp_path / "yolo.onnx", "detect")
     asked: list[dict[str, object]] = []
-    given = SimpleNamespace(export=lambda **options: asked.append(options) or str(file))
+
+    def export(**options: object) -> str:
+        asked.append(options)
+        return str(file)
+
+    given = SimpleNamespace(export=export)
     loaded("from_ultralytics").export(given, tmp_path / "y.edge", ["onnxruntime"], size=32)
     assert asked == [{"format": "onnx", "imgsz": 32, "simplify": False}]
     with Detector(tmp_path / "y.edge") as detector:

@@ -58,8 +58,7 @@ def describe(file: str | Path) -> Description:
     said = {entry.key: entry.value for entry in model.metadata_props}
     height, width = ast.literal_eval(said["imgsz"])
     classes = said["task"] == "classify"
-    resize = "crop" if classes else "letterbox"
-    picture = ImageInput(width, height, resize=resize, antialias=classes)
+    picture = ImageInput(width, height, "crop" if classes else "letterbox", antialias=classes)
     labels = tuple(name for _, name in sorted(ast.literal_eval(said["names"]).items()))
     return Description({model.graph.input[0].name: picture}, _head(said), labels)
 

@@ -33,7 +33,7 @@ from edgeinfer.media import parse_description
 RATE, FFT, HOP, RANGE = 16000, 400, 160, 8.0
 
 
-class Spectrogram(nn.Module):
+class Spectrogram(nn.Module):  # type: ignore[misc]
     """Whisper's logarithmic mel spectrogram, its Fourier transform as a convolution.
 
     Args:
@@ -57,7 +57,7 @@ class Spectrogram(nn.Module):
         return (torch.maximum(levels, levels.amax(dim=(1, 2), keepdim=True) - RANGE) + 4.0) / 4.0
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Module):  # type: ignore[misc]
     """Sound to the keys and values of every layer of the decoder: (layers, heads, frames, size)."""
 
     def __init__(self, model: Any, spectrogram: nn.Module | None) -> None:
@@ -78,7 +78,7 @@ def _by_head(states: Tensor, attention: Any) -> Tensor:
     return states.reshape(1, states.shape[1], -1, attention.head_dim).transpose(1, 2)
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc]
     """One token and the states of the ones before, to scores of the next and the states then."""
 
     def __init__(self, model: Any, most: int) -> None:
