@@ -53,7 +53,7 @@ def make() -> Path:
         shutil.rmtree(site, ignore_errors=True)
         platforms = [x for name in _PLATFORMS for x in ("--platform", f"{name}_aarch64")]
         only = ("--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp")
-        pip = (sys.executable, "-m", "pip", "install", "-q", "--target", site)
+        pip = (sys.executable, "-P", "-m", "pip", "install", "-q", "--target", site)
         _call(*pip, *only, *platforms, *WHEELS)
         _call(*pip, "--no-deps", *only, *platforms, *TVM_WHEELS)
         (site / ".complete").touch()

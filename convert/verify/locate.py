@@ -14,8 +14,8 @@ from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime, Witne
 from edgeinfer.metrics import Budget, check, compare
 from edgeinfer.types import Array, Feeds
 
-_AT_MOST_BYTES = 1 << 30
-"""More activations than this are not held at once just to name a node."""
+_AT_MOST_BYTES, _ANY_BYTES, _TIMES = 1 << 30, 128 << 20, 20
+"""Activations that are held at once just to name a node; fewer where the weights are small."""
 
 _AT_MOST_SECONDS = 60.0
 """CPU time for them, where ONNX Runtime is not installed."""
@@ -62,11 +62,17 @@ def all_values(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
     known = {v.name for v in exposed.graph.outputs}
     for node in exposed.graph:
         for value in node.outputs:
-            if value.name and value.name not in known and value.uses():
+            is_tensor = value.type is None or isinstance(value.type, ir.TensorType)
+            if value.name and value.name not in known and value.uses() and is_tensor:
                 exposed.graph.outputs.append(value)
-    total = _size(exposed)
-    if total > _AT_MOST_BYTES:
+    weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
+    most = min(_AT_MOST_BYTES, max(_ANY_BYTES, _TIMES * weights))
+    if _size(exposed) > most or _open_size(model, feeds, most) > most:
         return {}
+    return _run(exposed, feeds)
+
+
+def _run(exposed: ir.Model, feeds: Feeds) -> dict[str, Array]:
     with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
         try:
             engine: Witness
@@ -79,6 +85,50 @@ def all_values(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
         except Abstains:
             return {}
     return {**results, **feeds}
+
+
+def _open_size(model: ir.Model, feeds: Feeds, most: int) -> int:
+    """Bytes of all values whose shapes only a run decides; counted a few at a time, not held.
+
+    Args:
+        model: as it is.
+        feeds: inputs.
+        most: bytes beyond which the rest is not counted.
+    """
+    waiting = [
+        (node_at, place)
+        for node_at, node in enumerate(model.graph)
+        for place, value in enumerate(node.outputs)
+        if value.name
+        and value.uses()
+        and (value.shape is None or not value.shape.is_static())
+        and (value.type is None or isinstance(value.type, ir.TensorType))
+    ]
+    total, count = 0, 1
+    while waiting and total <= most:
+        sized = model.clone()
+        nodes = list(sized.graph)
+        bits = {}
+        for node_at, place in waiting[:count]:
+            value = nodes[node_at].outputs[place]
+            size = ir.Node("", "Size", [value], num_outputs=1)
+            name = f"edgeinfer_size_{node_at}_{place}"
+            size.outputs[0].name, size.outputs[0].type = name, ir.TensorType(ir.DataType.INT64)
+            bits[name] = _WIDEST if value.dtype is None else value.dtype.bitwidth
+            sized.graph.append(size)
+            sized.graph.outputs.append(size.outputs[0])
+        found = _run(sized, feeds)
+        if not found:
+            break
+        held = sum(int(found[name]) * max(1, wide // 8) for name, wide in bits.items())
+        total, waiting = total + held, waiting[count:]
+        # An engine holds them all until it has asked for their sizes.
+        count = 2 * count if 4 * held < _ANY_BYTES else max(1, count // 2)
+    return total
+
+
+_WIDEST = 64
+"""Bits of an element whose type is not known."""
 
 
 def _size(model: ir.Model) -> int:

@@ -25,7 +25,7 @@ from edgeinfer.runtime.llm.drafts import Lookup
 from edgeinfer.runtime.llm.executor import Executor, Floats
 from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.options import EngineOptions
-from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob
+from edgeinfer.runtime.llm.params import Event, FinishReason, Grammar, Logprob
 from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.sampling import Sampler, logprobs
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
@@ -194,6 +194,10 @@ class Engine:
             if self._grammars is None:
                 self._grammars = self._make_grammars()
         request.matcher = self._grammars.matcher(grammar)
+
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether a grammar takes no time any more; any thread may ask."""
+        return self._grammars is not None and self._grammars.knows(grammar)
 
     def _equip(self, generation: Generation) -> None:
         request, params = generation.request, generation.request.params

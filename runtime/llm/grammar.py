@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ import numpy.typing as npt
 
 from edgeinfer.errors import InputError, NotAvailableError, RunError
 from edgeinfer.installed import install
-from edgeinfer.runtime.llm.grammar_trial import TrialRequest, check
+from edgeinfer.runtime.llm.grammar_trial import WITHIN, TrialRequest, check
 from edgeinfer.runtime.llm.params import Grammar
 
 WHITESPACE = r"[ \t\r\n]{0,40}"
 """Between the parts of a JSON text: a small model may otherwise write blanks forever."""
 
-_REMEMBERED = 16
+_REMEMBERED, _MOST_REFUSED = 16, 1024
 
 LONGEST = 1 << 18
 """Characters of a grammar."""
@@ -68,6 +69,7 @@ class Grammars:
         self._limits = llguidance.LLParserLimits(**_LIMITS)
         self._lock = threading.Lock()
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
 
     def matcher(self, grammar: Grammar) -> Matcher:
         """Return a matcher at the start of a text.
@@ -77,15 +79,34 @@ class Grammars:
         """
         with self._lock:
             found = self._compiled.get(grammar)
+            reason = self._refused.get(_digest(grammar))
+        if reason is not None:
+            raise InputError("grammar", WITHIN, reason)
         if found is None:
             self._check_size(grammar)
-            check(TrialRequest(self.tokenizer, self._vocab, self._eos, grammar))
+            self._try(grammar)
             found = self.compiled(grammar)
             with self._lock:
                 self._compiled[grammar] = found
                 if len(self._compiled) > _REMEMBERED:
                     self._compiled.popitem(last=False)
         return Matcher(found.deep_copy(), self._vocab)
+
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether a grammar was compiled, or refused after a trial, not long ago."""
+        with self._lock:
+            return grammar in self._compiled or _digest(grammar) in self._refused
+
+    def _try(self, grammar: Grammar) -> None:
+        try:
+            check(TrialRequest(self.tokenizer, self._vocab, self._eos, grammar))
+        except InputError as error:
+            # Whoever asks again gets the answer without a trial.
+            with self._lock:
+                self._refused[_digest(grammar)] = error.received
+                if len(self._refused) > _MOST_REFUSED:
+                    self._refused.popitem(last=False)
+            raise
 
     @staticmethod
     def _check_size(grammar: Grammar) -> None:
@@ -140,6 +161,12 @@ class Grammars:
             # It may hold schemas.
             _check_multiples(text)
         return str(self._library.grammar_from(kind, text))
+
+
+def _digest(grammar: Grammar) -> bytes:
+    return blake2b(
+        f"{grammar.kind} {grammar.text}".encode(errors="replace"), digest_size=16
+    ).digest()
 
 
 def _check_multiples(text: str) -> None:

@@ -20,6 +20,8 @@ from edgeinfer.bounded import parse_json
 from edgeinfer.errors import InputError
 from edgeinfer.runtime.llm.params import Grammar
 
+WITHIN = "one that is compiled within the limits"
+
 LONGEST_S = 15.0
 """Seconds that a trial may take, with the start of its process."""
 
@@ -63,14 +65,13 @@ def check(request: TrialRequest) -> None:
     if is_plain(request.grammar) or not child.apart():
         return
     process = child.Child(_MODULE, keep_errors=True)
-    expected = f"a {request.grammar.kind} that is compiled within the limits"
     try:
         process.send(request)
         process.wait_for_answer(LONGEST_S)
     except TimeoutError:
-        raise InputError("grammar", expected, f"one that took more than {LONGEST_S:g} s") from None
+        raise InputError("grammar", WITHIN, f"one that took more than {LONGEST_S:g} s") from None
     except child.ChildEndedError as error:
-        raise InputError("grammar", expected, f"one that ended it by {error.how}") from error
+        raise InputError("grammar", WITHIN, f"one that ended it by {error.how}") from error
     finally:
         process.kill()
 

@@ -313,13 +313,13 @@ def _of_lists(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> No
     """Charge for an operation on lists."""
     size = len(args[0]) if isinstance(args[0], Sized) else 0
     charge(STEP * (size + 1))
+    # A path of an attribute is walked for each of them, and what stands in for it is held.
+    each, _ = weigh((args[1:], kwargs))
+    charge(size * each)
     numbers = [v for v in (*args[1:], *kwargs.values()) if isinstance(v, int)]
     if any(abs(number) > MOST_NUMBER for number in numbers):
         raise TemplateError(f"{name}: a number beyond {MOST_NUMBER}")
     charge(max([*numbers, 0]))
-    if name in ("select", "selectattr", "reject", "rejectattr", "map"):
-        for _ in range(size):
-            weigh(args[1:])
     if name in ("sort", "unique", "groupby", "min", "max", "dictsort", "sum"):
         weigh(args)
     if name == "sum" and any(isinstance(v, Sized) for v in (*args[0], *kwargs.values())):

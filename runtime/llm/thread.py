@@ -179,7 +179,9 @@ class EngineThread:
         """
         mailbox = _Async(asyncio.get_running_loop())
         if request.params.grammar is not None:
-            pool = COMPILING if is_plain(request.params.grammar) else TRYING
+            grammar = request.params.grammar
+            is_quick = is_plain(grammar) or self._engine.knows(grammar)
+            pool = COMPILING if is_quick else TRYING
             await _in_time(pool.run(partial(self._engine.prepare, request)))
         try:
             await asyncio.wrap_future(self.submit(request, mailbox))

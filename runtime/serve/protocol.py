@@ -13,6 +13,9 @@ from edgeinfer.runtime.serve.exchange import KEY, Arrivals, Exchange
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers, and of all else that is no body."""
 
+MOST_AHEAD = 32
+"""Requests that a client may send before the first of them is answered."""
+
 _SHARE = 8
 """Bytes of a body in chunks that allow one more of what stands between them."""
 
@@ -21,6 +24,10 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_TEXT), _TEXT)
 )
+
+
+class TooManyAheadError(Exception):
+    """A client sends requests and waits for none."""
 
 
 class Joined:
@@ -131,6 +138,9 @@ class _Protocol(HttpToolsProtocol):
             cast("dict[str, Any]", self.scope)[KEY].came()
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MOST_AHEAD:
+            # The parser gives up, the rest of what came is not looked at, and the connection ends.
+            raise TooManyAheadError
         super().on_message_begin()
         self._is_open = True
 

@@ -7,8 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
 
 from edgeinfer.errors import DeadlineError
+from edgeinfer.runtime.llm.grammar_trial import is_plain
+from edgeinfer.runtime.llm.thread import COMPILING_S
 from edgeinfer.runtime.serve.http import (
     SAFE,
     DisconnectedError,
@@ -109,13 +112,33 @@ async def submit(llm: LLM, request: SequenceRequest, wait_s: float | None) -> As
         grant.check_tokens()
     # That a prompt was read before is told in the answer, and by its time: to its own key alone.
     request.salt = owner() + request.salt
-    events = await llm.engine.submit_async(request)
+    events = await _begun(llm, request)
     if wait_s is not None:
         events = _in_time(events, request.id, wait_s)
     if grant is None:
         return events
     grant.count_tokens(len(request.prompt))
     return _counted(events, grant)
+
+
+async def _begun(llm: LLM, request: SequenceRequest) -> AsyncIterator[Event]:
+    """Begin to generate; of one key's grammars that take long, one is compiled at a time."""
+    grammar = request.params.grammar
+    if grammar is None or is_plain(grammar):
+        return await llm.engine.submit_async(request)
+    turn = _TURNS.setdefault(owner(), asyncio.Lock())
+    try:
+        await asyncio.wait_for(turn.acquire(), COMPILING_S)
+    except TimeoutError as error:
+        raise DeadlineError(f"grammars before this one took {COMPILING_S:g} s") from error
+    try:
+        return await llm.engine.submit_async(request)
+    finally:
+        turn.release()
+
+
+_TURNS: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+"""By key: nobody's grammars keep the processes that try them from others for good."""
 
 
 async def _in_time(events: AsyncIterator[Event], id: str, wait_s: float) -> AsyncIterator[Event]:

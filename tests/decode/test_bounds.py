@@ -185,11 +185,21 @@ def test_a_wide_map_of_a_narrow_picture_is_read_in_bands(interpolation: Any) -> 
     assert peak_mb(lambda: segment(scores, Segment(), placement, ())) < 100
 
 
+def test_runs_of_masks_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask of single pixels is told as three lists of as many numbers."""
+    monkeypatch.setattr(extras, "_MOST_RUNS", 1000)
+    checked = np.where(np.indices((64, 64)).sum(axis=0) % 2, 1.0, -1.0)[np.newaxis, np.newaxis]
+    corners = np.array([[0, 0, 64, 64]], np.float32)
+    outputs = {"m": checked.astype(np.float32)}
+    with pytest.raises(RunError, match="the masks of 1 objects have 4096 pixels in 4096 runs"):
+        extras.described(corners, np.zeros((1, 1)), "m", outputs, SQUARE)
+
+
 def test_masks_of_all_objects_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "_MOST_MASKED", 3 * 64 * 64)
     masks = np.ones((1, 5, 8, 8), np.float32)
     index = np.arange(5.0)[:, np.newaxis]
     corners = np.tile(np.array([0, 0, 64, 64], np.float32), (5, 1))
     assert len(extras.described(corners[:3], index[:3], "m", {"m": masks}, SQUARE)) == 3
-    with pytest.raises(RunError, match="the masks of 3 objects have 16384 pixels"):
+    with pytest.raises(RunError, match="the masks of 4 objects have 16384 pixels"):
         extras.described(corners, index, "m", {"m": masks}, SQUARE)

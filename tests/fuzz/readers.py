@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import language, mutate, seeds, served
+from tests.fuzz import language, mutate, others, seeds, served
 
 Mutate = Callable[[bytes, random.Random], bytes]
 Act = Callable[[Path], int]
@@ -70,6 +70,7 @@ def readers(folder: Path) -> list[Reader]:
         *_tables(),
         *language.readers(folder),
         *served.readers(),
+        *others.readers(folder),
     ]
 
 

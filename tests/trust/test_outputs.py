@@ -18,7 +18,7 @@ from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import EdgeInferError, RunError, UsageError
 from edgeinfer.heads import Classify, DetectBoxes, FindText, Head, Notes, Segment
 from edgeinfer.media.overlay import overlay
-from edgeinfer.results import Classification, Detection, Result, Text
+from edgeinfer.results import Classification, Detection, Mask, Result, Text
 from edgeinfer.runtime.pipelines import pipeline
 from edgeinfer.types import Array, AudioInput, ConstantInput, ImageInput, StateInput, TensorSpec
 
@@ -135,6 +135,9 @@ def test_anything_can_be_drawn() -> None:
         Text("y" * 1_100_000, 1.0, ((none, 0.0), (1e30, 0.0), (1e30, 1e30), (0.0, 1e30))),
         Classification(0, "z" * 1_100_000, 1.0),
     ]
+    odd.append(
+        Detection((0.0, 0.0, 9.0, 9.0), 1.0, 2**62, "", mask=Mask(0, 0, np.ones((9, 9), bool)))
+    )
     assert overlay(page, odd).size == (30, 20)
     begun = time.process_time()
     overlay(page, [Detection((0.0, 0.0, 2e9, 2e9), 1.0, 0, "a")] * 100_000)

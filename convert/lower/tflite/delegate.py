@@ -31,7 +31,7 @@ def delegation(path: Path) -> Coverage:
         LoadError: LiteRT refuses the file or ends the process.
     """
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD, str(path)],
+        [sys.executable, "-P", "-c", _CHILD, str(path)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

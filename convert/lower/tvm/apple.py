@@ -36,7 +36,9 @@ def link(output: str, objects: str | Sequence[str], options: Sequence[str] | Non
     name = f"-Wl,-install_name,@rpath/{Path(output).name}"
     # TVM's runtime has them.
     later = "-Wl,-undefined,dynamic_lookup"
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-macos.12.0", "-shared"]
+    # The folder that this is started in has no say in what is imported.
+    command = [sys.executable, "-P", "-m", "ziglang", "cc"]
+    command += ["-target", "aarch64-macos.12.0", "-shared"]
     done = subprocess.run(
         [*command, "-o", output, *given, name, later, *(options or ())],
         capture_output=True,

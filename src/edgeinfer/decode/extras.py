@@ -104,16 +104,19 @@ def _masked(masks: Iterable[Mask]) -> list[dict[str, Any]]:
         RunError: they have more pixels than pictures of objects have.
     """
     found: list[dict[str, Any]] = []
-    pixels = 0
+    pixels = runs = 0
     for mask in masks:
         pixels += mask.pixels.size
-        if pixels > _MOST_MASKED:
-            raise RunError(f"head: the masks of {len(found)} objects have {pixels} pixels")
+        runs += int(np.count_nonzero(mask.pixels[:, 1:] != mask.pixels[:, :-1]))
+        runs += len(mask.pixels)
+        if pixels > _MOST_MASKED or runs > _MOST_RUNS:
+            what = f"{pixels} pixels in {runs} runs"
+            raise RunError(f"head: the masks of {len(found) + 1} objects have {what}")
         found.append({"mask": mask})
     return found
 
 
-_MOST_MASKED = 1 << 27
+_MOST_MASKED, _MOST_RUNS = 1 << 27, 1 << 20
 
 
 def _keypoints(extra: Array, kind: Keypoints, placement: ImagePlacement) -> list[dict[str, Any]]:

@@ -64,7 +64,8 @@ def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Imag
             case DepthMap():
                 image = _near_is_bright(image, result)
             case Detection(mask=Mask() as mask):
-                part = _tinted(image.crop(_part(mask)), mask.pixels * (1 + result.index))
+                colour = result.index % len(COLOURS)
+                part = _tinted(image.crop(_part(mask)), mask.pixels * (1 + colour))
                 image = image.copy()
                 image.paste(part, _part(mask)[:2])
     image = image.copy()
@@ -152,15 +153,16 @@ def _tinted(image: Image.Image, classes: Array) -> Image.Image:
     """Colour every class but the first, which is the background."""
     from PIL import Image
 
-    palette = np.zeros((int(classes.max(initial=0)) + 1, 3), np.float32)
-    for index in range(1, len(palette)):
-        palette[index] = COLOURS[(index - 1) % len(COLOURS)]
+    palette = np.array(COLOURS, np.float32)
     tinted = image.copy()
     # A band at a time: the numbers are floats.
     for top in range(0, image.height, _ROWS):
         mask = classes[top : top + _ROWS]
         box = (0, top, image.width, top + len(mask))
         share = np.where(mask > 0, _MASK_SHARE, 0.0).astype(np.float32)[:, :, np.newaxis]
-        mixed = np.asarray(image.crop(box)) * (1 - share) + palette[mask] * share
+        mixed = (
+            np.asarray(image.crop(box)) * (1 - share)
+            + palette[(mask.astype(np.int64) - 1) % len(palette)] * share
+        )
         tinted.paste(Image.fromarray(mixed.round().astype(np.uint8)), box)
     return tinted

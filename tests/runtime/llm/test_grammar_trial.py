@@ -11,6 +11,7 @@ import pytest
 
 from edgeinfer.backends.process import child
 from edgeinfer.errors import InputError
+from edgeinfer.runtime.llm import grammar as grammar_module
 from edgeinfer.runtime.llm import grammar_trial
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar import Grammars
@@ -65,6 +66,23 @@ def test_a_grammar_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(grammar_trial, "LONGEST_S", 4.0)
     with pytest.raises(InputError, match="one that took more than 4 s"):
         grammars().matcher(overlapping(1000))
+
+
+def test_what_was_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def fails(request: Any) -> None:
+        asked.append(request.grammar.text)
+        raise InputError("grammar", grammar_trial.WITHIN, "one that took more than 15 s")
+
+    monkeypatch.setattr(grammar_module, "check", fails)
+    mine = grammars()
+    for _ in range(3):
+        with pytest.raises(InputError, match="one that took more than 15 s"):
+            mine.matcher(deep())
+        assert mine.knows(deep())
+    assert len(asked) == 1
+    assert not mine.knows(overlapping(1))
 
 
 def test_what_is_tried_and_good_is_compiled() -> None:

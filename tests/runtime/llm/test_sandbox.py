@@ -102,6 +102,10 @@ ENDLESS = {
     + END
     + "{{ n.s }}",
     "long numbers": "{{ ([2 ** 4095] * 99999) | join }}",
+    "a path of each": "{{ (['a'] * 50000) | map(attribute='0.' * 100000 ~ '0') | list | length }}",
+    "sorted by a path": "{{ (['a'] * 50000) | sort(attribute='0.' * 100000 ~ '0') | length }}",
+    "one by a path": "{{ (['a'] * 50000) | max(attribute='0.' * 100000 ~ '0') }}",
+    "what stands in": "{{ ([{}] * 50000) | map(attribute='x', default='y' * 99999) | join }}",
     "many pieces": "{% set s = 'ab ' * 99999 %}{% for i in range(999) %}{% set t = s.split() %}"
     + END,
     "choices": "{{ ([['x'] * 9999] * 999) | select('eq', ['x'] * 9999) | list | length }}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.runtime.serve.inflight import Held, InFlight
 from edgeinfer.runtime.serve.keys import Keys
 from edgeinfer.runtime.serve.options import ServeOptions
-from edgeinfer.runtime.serve.protocol import Joined, protocol
+from edgeinfer.runtime.serve.protocol import MOST_AHEAD, Joined, protocol
 
 
 class Transport:
@@ -151,3 +152,30 @@ def test_a_connection_that_is_used_is_kept() -> None:
 
     # Together they rest longer than one may.
     assert over_a_connection(2.0, talk) == 6
+
+
+def test_who_sends_far_ahead_of_the_answers_is_left() -> None:
+    """10,000 requests of one packet were queued, and nobody else was answered for seconds."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(ASK * 10_000)
+        found = b""
+        # What it did not read makes the end a reset.
+        with contextlib.suppress(ConnectionResetError):
+            while part := await reader.read(1 << 16):
+                found += part
+        return found
+
+    answers = over_a_connection(30.0, talk)
+    assert answers.count(b"200 OK") <= MOST_AHEAD + 1
+
+
+def test_a_few_requests_may_be_sent_ahead() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        for _ in range(3):
+            writer.write(ASK * MOST_AHEAD)
+            for _ in range(MOST_AHEAD):
+                assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        return 1
+
+    assert over_a_connection(30.0, talk)
