@@ -39,6 +39,7 @@ import edgeinfer
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.engines import import_onnxruntime, import_openvino
 from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
+from edgeinfer.backends.onnxruntime.cuda import PROVIDER, load_libraries
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.types import Array
 
@@ -326,9 +327,12 @@ def _exported(net: str, batch: int, folder: Path) -> tuple[Path, dict[str, Array
 def _graph(path: Path, feeds: dict[str, Array], options: dict[str, str]) -> Way:
     """ONNX Runtime with bound buffers and a CUDA graph, from host to host as a bound session."""
     onnxruntime = import_onnxruntime()
+    load_libraries()
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, settings, [("CUDAExecutionProvider", options)])
+    session = onnxruntime.InferenceSession(path, settings, [(PROVIDER, options)])
+    if (got := session.get_providers()[0]) != PROVIDER:
+        raise SystemExit(f"onnxruntime {onnxruntime.__version__} here has no CUDA: took {got}")
     plain = onnxruntime.InferenceSession(path, settings, ["CPUExecutionProvider"])
     binding = session.io_binding()
     values = {n: onnxruntime.OrtValue.ortvalue_from_numpy(a, "cuda", 0) for n, a in feeds.items()}
