@@ -49,6 +49,21 @@ def test_an_alias_of_a_target_counts(cli: Any, bundle: Path, tmp_path: Path) -> 
     assert cli("extract", given, "-t", alias, "-o", tmp_path / "out").code == 0
 
 
+def test_files_that_an_engine_is_told_about_are_written_once(
+    cli: Any, bundle: Path, tmp_path: Path
+) -> None:
+    with Bundle.open(bundle) as opened:
+        plain = opened.manifest.variants[0]
+    row = replace(plain, id="told", precision="bf16", computed_in="bf16", consent="bf16")
+    given = write_bundle(tmp_path / "m.edge", variants=(plain, row))
+    assert cli("extract", given, "-o", tmp_path / "all").code == 0
+    assert [p.name for p in (tmp_path / "all").iterdir()] == [plain.id]
+    told = cli("extract", given, "--variant", "told", "-o", tmp_path / "one")
+    assert "told: plain files of fp32: whoever opens them tells the engine to compute in bf16" in (
+        " ".join(told.out.split())
+    )
+
+
 def test_nobody_signed_it(cli: Any, bundle: Path, tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     new_keys(tmp_path / "key", tmp_path / "key.pub")

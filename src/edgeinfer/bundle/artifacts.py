@@ -130,11 +130,16 @@ def chosen(
 ) -> tuple[Variant, ...]:
     """Return the variants of these targets or of these ids; all where neither is given.
 
+    Those whose engine is told what to compute in are other variants' files, so that they are
+    returned by their ids alone.
+
     Raises:
         UsageError: one of them has no variant; says what there is.
     """
     found = tuple(
-        v for v in manifest.variants if not (targets or ids) or v.target in targets or v.id in ids
+        v
+        for v in manifest.variants
+        if v.id in ids or (not v.computed_in and (not (targets or ids) or v.target in targets))
     )
     lacking = [t for t in targets if t not in {v.target for v in found}]
     lacking += [i for i in ids if i not in {v.id for v in found}]

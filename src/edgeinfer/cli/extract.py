@@ -85,6 +85,12 @@ def _notes(found: tuple[Extracted, ...], bundle: Bundle) -> list[str]:
     if not bundle.native.allowed and any(f.path == PAGE for f in bundle.manifest.extra_files):
         notes.append(f"{PAGE} is left out: a browser runs it, and {why}")
     notes += [f"{f.variant.id}: {f.variant.unverified}" for f in found if f.variant.unverified]
+    notes += [
+        f"{f.variant.id}: plain files of fp32: whoever opens them tells the engine to compute in "
+        f"{f.variant.computed_in}"
+        for f in found
+        if f.variant.computed_in
+    ]
     return notes
 
 
