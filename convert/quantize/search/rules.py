@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import constant
@@ -91,9 +92,14 @@ def apart(units: Sequence[Unit], ranges: Mapping[str, Range]) -> dict[str, str]:
     """
     found = {}
     for unit in units:
+        at_end = _reaches_output(unit.result, 6)
         times = _unlike(unit, ranges)
-        limit = UNLIKE if _reaches_output(unit.result, 6) else UNLIKE_INSIDE
-        if times > limit:
+        if at_end and (factors := _unlike_factors(unit)) > UNLIKE:
+            found[unit.name] = (
+                f"{unit.op} {unit.name!r} stays float: its factors differ {factors:.0f} times, and "
+                "one scale cannot serve all of its results"
+            )
+        elif times > (UNLIKE if at_end else UNLIKE_INSIDE):
             found[unit.name] = (
                 f"{unit.op} {unit.name!r} stays float: what it joins differs {times:.0f} times in "
                 "range, and one scale cannot serve both"
@@ -107,6 +113,15 @@ def _unlike(unit: Unit, ranges: Mapping[str, Range]) -> float:
         return 1.0
     widths = [w for v in unit.reads if (w := _width(v, ranges)) > 0]
     return max(widths) / min(widths) if widths else 1.0
+
+
+def _unlike_factors(unit: Unit) -> float:
+    """Return how many times larger the largest constant factor of a product is than the least."""
+    if unit.op not in ("Mul", "Div"):
+        return 1.0
+    factors = [c.numpy() for v in unit.nodes[0].inputs if (c := constant(v)) is not None]
+    sizes = [np.abs(f[f != 0]).astype(np.float64) for f in factors]
+    return max((float(s.max() / s.min()) for s in sizes if s.size), default=1.0)
 
 
 def _outliers(unit: Unit, ranges: Mapping[str, Range], seen: Mapping[str, Histogram]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from edgeinfer.convert.quantize.calibrate.histogram import Histogram
 from edgeinfer.convert.quantize.calibrate.ranges import Range
-from edgeinfer.convert.quantize.search.rules import layers
+from edgeinfer.convert.quantize.search.rules import apart, layers
 from edgeinfer.convert.quantize.units import lay_out
 from tests.convert.quantize.conftest import LIMITS, graph
 
@@ -97,3 +97,22 @@ def test_results_among_few_that_are_far_larger_are_told() -> None:
     assert told == "its usual results have 2.7 of 255 steps, a few are far larger"
     spans = {name: Range(-4.0, 4.0)}
     assert {y.name: y.rule for y in layers(units, spans, {name: usual})}["Conv_2"] == ""
+
+
+@pytest.mark.parametrize(
+    ("factors", "times"), [((640, 640, 640, 1), "640"), ((3, 0, 2, 1), ""), ((0.5, 8, 1, 1), "16")]
+)
+def test_a_product_at_the_end_whose_factors_differ_stays_float(
+    factors: tuple[float, ...], times: str
+) -> None:
+    model = graph(
+        f"""{HEAD} net (float[1,4,8,8] x) => (float[1,4,8,8] y)
+        <float[4,4,1,1] a, float[1,4,1,1] f> {{ p = Conv(x, a) n = Sigmoid(p) y = Mul(n, f) }}""",
+        a=weights(4, 4, 1, 1),
+        f=np.reshape(np.array(factors, np.float32), (1, 4, 1, 1)),
+    )
+    found = apart(lay_out(model, LIMITS).units, {})
+    assert [line for line in found.values() if f"its factors differ {times} times" in line] == (
+        list(found.values()) if times else []
+    )
+    assert bool(found) == bool(times)
