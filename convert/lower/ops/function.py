@@ -56,9 +56,13 @@ def asinh(e: Elements, x: Value) -> Value:
 @elementwise("Acosh")
 def acosh(e: Elements, x: Value) -> Value:
     """Inverse of the hyperbolic cosine; no number below one."""
+    # Twice what is larger may overflow, as above.
+    large = 100.0 if e.is_half(x) else 1e18
     over = e.sub(x, 1)
-    root = e.mul(e.sqrt(over), e.sqrt(e.add(over, 2)))
-    return log1p(e, e.add(over, root))
+    near = e.minimum(over, large)
+    root = e.mul(e.sqrt(near), e.sqrt(e.add(near, 2)))
+    far = e.log(e.div(e.maximum(over, large), large))
+    return e.add(log1p(e, e.add(near, root)), far)
 
 
 @elementwise("Atanh")
