@@ -7,6 +7,7 @@ of four kilobytes. The pages stay the file's own: processes share them, and noth
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import sys
@@ -22,8 +23,8 @@ from edgeinfer.machine.facts import free_mb
 LARGE = 2 << 20
 """Bytes of a large page."""
 
-_PIECE = 32 * LARGE
-"""Bytes that are looked at together."""
+_FIRST, _PIECE = 3 * LARGE, 32 * LARGE
+"""Bytes that are looked at together; few at first, for where there are no large pages at all."""
 
 _LEAST_SPEED = 5e8
 """Bytes a second that storage must give for a file to be read once more for it."""
@@ -52,8 +53,9 @@ def map_large(file: BinaryIO) -> mmap.mmap:
 def _enlarge(mapped: mmap.mmap, file: int) -> None:
     """Go through a mapping by pieces until one cannot be had in large pages cheaply."""
     mapped.madvise(mmap.MADV_HUGEPAGE)
-    for first in range(0, len(mapped), _PIECE):
-        size = min(_PIECE, len(mapped) - first)
+    ends = [*range(_FIRST, len(mapped), _PIECE), len(mapped)]
+    for first, end in itertools.pairwise([0, *ends]):
+        size = end - first
         # A large page that begins before or ends behind a piece counts for neither.
         wanted = large_bytes(mapped) + size - 2 * LARGE
         mapped.madvise(_POPULATE_READ, first, size)
