@@ -107,6 +107,10 @@ class Tensors(Protocol):
         """Whether each result of a reduction is certain to have an element, which can be found."""
         ...
 
+    def const(self, value: Any, dtype: Any = None) -> Value:
+        """Return a constant."""
+        ...
+
     def single(self, x: Value) -> Value:
         """Convert narrower floats to single precision."""
         ...

@@ -38,11 +38,13 @@ class SharedLowering:
         body: takes a portable builder, the operands and the attributes that it names.
         kind: what it is made of: arithmetic of elements, which broadcast; whole tensors; a
             reduction of one tensor over axes; or several steps with moves between them.
+        consts: inputs that must be known.
     """
 
     op: str
     body: Body
     kind: Kind
+    consts: tuple[str, ...] = ()
 
 
 _TABLE: dict[str, SharedLowering] = {}
@@ -66,13 +68,17 @@ def whole(op: str) -> Callable[[Body], Body]:
     return _register(op, "tensors")
 
 
-def moved(op: str) -> Callable[[Body], Body]:
+def moved(op: str, consts: tuple[str, ...] = ()) -> Callable[[Body], Body]:
     """Register a lowering that takes ``Moved``.
+
+    Args:
+        op: its name.
+        consts: inputs that must be known.
 
     Raises:
         ValueError: the operator has one.
     """
-    return _register(op, "moved")
+    return _register(op, "moved", consts)
 
 
 def reduction(op: str) -> Callable[[Body], Body]:
@@ -95,11 +101,11 @@ def reduction(op: str) -> Callable[[Body], Body]:
     return register
 
 
-def _register(op: str, kind: Kind) -> Callable[[Body], Body]:
+def _register(op: str, kind: Kind, consts: tuple[str, ...] = ()) -> Callable[[Body], Body]:
     def register(body: Body) -> Body:
         if op in _TABLE:
             raise ValueError(f"{op} is lowered by {_TABLE[op].body.__qualname__}")
-        _TABLE[op] = SharedLowering(op, body, kind)
+        _TABLE[op] = SharedLowering(op, body, kind, consts)
         return body
 
     return register
@@ -125,10 +131,8 @@ def adopt(
         known_axes: axes of reductions must be known before a run.
         domains: domains by operator, where the layout pass moves it into one.
     """
-    from edgeinfer.convert.lower import ops as families
+    from edgeinfer.convert.lower import ops as _families  # noqa: F401  (fills the table)
 
-    for name in families.__all__:
-        getattr(families, name)
     consts = {"axes"} if known_axes else set()
     for shared in _TABLE.values():
         domain = (domains or {}).get(shared.op, "")
@@ -140,7 +144,8 @@ def adopt(
         kinds = frozenset(dtypes.get(shared.op, default))
         function, reads = _lowering(shared.body, write), _read(shared.body)
         signature = of_schema(shared.op)
-        ops.add(shared.op, function, signature, reads, consts, domain=domain, dtypes=kinds)
+        own = consts | set(shared.consts)
+        ops.add(shared.op, function, signature, reads, own, domain=domain, dtypes=kinds)
 
 
 def _lowering(body: Body, write: Write) -> Body:

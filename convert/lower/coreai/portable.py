@@ -42,7 +42,7 @@ _DTYPES = {
     **dict.fromkeys(RECURRENT, FLOATS | INTEGERS),
     # Masks, lengths and positions are no floats.
     **{"Attention": ALL, "RotaryEmbedding": NUMBERS},
-    **dict.fromkeys(("Where", "Trilu"), OPS.dtypes),
+    **dict.fromkeys(("Where", "Trilu", "Constant"), OPS.dtypes),
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
     "Einsum": NUMBERS,
     **dict.fromkeys(("ReduceMax", "ReduceMin"), NUMBERS | BOOL),
@@ -162,7 +162,17 @@ def adopt_shared() -> None:
 
     writers = {
         **dict.fromkeys(
-            ("elements", "moved", "ReduceMax", "ReduceMin", "LogSoftmax", *POOLS, *NORMS), write
+            (
+                "elements",
+                "moved",
+                "ReduceMax",
+                "ReduceMin",
+                "LogSoftmax",
+                "Constant",
+                *POOLS,
+                *NORMS,
+            ),
+            write,
         ),
         **dict.fromkeys(("tensors", "reduction"), write_whole),
     }

@@ -28,7 +28,7 @@ from edgeinfer.convert.lower.ops.recurrent import Direction
 
 _DTYPES = {
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
-    **dict.fromkeys(("ReduceMax", "ReduceMin", "Where", "Trilu", *COMPARISONS), ALL),
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "Where", "Trilu", "Constant", *COMPARISONS), ALL),
     **dict.fromkeys(LOGIC, BOOL),
     **dict.fromkeys(RECURRENT, FLOATS | INTEGERS),
     # Masks, lengths and positions are no floats.
@@ -138,7 +138,7 @@ def adopt_shared() -> None:
     """Add the shared lowerings to the table."""
     writers = {
         **dict.fromkeys(
-            ("elements", "reduction", "moved", "LogSoftmax", *POOLS, *NORMS), _as_given
+            ("elements", "reduction", "moved", "LogSoftmax", "Constant", *POOLS, *NORMS), _as_given
         ),
         **dict.fromkeys(("tensors", "ReduceL2"), _in_single),
     }

@@ -1,9 +1,12 @@
+# ruff: noqa: F401  (importing a family registers it)
 """One lowering an ONNX operator for all formats; a target's own stands with its reason."""
 
 from edgeinfer.convert.lower.ops import (
     activation,
     attention,
+    constant,
     einsum,
+    fourier,
     function,
     norm,
     pool,
@@ -13,17 +16,3 @@ from edgeinfer.convert.lower.ops import (
     triangle,
     unary,
 )
-
-__all__ = [
-    "activation",
-    "attention",
-    "einsum",
-    "function",
-    "norm",
-    "pool",
-    "recurrent",
-    "reduce",
-    "softmax",
-    "triangle",
-    "unary",
-]

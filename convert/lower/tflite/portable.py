@@ -39,13 +39,14 @@ _DTYPES = {
     **dict.fromkeys(("PRelu", "Relu", "Max", "Min", *SIGNS, *SUMS), NUMBERS),
     **dict.fromkeys(COMPARISONS, NUMBERS | _BOOL),
     **dict.fromkeys(LOGIC, _BOOL),
-    **dict.fromkeys(("Where", "Trilu"), ANY),
+    **dict.fromkeys(("Where", "Trilu", "Constant"), ANY),
     **dict.fromkeys(("Exp", "Sqrt", "Floor", "Ceil", "Round"), DOUBLES),
     **dict.fromkeys(("Reciprocal", "Sum", "Mean"), DOUBLES),
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceProd"), _SUMS),
     **dict.fromkeys(("ReduceL1", "ReduceSumSquare"), _SUMS),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), NUMBERS | _BOOL),
     **dict.fromkeys(RECURRENT, FLOATS | INTEGERS),
+    "DFT": FLOATS,
     "Einsum": DOUBLES | INTEGERS | {ir.DataType.UINT32},
     # So may masks, lengths and positions be.
     "Attention": REALS | INTEGERS | _BOOL,
@@ -225,7 +226,9 @@ def adopt_shared() -> None:
     writers = {
         **dict.fromkeys(("elements", "tensors", "reduction", "moved"), _write),
         # The limits of what is empty are those of the narrow type.
-        **dict.fromkeys(("ReduceMax", "ReduceMin", "Trilu", *RECURRENT, *NORMS), _as_given),
+        **dict.fromkeys(
+            ("ReduceMax", "ReduceMin", "Trilu", "Constant", *RECURRENT, *NORMS), _as_given
+        ),
         **dict.fromkeys(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reals),
     }
     domains = dict.fromkeys(("InstanceNormalization", "GlobalLpPool", *POOLS), NHWC)

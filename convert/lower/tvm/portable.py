@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 
 from edgeinfer.convert.lower.core.portable import have_elements, known_axes
@@ -200,6 +201,10 @@ class Whole:
         """Say whether there are axes, and none of them is empty."""
         return have_elements(x.shape, axes)
 
+    def const(self, value: Any, dtype: Any = None) -> Tensor:
+        """Return a constant."""
+        return self.g.const(np.asarray(value, dtype))
+
     def single(self, x: Tensor) -> Tensor:
         """Convert halves to single precision."""
         return convert(self.g, x, "float32") if x.dtype == "float16" else x
@@ -254,11 +259,12 @@ def adopt_shared() -> None:
         "elements": _elements,
         **dict.fromkeys(("tensors", "reduction"), _tensors),
         **dict.fromkeys(COMPARISONS, _compared),
+        "Constant": lambda g, body, _: body(Whole(g)),
         **dict.fromkeys(("Max", "Min", *SIGNS, *SUMS), _as_given),
     }
     dtypes = {
         **dict.fromkeys(("PRelu", "Relu", "Max", "Min", *SIGNS, *SUMS), NUMBERS),
-        **dict.fromkeys((*COMPARISONS, "Where"), OPS.dtypes),
+        **dict.fromkeys((*COMPARISONS, "Where", "Constant"), OPS.dtypes),
         **dict.fromkeys(LOGIC, BOOL),
     }
     adopt(OPS, writers, dtypes=dtypes, default=FLOATS)

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.registry import ALL, OPS
 from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.coreai.scope import Scope
-
-
-@OPS.lower("Constant")
-def constant(
-    g: Builder,
-    *,
-    value: Array | None,
-    value_float: float | None,
-    value_floats: Sequence[float] | None,
-    value_int: int | None,
-    value_ints: Sequence[int] | None,
-) -> Tensor:
-    """A constant inside a body; all others are initializers by now."""
-    if value is not None:
-        return g.const(value)
-    for one, many, dtype in (
-        (value_float, value_floats, np.float32),
-        (value_int, value_ints, np.int64),
-    ):
-        if one is not None or many is not None:
-            return g.const(many if one is None else one, dtype)
-    raise Refusal("strings and sparse values have no tensor", "unsupported_dtype")
 
 
 def _kind(value: ir.Value, other: ir.Value | None = None) -> tuple[Any, Shape]:

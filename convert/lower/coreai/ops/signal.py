@@ -7,27 +7,8 @@ import numpy as np
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
-from edgeinfer.convert.lower.fourier import dft_plan, stft_plan
+from edgeinfer.convert.lower.fourier import stft_plan
 from edgeinfer.convert.lower.registry import Const, Refusal
-
-
-@OPS.lower("DFT", dtypes=FLOATS)
-def dft(
-    g: Builder,
-    input: Tensor,
-    dft_length: Const | None = None,
-    axis: Const | None = None,
-    *,
-    inverse: int,
-    onesided: int,
-) -> Tensor:
-    """Linear over the axis and the parts."""
-    plan = dft_plan(input.shape, dft_length, axis, inverse, onesided)
-    sizes = g.extents(input)
-    flat = g.reshape(g.transpose(input, plan.order), [-1, plan.weights.shape[1]])
-    spectrum = g.binary("batch_matmul", flat, g.const(plan.weights.T, input.dtype))
-    whole = [*(sizes[a] for a in plan.others), plan.results, plan.parts]
-    return g.transpose(g.reshape(spectrum, whole), plan.back)
 
 
 @OPS.lower("STFT", dtypes=FLOATS)

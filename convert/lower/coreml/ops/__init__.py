@@ -1,3 +1,4 @@
+# ruff: noqa: F401  (importing a family registers it)
 """The operator families; importing this package fills the registry."""
 
 from __future__ import annotations
@@ -22,27 +23,6 @@ from edgeinfer.convert.lower.coreml.ops import (
     signal,
     unary,
 )
-
-__all__ = [
-    "activation",
-    "arith",
-    "bits",
-    "control",
-    "conv",
-    "cut",
-    "detect",
-    "image",
-    "index",
-    "matrix",
-    "norm",
-    "pool",
-    "quant",
-    "reduce",
-    "resize",
-    "shape",
-    "signal",
-    "unary",
-]
 
 # What no family above has of its own.
 from edgeinfer.convert.lower.coreml.portable import adopt_shared

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.coreml.builder import Builder, Extent
+from edgeinfer.convert.lower.coreml.builder import Extent
 from edgeinfer.convert.lower.coreml.emitter import OVERFLOW, Overflow
 from edgeinfer.convert.lower.coreml.integers import WiderError
 from edgeinfer.convert.lower.coreml.ops.counters import Counter, counter_of
@@ -22,32 +22,9 @@ from edgeinfer.convert.lower.coreml.ops.loops import (
 from edgeinfer.convert.lower.coreml.registry import ALL, OPS
 from edgeinfer.convert.lower.coreml.tensor import WHOLE, Tensor
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.coreml.scope import Scope
-
-
-@OPS.lower("Constant", dtypes=ALL)
-def constant(
-    g: Builder,
-    *,
-    value: Array | None,
-    value_float: float | None,
-    value_floats: Sequence[float] | None,
-    value_int: int | None,
-    value_ints: Sequence[int] | None,
-) -> Tensor:
-    """A constant inside a body; all others are initializers by now."""
-    if value is not None:
-        return g.const(value, value.dtype)
-    for one, many, dtype in (
-        (value_float, value_floats, np.float32),
-        (value_int, value_ints, np.int64),
-    ):
-        if one is not None or many is not None:
-            return g.const(many if one is None else one, dtype)
-    raise Refusal("strings and sparse values have no tensor", "unsupported_dtype")
 
 
 @OPS.lower("If", dtypes=ALL)

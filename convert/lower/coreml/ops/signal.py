@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
-from edgeinfer.convert.lower.fourier import dft_plan, stft_plan
+from edgeinfer.convert.lower.fourier import stft_plan
 from edgeinfer.convert.lower.registry import Const
-
-
-@OPS.lower("DFT", dtypes=FLOATS | {ir.DataType.INT64})
-def dft(
-    g: Builder,
-    input: Tensor,
-    dft_length: Const | None = None,
-    axis: Const | None = None,
-    *,
-    inverse: int,
-    onesided: int,
-) -> Tensor:
-    """Linear over the axis and the parts."""
-    plan = dft_plan(input.shape, dft_length, axis, inverse, onesided)
-    sizes = g.extents(input)
-    flat = g.reshape(g.transpose(input, plan.order), [-1, plan.weights.shape[1]])
-    spectrum = g.emit("linear", x=flat, weight=g.const(plan.weights, input.dtype))
-    whole = [*(sizes[a] for a in plan.others), plan.results, plan.parts]
-    return g.transpose(g.reshape(spectrum, whole), plan.back)
 
 
 @OPS.lower("STFT", dtypes=FLOATS | INTEGERS)

@@ -13,35 +13,12 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, OPS
-from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tflite.scope import Scope
 
 BUFFER = 1 << 16
 """Turns up to which memory for all results is set aside before a loop."""
-
-
-@OPS.lower("Constant", dtypes=ANY)
-def constant(
-    g: Builder,
-    *,
-    value: Array | None,
-    value_float: float | None,
-    value_floats: Sequence[float] | None,
-    value_int: int | None,
-    value_ints: Sequence[int] | None,
-) -> Tensor:
-    """A body's result that is constant; all others are initializers by now."""
-    if value is not None:
-        return g.const(value)
-    for one, many, dtype in (
-        (value_float, value_floats, np.float32),
-        (value_int, value_ints, np.int64),
-    ):
-        if one is not None or many is not None:
-            return g.const(many if one is None else one, dtype)
-    raise Refusal("strings and sparse values have no tensor", "unsupported_dtype")
 
 
 @OPS.lower("If", dtypes=ANY)

@@ -7,43 +7,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.fourier import dft_plan, stft_plan
+from edgeinfer.convert.lower.fourier import stft_plan
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, FLOATS, OPS
-from edgeinfer.convert.lower.tflite.sizes import extents
 
 _VALID = 1
-
-
-@OPS.lower("DFT", dtypes=FLOATS | {ir.DataType.INT64})
-def dft(
-    g: Builder,
-    input: Tensor,
-    dft_length: Const | None = None,
-    axis: Const | None = None,
-    *,
-    inverse: int,
-    onesided: int,
-) -> Tensor:
-    """FULLY_CONNECTED over the axis and the parts."""
-    plan = dft_plan(input.shape, dft_length, axis, inverse, onesided)
-    weights = plan.weights
-    sizes = extents(g, input)
-    flat = g.reshape(g.transpose(input, plan.order), [-1, weights.shape[1]])
-    shape = (flat.shape[0], len(weights))
-    spectrum = g.emit(
-        "FULLY_CONNECTED",
-        [flat, g.const(weights)],
-        shape,
-        fused_activation_function=0,
-        weights_format=0,
-        keep_num_dims=False,
-        asymmetric_quantize_inputs=False,
-    )
-    whole = [*(sizes[a] for a in plan.others), plan.results, plan.parts]
-    return g.transpose(g.reshape(spectrum, whole), plan.back)
 
 
 @OPS.lower("STFT", dtypes=FLOATS)

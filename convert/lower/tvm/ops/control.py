@@ -22,25 +22,6 @@ _DOUBLED = 62
 """Times that turns are doubled where nothing bounds them: more than any run makes."""
 
 
-@OPS.lower("Constant")
-def constant(
-    g: Builder,
-    *,
-    value: Any,
-    value_float: float | None,
-    value_floats: Sequence[float] | None,
-    value_int: int | None,
-    value_ints: Sequence[int] | None,
-) -> Tensor:
-    """A result that is constant; all others are initializers by now."""
-    if value is not None:
-        return g.const(value)
-    floats = value_float if value_float is not None else value_floats
-    if floats is not None:
-        return g.const(np.asarray(floats, np.float32))
-    return g.const(np.asarray(value_int if value_int is not None else value_ints, np.int64))
-
-
 @OPS.lower("If", dtypes=ALL)
 def if_(g: Builder, cond: Tensor, *, else_branch: Any, then_branch: Any) -> tuple[Tensor, ...]:
     """Compute one branch; those that may both be computed are gone by now."""
