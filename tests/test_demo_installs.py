@@ -14,10 +14,11 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the scripts are for Linux")
 
 ROOT = Path(__file__).resolve().parent.parent
-BUNDLES = ("a.edge", "b.edge", "c.edge", "d.edge")
+BUNDLES = tuple(f"{letter}.edge" for letter in "abcdefg")
 DEMOS = {
     "pi_camera": (BUNDLES[:1], "edgeinfer-camera"),
-    "pi_listen": (BUNDLES, "edgeinfer-listen"),
+    "pi_listen": (BUNDLES[:4], "edgeinfer-listen"),
+    "pi_assistant": (BUNDLES, "edgeinfer-assistant"),
     "jetson_streams": ((BUNDLES[0], "rtsp://1", "rtsp://2"), "edgeinfer-streams"),
     "document_ocr": ((*BUNDLES[:3], "{inbox}"), "edgeinfer-ocr"),
 }

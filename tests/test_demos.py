@@ -1,10 +1,15 @@
 """Each demo on a file instead of a camera or microphone, with tiny models; what its page says."""
 
+from __future__ import annotations
+
+import json
 import re
 import runpy
 import subprocess
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +17,7 @@ import pytest
 from edgeinfer.heads import Classify, DetectGrid, Features, SpotWord
 from edgeinfer.media.live import FrameRate, Preview, frames, sound
 from edgeinfer.types import Array, AudioInput, ConstantInput, FrameInput, ImageInput, StateInput
-from tests.runtime.pipelines import test_audio, test_image
+from tests.runtime.pipelines import test_audio, test_image, test_speech
 from tests.runtime.pipelines.conftest import MakeBundle, make
 
 __all__ = ["make"]
@@ -26,6 +31,7 @@ DEMOS = {
     "pi_listen": ("listen.py", "edgeinfer-listen.service"),
     "jetson_streams": ("streams.py", "edgeinfer-streams.service"),
     "document_ocr": ("read.py", "edgeinfer-ocr.service"),
+    "pi_assistant": ("assistant.py", "edgeinfer-assistant.service"),
 }
 
 
@@ -109,6 +115,64 @@ def test_listener_hears_speech_and_a_word(demo: object, make: MakeBundle, tmp_pa
     assert re.search(r"0\.5 s of sound, \d\.\d\d s of work \(", out)
 
 
+def spotted(make: MakeBundle) -> list[Path]:
+    """A chain that hears when it gets loud."""
+    sound = {"x": AudioInput(1000, samples=20, gain=0.5)}
+    frames = {"w": FrameInput(4, 2)}
+    said = {"head": SpotWord("go", threshold=2.4), "preprocessing": {"v": FrameInput(2)}}
+    return [
+        make("spread", test_audio.SPREAD, head=Features(scale=2, offset=1), preprocessing=sound),
+        make("both", test_audio.TOGETHER, head=Features(), preprocessing=frames),
+        make("said", test_audio.SAID, **said),
+    ]
+
+
+def test_the_assistant_answers_what_was_said(
+    demo: object, make: MakeBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import edgeinfer
+
+    class Model:
+        """Stands in for a language model; answers as the form of the answer asks."""
+
+        asked: ClassVar[list[str]] = []
+
+        def __init__(self, bundle: str) -> None:
+            assert bundle == "chat.edge"
+
+        def __enter__(self) -> Model:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def chat(self, messages: list[dict[str, str]], params: object) -> SimpleNamespace:
+            self.asked.append(messages[-1]["content"])
+            form = json.loads(params.grammar.text)  # type: ignore[attr-defined]
+            action = form["properties"]["action"]["enum"][1]
+            return SimpleNamespace(text=json.dumps({"say": "Light it is.", "action": action}))
+
+    assert callable(demo)
+    monkeypatch.setattr(edgeinfer, "LLM", Model, raising=False)
+    records = {"x": AudioInput(1000, 12, 10, 2), "h": StateInput("hn")}
+    voice = make("voice", test_audio.LOUDNESS, head=test_audio.VOICE, preprocessing=records)
+    # Loudness 0.9 is the token of "ab" for it.
+    heard = test_speech.bundles(
+        make, sound=AudioInput(1000, gain=2.2), said=test_speech.head(most=3)
+    )
+    soundfile.write(tmp_path / "x.wav", test_audio.bursts(), 1000, subtype="FLOAT")
+    done = tmp_path / "done"
+    given = ("--word", *spotted(make), "--voice", voice, "--speech", *heard, "--chat", "chat.edge")
+    more = ("--action", f"light on=touch {done}", "--source", tmp_path / "x.wav")
+    code, out = demo("pi_assistant", *given, *more, "--speak", f"touch {tmp_path / 'spoken'}")
+    assert code == 0
+    assert "heard 'go' at 0.14 s\n" in out
+    assert "understood: ababab\n" in out
+    assert "answer: Light it is. [light on]\n" in out
+    assert Model.asked[0] == "ababab"
+    assert done.exists()
+
+
 def test_streams_are_read_side_by_side(
     demo: object, pictures: Path, detector: Path, tmp_path: Path
 ) -> None:
@@ -160,7 +224,10 @@ def test_documents_from_an_inbox(demo: object, make: MakeBundle, tmp_path: Path)
 @pytest.mark.parametrize("name", DEMOS)
 def test_mistakes_are_one_line(demo: object, name: str, tmp_path: Path) -> None:
     assert callable(demo)
-    extra = {"pi_listen": ["--voice"], "jetson_streams": []}.get(name, [])
+    none = tmp_path / "none.edge"
+    assistant = ["--voice", none, "--speech", none, none, "--chat", none, "--word"]
+    needed: dict[str, list[object]] = {"pi_listen": ["--voice"], "pi_assistant": [*assistant]}
+    extra = needed.get(name, [])
     after = ["x.jpg"] if name == "jetson_streams" else []
     code, out = demo(name, *extra, tmp_path / "none.edge", *after)
     assert out == ""

@@ -1,0 +1,158 @@
+"""Waits for a word, listens, understands and answers, all on the board.
+
+    python assistant.py --word mel.edge embedding.edge alexa.edge --voice vad.edge \\
+        --speech encoder.edge decoder.edge --chat chat.edge \\
+        --action "light on=gpioset gpiochip0 17=1" --speak "espeak-ng -v en"
+
+Behind the word one stretch of speech is taken, written down and given to a language model, which
+answers in JSON: what to say, and which of the actions to do, if any. The JSON has a schema, so that
+no other action can come out of it. Without --speak the answer is printed alone. A recording stands
+in for the microphone: --source talk.wav.
+"""
+
+import argparse
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+import edgeinfer
+from edgeinfer.errors import EdgeInferError
+from edgeinfer.media.live import sound
+from edgeinfer.results import VoiceActivity
+from edgeinfer.runtime.pipelines import AudioStream
+from edgeinfer.tasks import SpeechTranscriber, VoiceDetector, WordSpotter
+from edgeinfer.types import Array
+
+PATIENCE = 8.0
+"""Seconds after the word within which somebody has to have spoken."""
+
+ROLE = (
+    "You are a voice assistant. Answer in one short sentence. Choose the action that was asked for "
+    "or none."
+)
+
+
+@dataclass
+class Listener:
+    """Streams of sound, and what was heard since the word."""
+
+    word: WordSpotter
+    voice: VoiceDetector
+
+    def __post_init__(self) -> None:
+        if self.word.rate != self.voice.rate:
+            raise SystemExit(f"sample rates differ: {self.word.rate} and {self.voice.rate}")
+        self.wait()
+
+    def wait(self) -> None:
+        """Begin to wait for the word."""
+        self.waits = self.word.stream()
+        self.spoken: AudioStream[VoiceActivity] | None = None
+        self.heard: list[Array] = []
+
+    def feed(self, piece: Array) -> Array | None:
+        """Take sound; return what was said behind the word, once it is."""
+        if self.spoken is None:
+            for heard in self.waits.feed(piece):
+                print(f"heard {heard.label!r} at {heard.time:.2f} s", flush=True)
+                self.spoken = self.voice.stream()
+            return None
+        self.heard.append(piece)
+        said = [*self.spoken.feed(piece)]
+        if not said and len(self.heard) * len(piece) / self.voice.rate < PATIENCE:
+            return None
+        return self._cut(said)
+
+    def finish(self) -> Array | None:
+        """End the sound; return what was said until then."""
+        return None if self.spoken is None else self._cut([*self.spoken.finish()])
+
+    def _cut(self, said: list[VoiceActivity]) -> Array | None:
+        sound = np.concatenate([*self.heard, np.zeros(0, np.float32)])
+        rate = self.voice.rate
+        self.wait()
+        if not said:
+            print("nothing said", flush=True)
+            return None
+        return sound[int(said[0].start * rate) : int(said[0].end * rate)]
+
+
+def schema(actions: Mapping[str, str]) -> str:
+    """Return the form of an answer: a sentence, and one of the actions or none."""
+    names = {"enum": ["none", *actions]}
+    fields = {"say": {"type": "string", "maxLength": 200}, "action": names}
+    closed = {"additionalProperties": False, "required": list(fields)}
+    return json.dumps({"type": "object", "properties": fields, **closed})
+
+
+def answer(llm: edgeinfer.LLM, text: str, actions: Mapping[str, str]) -> dict[str, str]:
+    """Ask the language model."""
+    from edgeinfer.runtime.llm.params import Grammar
+
+    asked = [{"role": "system", "content": ROLE}, {"role": "user", "content": text}]
+    form = Grammar("json_schema", schema(actions))
+    params = edgeinfer.SamplingParams(max_tokens=96, temperature=0.0, grammar=form)
+    said: dict[str, str] = json.loads(llm.chat(asked, params).text)
+    return said
+
+
+def act(said: dict[str, str], actions: Mapping[str, str], speak: str) -> None:
+    """Do and say what was answered."""
+    print(f"answer: {said['say']} [{said['action']}]", flush=True)
+    if command := actions.get(said["action"]):
+        subprocess.run(shlex.split(command), check=False)
+    if speak:
+        subprocess.run([*shlex.split(speak), said["say"]], check=False)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Waits for a word, listens and answers.")
+    parser.add_argument("--word", nargs="+", required=True, metavar="BUNDLE")
+    parser.add_argument("--voice", required=True, metavar="BUNDLE")
+    parser.add_argument("--speech", nargs=2, required=True, metavar="BUNDLE")
+    parser.add_argument("--chat", required=True, metavar="BUNDLE")
+    parser.add_argument("--action", action="append", default=[], metavar="NAME=COMMAND")
+    parser.add_argument(
+        "--speak", default="", metavar="COMMAND", help="gets the text as its last word"
+    )
+    parser.add_argument("--source", default="mic", help="mic, mic:DEVICE, or a recording")
+    args = parser.parse_args()
+    if any("=" not in action for action in args.action):
+        parser.error("--action: expected NAME=COMMAND")
+    return args
+
+
+def assist(args: argparse.Namespace) -> None:
+    actions = dict(action.split("=", 1) for action in args.action)
+    with contextlib.ExitStack() as stack:
+        word = stack.enter_context(WordSpotter(*args.word, threads=1))
+        voice = stack.enter_context(VoiceDetector(args.voice, threads=1))
+        speech = stack.enter_context(SpeechTranscriber(*args.speech))
+        llm = stack.enter_context(edgeinfer.LLM(args.chat))
+        listener = Listener(word, voice)
+        source = stack.enter_context(contextlib.closing(sound(args.source, voice.rate)))
+
+        def tell(said: Array | None) -> None:
+            if said is None or not (text := speech.transcribe(said, voice.rate)):
+                return
+            print(f"understood: {text}", flush=True)
+            act(answer(llm, text, actions), actions, args.speak)
+
+        for piece in source:
+            tell(listener.feed(piece))
+        tell(listener.finish())
+
+
+if __name__ == "__main__":
+    try:
+        assist(arguments())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except EdgeInferError as e:
+        sys.exit(f"assistant.py: {e}")
