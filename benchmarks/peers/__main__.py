@@ -125,7 +125,12 @@ def _versions(chosen: Mapping[str, Engine], pythons: Mapping[str, Path | str]) -
 def _merged(records: list[dict[str, Any]]) -> dict[str, Any]:
     """Put records of the same machine together, run on cores apart."""
     first = records[0]
-    return {**first, "rows": [row for record in records for row in record["rows"]]}
+    rows = [row for record in records for row in record["rows"]]
+    versions = {k: v for record in records for k, v in record["versions"].items()}
+    if len(records) == 1:
+        return first
+    command = f"{first['command']}, and {len(records) - 1} more beside it on other cores"
+    return {**first, "command": command, "versions": versions, "rows": rows}
 
 
 def _arguments() -> argparse.Namespace:

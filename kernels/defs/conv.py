@@ -43,6 +43,10 @@ TAPS_UP_TO = 16
 """Taps along an axis that are gathered one behind the other; more are a loop, or a filter of 256
 taps over a sound would be 512 lines before the first product."""
 
+WINDOW_UP_TO = 64
+"""Taps of a window that are: LLVM takes minutes over the 256 copies of a vision transformer's first
+layer, each of a row of 14."""
+
 DEPTHWISE_UP_TO = 4
 """Filters of one input channel that are written one behind the other, whatever their size."""
 
@@ -314,12 +318,12 @@ def _gather(
                 with T.Else():
                     taps(lambda k, j: _fill(panel, k, r * width, width))
 
-        _taps(kh, tap_row)
+        _taps(kh, tap_row, most=WINDOW_UP_TO // kw)
 
 
-def _taps(count: int, one: Callable[[Expr | int], None]) -> None:
+def _taps(count: int, one: Callable[[Expr | int], None], most: int = TAPS_UP_TO) -> None:
     """Emit something for each tap, one behind the other where they are few."""
-    if count > TAPS_UP_TO:
+    if count > min(most, TAPS_UP_TO):
         with T.serial(count) as tap:
             one(tap)
     else:

@@ -18,6 +18,8 @@ WINDOWS = {
     "tall": conv.ConvWindow(2, 3, 7, 1, (30, 11), (20, 3), (2, 1), (1, 1), (4, 1, 5, 1)),
     "tall inside": conv.ConvWindow(1, 2, 6, 1, (24, 30), (18, 18), (3, 2), (1, 1), (0, 0, 0, 0)),
     "both": conv.ConvWindow(1, 2, 7, 1, (40, 60), (20, 33), (1, 2), (1, 1), (3, 16, 0, 16)),
+    "patches": conv.ConvWindow(1, 3, 8, 1, (32, 48), (16, 16), (16, 16), (1, 1), (0, 0, 0, 0)),
+    "large window": conv.ConvWindow(1, 2, 7, 1, (20, 21), (11, 9), (2, 3), (1, 1), (5, 4, 3, 4)),
     "groups": conv.ConvWindow(1, 4, 12, 2, (5, 70), (2, 24), (1, 2), (1, 1), (1, 5, 0, 7)),
     "mostly border": conv.ConvWindow(1, 1, 6, 1, (1, 2), (1, 30), (1, 1), (1, 1), (0, 29, 0, 29)),
     "border beyond the output": conv.ConvWindow(
@@ -64,3 +66,10 @@ def test_a_long_filter_is_no_long_code() -> None:
     # One line for each tap, and there were two, would be more.
     assert lines(256) < 500
     assert lines(1000) < 500
+
+
+def test_a_large_window_is_no_long_code() -> None:
+    """A vision transformer's first layer: 256 copies, each of a row, took LLVM minutes."""
+    window = conv.ConvWindow(1, 3, 192, 1, (224, 224), (16, 16), (16, 16), (1, 1), (0, 0, 0, 0))
+    made = conv.conv(cpu(NAME), window, extra={}, finish=lambda: lambda value, *_: value)
+    assert str(made.script()).count("\n") < 800
