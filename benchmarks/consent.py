@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,16 +163,16 @@ def on_cpu(text: str, threads: list[int], rounds: int) -> Iterator[dict[str, Any
                 edgeinfer.load(made.path, threads=count, allow=()) as plain,
             ):
                 ways: dict[str, Way] = {
-                    "ours fp32": lambda plain=plain: plain.run(feeds),
+                    "ours fp32": partial(plain.run, feeds),
                     "OpenVINO fp32": plain_openvino(path, feeds, count, "f32"),
                     "OpenVINO default": plain_openvino(path, feeds, count, ""),
                 }
                 half = stack.enter_context(edgeinfer.load(made.path, threads=count, allow={"fp16"}))
                 if half.report().precision == "fp16":
-                    ways["ours, fp16 allowed"] = lambda half=half: half.run(feeds)
+                    ways["ours, fp16 allowed"] = partial(half.run, feeds)
                 taken = allowed.report()
                 if taken.precision == "bf16":
-                    ways["ours, bf16 allowed"] = lambda allowed=allowed: allowed.run(feeds)
+                    ways["ours, bf16 allowed"] = partial(allowed.run, feeds)
                 errors = {n: error(wanted, _arrays(way())) for n, way in ways.items()}
                 row = told(
                     f"{path.stem}, {count} threads ({taken.variant})",
@@ -267,7 +268,7 @@ def on_threads(net: str, threads: list[int], rounds: int) -> Iterator[dict[str, 
                 )
                 for name, extra in wakes.items()
             }
-            ways = {n: (lambda e=e: e.run(feeds)) for n, e in opened.items()}
+            ways: dict[str, Way] = {n: partial(e.run, feeds) for n, e in opened.items()}
             pairs = [("awake in a run", "asleep"), ("awake", "asleep")]
             yield told(f"{net}, {count} threads", rounds_of(ways, rounds), pairs)
             for executable in opened.values():
@@ -275,7 +276,7 @@ def on_threads(net: str, threads: list[int], rounds: int) -> Iterator[dict[str, 
             found: dict[str, list[float]] = {}
             for policy in ("latency", "throughput"):
                 with edgeinfer.load(made.path, threads=count, policy=policy) as session:
-                    rates = [_rate(lambda s=session: s.run(feeds), count) for _ in range(5)]
+                    rates = [_rate(partial(session.run, feeds), count) for _ in range(5)]
                     found[f"{policy} ({session.report().backend})"] = rates
             listed = ", ".join(f"{n} {statistics.median(r):.1f}" for n, r in found.items())
             print(f"{net}, {count} callers and threads, runs a second: {listed}", flush=True)

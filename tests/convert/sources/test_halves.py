@@ -60,7 +60,7 @@ def test_what_is_no_float_is_refused(name: str) -> None:
         exchange_halves(net(), [name])
 
 
-def converted(folder: Path, target: str, **more: str) -> ExportResult:
+def converted(folder: Path, target: str, precision: str = "") -> ExportResult:
     proto = onnx.parser.parse_model(TEXT)
     weights = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
@@ -70,7 +70,7 @@ def converted(folder: Path, target: str, **more: str) -> ExportResult:
         targets=(target,),
         io_dtypes={"": "float16"},
         input_ranges={"x": (-4.0, 4.0)},
-        **more,
+        precision=precision,
     )
 
 
