@@ -1,11 +1,13 @@
 """Objects keep their numbers: as ByteTrack gives them on a video, and by definition."""
 
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edgeinfer import tracking
 from edgeinfer.errors import UsageError
 from edgeinfer.results import Detection
 from edgeinfer.tracking import Tracker, assign
@@ -109,3 +111,20 @@ def test_what_else_is_known_of_an_object_stays() -> None:
 def test_arguments_out_of_range(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="expected 0 <= faint"):
         Tracker(**wrong)  # type: ignore[arg-type]
+
+
+def test_boxes_of_a_picture_and_objects_out_of_sight_have_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """5,000 boxes had no end in a minute."""
+    monkeypatch.setattr(tracking, "_MOST", 5)
+    tracker = Tracker()
+    boxes = [box(40.0 * i, 0.0, 0.5 + i / 100) for i in range(20)]
+    found = tracker.update(boxes)
+    assert sorted(d.score for d in found) == [0.5 + i / 100 for i in range(15, 20)]
+    for shift in range(1, 9):
+        down = 99.0 * shift
+        moved = [replace(b, box=(b.box[0], down, b.box[2], down + 40.0)) for b in boxes]
+        tracker.update(moved)
+        tracker.update(moved)
+    assert len(tracker._tracks) <= 15

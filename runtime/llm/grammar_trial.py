@@ -8,14 +8,13 @@ seconds only.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.backends.process import child
-from edgeinfer.backends.process.trial import answer
+from edgeinfer.backends.process.trial import answer, limit_memory
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import InputError
 from edgeinfer.runtime.llm.params import Grammar
@@ -118,7 +117,7 @@ def _plain_schema(schema: Any) -> bool:
 def _attempt(request: TrialRequest) -> None:
     from edgeinfer.runtime.llm.grammar import Grammars
 
-    _limit_memory()
+    limit_memory(_MEMORY)
     failed: list[Exception] = []
 
     def compile_it() -> None:
@@ -133,17 +132,6 @@ def _attempt(request: TrialRequest) -> None:
     thread.join()
     if failed:
         raise failed[0]
-
-
-def _limit_memory() -> None:
-    import resource
-
-    # Where nobody tells how much there is, there is no limit.
-    with contextlib.suppress(OSError, ValueError):
-        with open("/proc/self/statm") as file:
-            held = int(file.read().split()[0]) * resource.getpagesize()
-        most = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (held + _MEMORY, most))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -312,6 +312,7 @@ class LLM:
         *,
         pooling: Pooling = "last",
         unit: bool = True,
+        go_on: Callable[[], None] = lambda: None,
     ) -> Floats:
         """Return a vector of each text, (texts, hidden) float32: the model as one of embeddings.
 
@@ -322,16 +323,22 @@ class LLM:
                 caller's to give.
             pooling: ``last`` takes the state of the last token, ``mean`` the mean of all.
             unit: vectors have the length 1, so that products of two are cosines.
+            go_on: Called before each step of reading; what it raises ends it.
 
         Raises:
             InputError: a text is empty or too long.
             MemoryBudgetError: there is no room for the cache.
         """
         requests = [self.request(text) for text in self._several(texts)]
-        return self._reader().of([r.prompt for r in requests], pooling, unit)
+        return self._reader().of([r.prompt for r in requests], pooling, unit, go_on)
 
     def rank(
-        self, query: str, documents: Sequence[str], *, instruction: str = INSTRUCTION
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        instruction: str = INSTRUCTION,
+        go_on: Callable[[], None] = lambda: None,
     ) -> Floats:
         """Return how well each document answers a query, (documents,) float32 from 0 to 1.
 
@@ -342,6 +349,7 @@ class LLM:
             query: what is looked for.
             documents: texts to judge.
             instruction: what makes a document right.
+            go_on: Called before each step of reading; what it raises ends it.
 
         Raises:
             UsageError: the vocabulary has no tokens "yes" and "no".
@@ -350,7 +358,7 @@ class LLM:
         """
         yes, no = answers(self.model.tokenizer)
         asked = [self.request(question(query, text, instruction)).prompt for text in documents]
-        return self._reader().odds(asked, yes, no)
+        return self._reader().odds(asked, yes, no, go_on)
 
     def _reader(self) -> Vectors:
         with self._opening:

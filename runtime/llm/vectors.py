@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -32,13 +32,20 @@ class Vectors:
         pages = -(-self._most // executor.page)
         self._table = np.arange(pages, dtype=np.int32)[None]
 
-    def of(self, sequences: Sequence[Sequence[int]], pooling: Pooling, unit: bool) -> Floats:
+    def of(
+        self,
+        sequences: Sequence[Sequence[int]],
+        pooling: Pooling,
+        unit: bool,
+        go_on: Callable[[], None] = lambda: None,
+    ) -> Floats:
         """Return a vector of each sequence of tokens.
 
         Args:
             sequences: Sequences of tokens.
             pooling: which states count.
             unit: vectors have the length 1.
+            go_on: Called before each step; what it raises ends the work.
 
         Raises:
             InputError: a sequence is empty, too long, or of tokens that there are not.
@@ -46,16 +53,27 @@ class Vectors:
         """
         if pooling not in POOLINGS:
             raise InputError("pooling", f"one of {', '.join(POOLINGS)}", repr(pooling))
+        found = []
         with self._lock:
-            executor = self._checked(sequences)
-            found = [self._one(executor, tokens, pooling) for tokens in sequences]
-        made = np.array(found, np.float32).reshape(len(found), executor.hidden)
+            hidden = self._checked(sequences).hidden
+        for tokens in sequences:
+            # Others have their turn between two texts.
+            with self._lock:
+                executor = self._checked([tokens])
+                found.append(self._one(executor, tokens, pooling, go_on))
+        made = np.array(found, np.float32).reshape(len(found), hidden)
         if unit:
             length = np.sqrt(np.sum(made * made, axis=-1, keepdims=True))
             made /= np.where(length > 0, length, np.float32(1))
         return made
 
-    def odds(self, sequences: Sequence[Sequence[int]], yes: int, no: int) -> Floats:
+    def odds(
+        self,
+        sequences: Sequence[Sequence[int]],
+        yes: int,
+        no: int,
+        go_on: Callable[[], None] = lambda: None,
+    ) -> Floats:
         """Return how much likelier one token is than another behind each sequence, 0 to 1.
 
         Raises:
@@ -64,9 +82,12 @@ class Vectors:
         """
         found = np.zeros(len(sequences), np.float32)
         with self._lock:
-            executor = self._checked(sequences)
-            for at, tokens in enumerate(sequences):
+            self._checked(sequences)
+        for at, tokens in enumerate(sequences):
+            with self._lock:
+                executor = self._checked([tokens])
                 for batch in self._batches(executor, tokens, "last"):
+                    go_on()
                     logits = executor.step(batch)
                     if len(logits):
                         apart = float(logits[0, no]) - float(logits[0, yes])
@@ -84,9 +105,16 @@ class Vectors:
                 raise InputError("text", f"tokens from 0 to {executor.vocab - 1}", "others")
         return executor
 
-    def _one(self, executor: Executor, tokens: Sequence[int], pooling: Pooling) -> Floats:
+    def _one(
+        self,
+        executor: Executor,
+        tokens: Sequence[int],
+        pooling: Pooling,
+        go_on: Callable[[], None],
+    ) -> Floats:
         total, count = np.zeros(executor.hidden, np.float32), len(tokens)
         for batch in self._batches(executor, tokens, pooling):
+            go_on()
             for state in executor.states(batch):
                 # One after the other: the sum does not depend on where the text was cut.
                 total += state

@@ -37,6 +37,9 @@ Prompt = str | list[int]
 LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
 """Is set when the client of the request that runs here has left."""
 
+_CONTEXTS = 8
+"""Times the model's context that texts of one request may fill."""
+
 _DRAWN = 16
 """Bytes a pixel: the picture, tinted, drawn upon and packed."""
 
@@ -60,9 +63,7 @@ class Shared:
         Raises:
             DisconnectedError: nobody waits for the answer any more.
         """
-        left = LEFT.get()
-        if left is not None and left.is_set():
-            raise DisconnectedError
+        _check_wanted()
         return self._model.run(feeds)
 
     def close(self) -> None:
@@ -172,7 +173,9 @@ def states(model: LLM, texts: Sequence[Prompt], pooling: str) -> tuple[Array, in
         InputError: a text is empty or too long, or the pooling is not known.
     """
     read = [model.request(text).prompt for text in texts]
-    return model.embed(read, pooling=cast("Pooling", pooling)), sum(map(len, read))
+    tokens = _counted(model, read)
+    made = model.embed(read, pooling=cast("Pooling", pooling), go_on=_check_wanted)
+    return made, tokens
 
 
 def judged(
@@ -184,9 +187,28 @@ def judged(
         UsageError: the model's vocabulary has no yes and no.
         InputError: a document is too long.
     """
-    more = {} if instruction is None else {"instruction": instruction}
-    tokens = sum(len(model.request(text).prompt) for text in (query, *documents))
-    return model.rank(query, documents, **more), tokens
+    more: dict[str, Any] = {} if instruction is None else {"instruction": instruction}
+    tokens = _counted(model, [model.request(text).prompt for text in (query, *documents)])
+    return model.rank(query, documents, go_on=_check_wanted, **more), tokens
+
+
+def _counted(model: LLM, read: Sequence[Sequence[int]]) -> int:
+    """Count tokens that are to be read; one request may not keep others waiting for minutes.
+
+    Raises:
+        RequestError: 413, there are too many.
+    """
+    tokens, most = sum(map(len, read)), _CONTEXTS * model.model.config.context
+    if tokens > most:
+        raise RequestError(413, f"{tokens} tokens in one request; at most {most}")
+    return tokens
+
+
+def _check_wanted() -> None:
+    """Raise where nobody waits for the answer any more."""
+    left = LEFT.get()
+    if left is not None and left.is_set():
+        raise DisconnectedError
 
 
 def _png(mask: Array) -> bytes:

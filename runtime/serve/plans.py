@@ -26,7 +26,9 @@ class RequestPlan:
     __slots__ = ("_length", "_parts", "_request")
 
     def __init__(self, request: InferRequest, length: int, start: int) -> None:
-        self._request, self._length = request, length
+        # Not its feeds, which hold the body that they came in.
+        self._request = InferRequest("", {}, request.outputs, request.binary, request.parameters)
+        self._length = length
         self._parts = []
         for name, array in request.feeds.items():
             shape = array.shape

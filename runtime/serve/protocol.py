@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
 from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -83,10 +85,15 @@ class _Protocol(HttpToolsProtocol):
     Attributes:
         seconds: until a head must be there.
         arrivals: Arrivals of the server.
+        peers: connections by address.
+        most_of_one: Connections that one address may have.
     """
 
     seconds: ClassVar[float]
     arrivals: ClassVar[Arrivals]
+    peers: ClassVar[Counter[str]]
+    most_of_one: ClassVar[int]
+    _peer = ""
     _head: asyncio.TimerHandle | None = None
     _around = _inside = 0
     _is_open = False
@@ -95,10 +102,18 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
+        self._peer = self.client[0] if self.client else ""
+        self.peers[self._peer] += 1
+        if self.peers[self._peer] > self.most_of_one:
+            transport.abort()
+            return
         self._head = self.loop.call_later(self.seconds, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
+        self.peers[self._peer] -= 1
+        if not self.peers[self._peer]:
+            del self.peers[self._peer]
         if self._rest is not None:
             self._rest.cancel()
         # These were to wait for the answer before, and nobody reads them now.
@@ -196,4 +211,26 @@ def protocol(seconds: float, arrivals: Arrivals) -> type[HttpToolsProtocol]:
         seconds: from the first byte, or from the connection, to the end of the head.
         arrivals: requests that have come are counted there.
     """
-    return type("Protocol", (_Protocol,), {"seconds": seconds, "arrivals": arrivals})
+    own = {"seconds": seconds, "arrivals": arrivals, "peers": Counter(), "most_of_one": most()}
+    return type("Protocol", (_Protocol,), own)
+
+
+def most() -> int:
+    """Return how many connections one address may have: a quarter of what this process may open.
+
+    What it may open is raised to what the system lets it.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return _LEAST
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY if hard == resource.RLIM_INFINITY else min(hard, _MANY)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return max(_LEAST, (_MANY if soft == resource.RLIM_INFINITY else min(soft, _MANY)) // 4)
+
+
+_LEAST, _MANY = 128, 1 << 16

@@ -70,7 +70,10 @@ class Tasks:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._pool = Pool("edgeinfer-pipeline", THREADS, 4 * hub.options.limits.queue)
+        waiting = 4 * hub.options.limits.queue
+        self._pool = Pool("edgeinfer-pipeline", THREADS, waiting)
+        # Who reads long texts keeps no pictures waiting; each model reads one after the other.
+        self._readers = Pool("edgeinfer-reader", THREADS, waiting)
 
     async def route(
         self, path: str, method: str, scope: Scope, receive: Receive, send: Send
@@ -165,7 +168,8 @@ class Tasks:
         with self._hub.counted(model), self._hub.place(model):
             left = threading.Event()
             token = meaning.LEFT.set(left)
-            task = self._pool.submit(partial(contextvars.copy_context().run, work))
+            pool = self._pool if model.text is None else self._readers
+            task = pool.submit(partial(contextvars.copy_context().run, work))
             meaning.LEFT.reset(token)
             running = asyncio.wrap_future(task)
             leaving = asyncio.ensure_future(client_left(receive))

@@ -23,6 +23,9 @@ from edgeinfer.types import Array
 _POSITION, _VELOCITY = 1 / 20, 1 / 160
 """How far a box is off and how much its motion changes in one picture, in heights of it."""
 
+_MOST = 1000
+"""Boxes of a picture, the surest, and objects out of sight, the last seen: time grows with both."""
+
 _SECOND, _FIRST_SEEN, _SAME = 0.5, 0.7, 0.15
 """Most that one less the overlap may be: of faint boxes, of objects seen once, of duplicates."""
 
@@ -67,6 +70,8 @@ class Tracker:
             after the first picture is told from its second box on.
         """
         self._picture += 1
+        if len(detections) > _MOST:
+            detections = sorted(detections, key=lambda d: -d.score)[:_MOST]
         sound = [d for d in detections if d.box[2] > d.box[0] and d.box[3] > d.box[1]]
         sure = [d for d in sound if d.score >= self._sure]
         faint = [d for d in sound if self._faint < d.score < self._sure]
@@ -84,6 +89,8 @@ class Tracker:
             track.confirmed = True
         began = [self._begun(detection) for detection in rest]
         patient = [t for t in known if self._picture - t.seen <= self._patience]
+        if len(patient) > _MOST:
+            patient = sorted(patient, key=lambda t: -t.seen)[:_MOST]
         self._tracks = _without_duplicates([*patient, *new, *began], self._picture)
         shown = [t for t in self._tracks if t.confirmed and t.seen == self._picture]
         return [replace(t.detection, track=t.number) for t in shown]

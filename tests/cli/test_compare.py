@@ -155,7 +155,7 @@ def test_a_device_has_no_converter(
 ) -> None:
     """It compares all the same; what only the converter can tell is asked for or left out."""
     monkeypatch.setitem(sys.modules, "edgeinfer.convert.verify.divergence", None)
-    monkeypatch.setitem(sys.modules, "edgeinfer.convert.quantize.readback", None)
+    monkeypatch.setitem(sys.modules, "edgeinfer.convert.quantize.readback_apart", None)
     pair = net(tmp_path / "a.onnx"), net(tmp_path / "b.onnx", bias=0.3)
     np.savez(tmp_path / "x.npz", x=np.ones((1, 2, 4, 6), np.float32))
     result = cli("compare", *pair, "--data", tmp_path / "x.npz", "--precision", "fp32")

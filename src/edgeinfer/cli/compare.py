@@ -99,12 +99,12 @@ def _precision(side: Side) -> str:
     if side.precision:
         return side.precision
     try:
-        from edgeinfer.convert.quantize.readback import layers, precision_name
+        from edgeinfer.convert.quantize.readback_apart import precision_of
     except ModuleNotFoundError as e:
         raise UsageError(
             f"{side.path}: what precision it has only the converter can tell: give --precision"
         ) from e
-    return precision_name(layers(side.path, side.format))
+    return precision_of(side.path, side.format)
 
 
 def _inputs(right: Side, others: list[Side], data: Path | None) -> tuple[list[Input], str]:

@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from edgeinfer.runtime.serve import protocol as protocol_module
 from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.runtime.serve.inflight import Held, InFlight
 from edgeinfer.runtime.serve.keys import Keys
@@ -179,3 +180,34 @@ def test_a_few_requests_may_be_sent_ahead() -> None:
         return 1
 
     assert over_a_connection(30.0, talk)
+
+
+def test_one_address_has_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,100 silent ones of one client kept everybody else out."""
+    monkeypatch.setattr(protocol_module, "most", lambda: 1)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        host, port = writer.get_extra_info("peername")[:2]
+        await ask(reader, writer)
+        second = await asyncio.open_connection(host, port)
+        with contextlib.suppress(ConnectionResetError):
+            assert await second[0].read() == b""
+        second[1].close()
+        # The first goes on.
+        await ask(reader, writer)
+        return True
+
+    assert over_a_connection(30.0, talk)
+
+
+def test_what_a_process_may_open_is_raised() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[0]), before[1]))
+        found = protocol_module.most()
+        after = resource.getrlimit(resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert after[0] == min(before[1], 1 << 16)
+    assert found == max(128, after[0] // 4)

@@ -18,7 +18,8 @@ import pytest
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Segment, SpotWord
 from edgeinfer.runtime.llm import ranking
 from edgeinfer.runtime.llm.llm import LLM
-from edgeinfer.runtime.serve import inflight
+from edgeinfer.runtime.serve import inflight, meaning
+from edgeinfer.runtime.serve.http import DisconnectedError, RequestError
 from edgeinfer.runtime.serve.meaning import Shared
 from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.types import AudioInput, FrameInput, TextInput
@@ -296,6 +297,32 @@ def test_a_language_model_gives_vectors_too(server: Server) -> None:
     ranked = {"model": "tiny", "query": "a dog", "documents": ["the cat sat", "a dog"]}
     first = server.client.post("/v1/rerank", json=ranked).json()["results"][0]
     assert (first["index"], first["relevance_score"]) == (1, pytest.approx(1.0))
+
+
+def test_who_leaves_ends_the_reading_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four requests whose clients had left kept everybody's vectors waiting."""
+    left = threading.Event()
+    token = meaning.LEFT.set(left)
+    monkeypatch.setattr(LLM, "_open", lambda *_: tiny_model())
+    llm, steps = LLM("tiny.edge"), 0
+
+    def go_on() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            left.set()
+        meaning._check_wanted()
+
+    try:
+        with pytest.raises(DisconnectedError):
+            llm.embed([[5] * 40] * 50, go_on=go_on)
+        assert steps == 3
+        assert llm.embed([[5] * 40]).shape[0] == 1
+        with pytest.raises(RequestError, match="tokens in one request; at most 4096"):
+            meaning.states(llm, [[5] * 500] * 9, "last")
+    finally:
+        meaning.LEFT.reset(token)
+        llm.close()
 
 
 def test_a_language_model_judges(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
