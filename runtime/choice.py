@@ -290,6 +290,7 @@ class _Chooser:
             barred=self._barred,
             unproven=self._unproven,
             allow=self._allow,
+            made_on=self._bundle.manifest.made_on,
         )
 
     @cached_property

@@ -177,6 +177,7 @@ def rank(
     barred: Mapping[str, str] | None = None,
     unproven: AbstractSet[str] = frozenset(),
     allow: AbstractSet[str] = frozenset(),
+    made_on: str = "",
 ) -> Plan:
     """Order all that can run here; a function of its arguments alone.
 
@@ -195,6 +196,7 @@ def rank(
             were tested with do not run them.
         allow: precisions that variants may have which need consent; what others would gain is told
             where it was measured.
+        made_on: machine whose times those of the variants are, as a manifest names it.
 
     Raises:
         UsageError: the policy is unknown.
@@ -237,7 +239,10 @@ def rank(
                 else:
                     options.append(option)
     options.sort(key=lambda o: (_score(o, policy), o.order))
-    rejected += [_unallowed(kind, o, options[:1], policy) for kind, o in unasked]
+    plain = min((_known_ms(v) for v in variants if not v.consent), default=math.inf)
+    here = made_on == f"{device.cpu} ({device.arch}, {device.os})" and policy == "latency"
+    made = {v.id: plain / _known_ms(v) for v in variants if here and math.isfinite(plain)}
+    rejected += [_unallowed(kind, o, options[:1], policy, made) for kind, o in unasked]
     plan = Plan(tuple(_explain(options, policy)), tuple(rejected))
     if not plan.candidates and (backend or kind):
         wanted = " and ".join(f"{w}" for w in (backend and f"backend {backend!r}", kind) if w)
@@ -334,13 +339,24 @@ def _elsewhere(variant: Variant, unit: DeviceKind, device: Fingerprint) -> str:
     return lacking(variant.computed_in, device.features) if is_told else ""
 
 
-def _unallowed(kind: str, option: _Option, best: Sequence[_Option], policy: Policy) -> Rejected:
-    """Say that nobody allowed a candidate, and what it would gain where that was measured here."""
+def _unallowed(
+    kind: str,
+    option: _Option,
+    best: Sequence[_Option],
+    policy: Policy,
+    made: Mapping[str, float],
+) -> Rejected:
+    """Say that nobody allowed a candidate, and what it would gain where that was measured.
+
+    That is here, or else, with ``made``, on such a processor when the bundle was made.
+    """
     pair, factor = option.pair, _times_better(option, best, policy)
     measure = "as fast" if policy == "latency" else f"as good by {policy}"
     told = f"{kind} runs only where it is allowed"
     if factor:
         told = f"{kind} is {factor:.3g}x {measure} here"
+    elif factor := made.get(pair.variant, 0.0):
+        told = f"{kind} was {factor:.3g}x {measure} on such a processor when it was converted"
     told += f"; allow {kind}" if not 0 < factor <= 1 else "; nothing would be gained by allowing it"
     return Rejected(pair.variant, pair.backend, pair.device, told, gain=factor)
 

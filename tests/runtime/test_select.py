@@ -275,6 +275,23 @@ def test_what_needs_consent_is_told_with_its_gain(policy: Any, said: str) -> Non
     assert sorted(order(both)) == ["a on ort (cpu)", "bf16 on ort (cpu)"]
 
 
+def test_else_the_gain_is_that_of_the_conversion_on_such_a_processor() -> None:
+    here = replace(HERE, features=("amx_bf16",))
+    variants = [variant("a", "ort", latency_ms=3.0), replace(told("bf16"), latency_ms=1.5)]
+    made = f"{here.cpu} ({here.arch}, {here.os})"
+    plan = rank(variants, probes(ort="1 cpu"), here, made_on=made)
+    said = "bf16 was 2x as fast on such a processor when it was converted; allow bf16"
+    assert reasons(plan) == [f"bf16 on ort (cpu): {said}"]
+    known = measured(("a", "ort", "cpu", 4.0), ("bf16", "ort", "cpu", 1.0))
+    plan = rank(variants, probes(ort="1 cpu"), here, made_on=made, history=known)
+    assert reasons(plan) == ["bf16 on ort (cpu): bf16 is 4x as fast here; allow bf16"]
+    for more in ({"made_on": "another (x86_64, linux)"}, {"made_on": made, "policy": "memory"}):
+        plan = rank(variants, probes(ort="1 cpu"), here, **more)  # type: ignore[arg-type]
+        assert reasons(plan) == [
+            "bf16 on ort (cpu): bf16 runs only where it is allowed; allow bf16"
+        ]
+
+
 def test_consent_alone_does_not_make_arithmetic() -> None:
     plan = rank([variant("a", "ort"), told("bf16")], probes(ort="1 cpu"), HERE, allow={"bf16"})
     assert order(plan) == ["a on ort (cpu)"]
