@@ -52,7 +52,7 @@ from edgeinfer.runtime.serve.options import (
     read_upstreams,
 )
 from edgeinfer.runtime.serve.plans import Plans
-from edgeinfer.runtime.serve.sequences import Sequences
+from edgeinfer.runtime.serve.sequences import KeptStates, Sequences
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.terms import NO_TERMS, Terms, read_terms
 from edgeinfer.types import Array, Feeds
@@ -118,6 +118,7 @@ class Hub:
         self._runtime = Runtime(threads=options.threads, memory_mb=options.memory_mb, **self._trust)
         self.models: dict[str, Served] = {}
         self.memory, self.arrivals = InFlight(options.limits.memory_bytes), Arrivals()
+        self.states = KeptStates(options.limits.memory_bytes // 2)
         queue = options.limits.queue
         self.words = Pool("edgeinfer-words", 2, queue)
         self.numbers = Pool("edgeinfer-numbers", 2, queue)
@@ -470,7 +471,7 @@ class Hub:
                 limits = self.options.limits
                 served.sequences = Sequences(
                     *(manifest.states, manifest.inputs),
-                    *(limits.sequences, limits.sequence_idle_s),
+                    *(limits.sequences, limits.sequence_idle_s, self.states),
                 )
             return served
 

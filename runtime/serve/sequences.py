@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +26,38 @@ class _Running:
     values: dict[str, Array] = field(default_factory=dict)
     waiting: int = 0
     used: float = 0.0
+    bytes: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class KeptStates:
+    """The memory of all states that are kept between requests, of all models.
+
+    Args:
+        most: bytes; one key may have a quarter of them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self.used = most, 0
+        self._of: Counter[bytes] = Counter()
+
+    def change(self, owner: bytes, bytes: int) -> None:
+        """Take so many bytes more for a key, or give some back.
+
+        Raises:
+            RequestError: 503, there is no room for them.
+        """
+        own = self._most // _SHARES if owner else self._most
+        if bytes > 0 and (self.used + bytes > self._most or self._of[owner] + bytes > own):
+            raise RequestError(503, "states of sequences take all the memory that they may", 1.0)
+        self.used += bytes
+        self._of[owner] += bytes
+        if not self._of[owner]:
+            del self._of[owner]
+
+
+_SHARES = 4
+"""A key that has more than one of so many parts of all places gives way to others."""
 
 
 class Sequences:
@@ -38,6 +70,7 @@ class Sequences:
         inputs: Inputs of the model.
         limit: sequences at once.
         idle_s: seconds without a step after which one is forgotten.
+        kept: Memory of states.
 
     Attributes:
         pairs: names of the outputs that are states, by the input's name.
@@ -49,11 +82,12 @@ class Sequences:
         inputs: Sequence[TensorSpec],
         limit: int,
         idle_s: float,
+        kept: KeptStates,
     ) -> None:
         self.pairs = {record.input: record.output for record in records}
         self.specs = tuple(spec for spec in inputs if spec.name in self.pairs)
         self._others = tuple(spec for spec in inputs if spec.name not in self.pairs)
-        self._limit, self._idle_s = limit, idle_s
+        self._limit, self._idle_s, self._kept = limit, idle_s, kept
         self._running: dict[tuple[bytes, str | int], _Running] = {}
 
     def __len__(self) -> int:
@@ -74,7 +108,8 @@ class Sequences:
             The outputs that are no states.
 
         Raises:
-            RequestError: 400, the sequence is not under way, or a state is given.
+            RequestError: 400, the sequence is not under way, or a state is given; 503, there is no
+                room for its states.
             QueueFullError: as many as may be are under way.
         """
         if given := [name for name in self.pairs if name in feeds]:
@@ -90,32 +125,56 @@ class Sequences:
                         raise self._unknown(id)
                     states = {s.name: zeros(s, self._others, feeds) for s in self.specs}
                 results = dict(await run({**feeds, **states}))
-                sequence.values = {i: results.pop(o) for i, o in self.pairs.items()}
-                if terms.ends:
-                    sequence.values = {}
+                values = {i: results.pop(o) for i, o in self.pairs.items()}
+                self._keep(name[0], sequence, {} if terms.ends else values)
                 return results
         finally:
             sequence.waiting -= 1
             sequence.used = time.monotonic()
             over = not (sequence.values or sequence.waiting)
-            if over and self._running.get(name) is sequence:
-                del self._running[name]
+            if self._running.get(name) is not sequence:
+                # It was forgotten meanwhile.
+                self._keep(name[0], sequence, {})
+            elif over:
+                self._forget(name)
 
     def clear(self) -> None:
         """Forget all of them."""
-        self._running.clear()
+        for name in list(self._running):
+            self._forget(name)
+
+    def _keep(self, owner: bytes, sequence: _Running, values: dict[str, Array]) -> None:
+        size = sum(array.nbytes for array in values.values())
+        self._kept.change(owner, size - sequence.bytes)
+        sequence.values, sequence.bytes = values, size
+
+    def _forget(self, name: tuple[bytes, str | int]) -> None:
+        self._keep(name[0], self._running.pop(name), {})
+
+    def _make_room(self, owner: bytes) -> None:
+        """Let the key with the most sequences give its oldest idle one, if it has too many.
+
+        Raises:
+            QueueFullError: it is this one, or all of them are in use.
+        """
+        counts = Counter(key for key, _ in self._running)
+        (most, count), *_ = counts.most_common(1)
+        idle = [n for n, s in self._running.items() if n[0] == most and not s.waiting]
+        if most == owner or count <= self._limit // _SHARES or not idle:
+            raise QueueFullError(f"{len(self._running)} sequences are under way already")
+        self._forget(min(idle, key=lambda name: self._running[name].used))
 
     def _found(self, name: tuple[bytes, str | int], starts: bool) -> _Running:
         late = time.monotonic() - self._idle_s
         old = [i for i, s in self._running.items() if not s.waiting and s.used < late]
         for each in old:
-            del self._running[each]
+            self._forget(each)
         found = self._running.get(name)
         if found is None:
             if not starts:
                 raise self._unknown(name[1])
             if len(self._running) >= self._limit:
-                raise QueueFullError(f"{len(self._running)} sequences are under way already")
+                self._make_room(name[0])
             found = self._running[name] = _Running()
         return found
 

@@ -63,12 +63,18 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
     return Terms(priority, seconds, sequence, starts, ends)
 
 
+_LARGEST = 1 << 53
+
+
 def _number(parameters: Mapping[str, Any], name: str) -> float | None:
     value = parameters.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(400, f"parameters: {name}: expected a number")
+    if not abs(value) <= _LARGEST:
+        # Nor is what is no number.
+        raise RequestError(400, f"parameters: {name}: expected at most {_LARGEST}, either way")
     return value
 
 

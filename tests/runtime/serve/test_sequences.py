@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from edgeinfer.bundle.manifest import StateRecord
+from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.options import RequestLimits
+from edgeinfer.runtime.serve.sequences import KeptStates
 from edgeinfer.types import Array, Feeds
 from tests.runtime.conftest import FakeExecutable, write_bundle
 from tests.runtime.serve.conftest import KEY, Server, Start, starter
@@ -137,6 +139,50 @@ def test_a_sequence_belongs_to_the_key_that_began_it(start: Start, tmp_path: Pat
         # One sequence, whichever way its key comes.
         found = triton.infer("count", [given], sequence_id=1, headers={"x-api-key": KEY})
         assert found.as_numpy("double")[0, 0] == 2
+
+
+def test_a_key_with_too_many_sequences_gives_way(start: Start, tmp_path: Path) -> None:
+    """One client had all places of a model."""
+    limits = RequestLimits(sequences=8)
+    server = start(counting(tmp_path), keys=(KEY, OTHER), limits=limits)
+    for id in range(1, 9):
+        assert ask(server, id, key=KEY, sequence_start=True) == 0
+    status, text = ask(server, 9, key=KEY, sequence_start=True)
+    assert (status, "8 sequences are under way" in text) == (429, True)
+    assert ask(server, 1, key=OTHER, sequence_start=True) == 0
+    assert ask(server, 1, key=OTHER) == 1
+    # The oldest one gave way.
+    assert ask(server, 1, key=KEY)[0] == 400
+    assert ask(server, 2, key=KEY) == 1
+
+
+def test_states_that_are_kept_have_a_bound() -> None:
+    kept = KeptStates(800)
+    kept.change(b"a", 200)
+    with pytest.raises(RequestError, match="states of sequences take all the memory"):
+        kept.change(b"a", 1)
+    for key in (b"b", b"c", b"d"):
+        kept.change(key, 200)
+    with pytest.raises(RequestError, match="states of sequences"):
+        kept.change(b"e", 1)
+    kept.change(b"a", -200)
+    kept.change(b"e", 200)
+    assert kept.used == 800
+    # Without keys there is one client.
+    alone = KeptStates(800)
+    alone.change(b"", 800)
+
+
+def test_states_are_given_back(start: Start, tmp_path: Path) -> None:
+    server = start(counting(tmp_path))
+    states = server.hub.states
+    assert ask(server, 1, rows=4, sequence_start=True) == 0
+    assert states.used == 4 * 8
+    assert ask(server, 2, rows=2, sequence_start=True) == 0
+    assert ask(server, 1, rows=4, sequence_end=True) == 1
+    assert states.used == 2 * 8
+    server.hub.models["count"].sequences.clear()  # type: ignore[union-attr]
+    assert states.used == 0
 
 
 def test_ids_have_a_length(server: Server) -> None:
