@@ -21,7 +21,7 @@ from pathlib import Path
 import onnx
 import psutil
 
-from benchmarks.convert import peak_while
+from benchmarks.convert import cost_of
 from benchmarks.resnet50 import resnet50
 
 LIMIT_S = 15.0
@@ -86,7 +86,7 @@ def _leave(folder: str, *seconds: float) -> None:
 def _child(job: str, source: Path, precision: str, folder: str) -> tuple[int, float, float]:
     """Run a job in a process; its peak in bytes and the two times it left."""
     command = [sys.executable, "-m", "benchmarks.coreml_convert", job]
-    peak = peak_while([*command, str(source), precision, folder])[1]
+    peak = cost_of([*command, str(source), precision, folder]).peak
     first, second = map(float, (Path(folder) / "seconds").read_text().split())
     return peak, first, second
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import onnx
 import psutil
 
-from benchmarks.convert import peak_while
+from benchmarks.convert import cost_of
 from benchmarks.resnet50 import resnet50
 
 LIMIT_S = 3.0
@@ -62,7 +62,7 @@ def main() -> int:
             command = [sys.executable, "-m", "benchmarks.tflite_convert", "--child"]
             seconds, busy, peaks = [], [], []
             for _ in range(arguments.runs):
-                peaks.append(peak_while([*command, str(path), precision, temporary])[1])
+                peaks.append(cost_of([*command, str(path), precision, temporary]).peak)
                 wall, cpu = (Path(temporary) / "seconds").read_text().split()
                 seconds.append(float(wall))
                 busy.append(float(cpu))
