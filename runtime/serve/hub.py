@@ -470,8 +470,11 @@ class Hub:
             if manifest.states:
                 limits = self.options.limits
                 served.sequences = Sequences(
-                    *(manifest.states, manifest.inputs),
-                    *(limits.sequences, limits.sequence_idle_s, self.states),
+                    manifest.states,
+                    manifest.inputs,
+                    limits.sequences,
+                    limits.sequence_idle_s,
+                    self.states,
                 )
             return served
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import math
+import time
 from collections import Counter
 from typing import Any, ClassVar, cast
 
@@ -30,6 +33,29 @@ _TOO_LARGE = (
 
 class TooManyAheadError(Exception):
     """A client sends requests and waits for none."""
+
+
+class _Seldom(logging.Filter):
+    """Lets through one line in ten seconds of what anybody can provoke without a key."""
+
+    _WORDS = ("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._at = -math.inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not str(record.msg).startswith(self._WORDS):
+            return True
+        now = time.monotonic()
+        is_due = now - self._at >= _APART_S
+        if is_due:
+            self._at = now
+        return is_due
+
+
+_APART_S = 10.0
+_SELDOM = _Seldom()
 
 
 class Joined:
@@ -211,6 +237,7 @@ def protocol(seconds: float, arrivals: Arrivals) -> type[HttpToolsProtocol]:
         seconds: from the first byte, or from the connection, to the end of the head.
         arrivals: requests that have come are counted there.
     """
+    logging.getLogger("uvicorn.error").addFilter(_SELDOM)
     own = {"seconds": seconds, "arrivals": arrivals, "peers": Counter(), "most_of_one": most()}
     return type("Protocol", (_Protocol,), own)
 

@@ -211,3 +211,21 @@ def test_what_a_process_may_open_is_raised() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert after[0] == min(before[1], 1 << 16)
     assert found == max(128, after[0] // 4)
+
+
+def test_what_anybody_provokes_is_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    """Each request that is none wrote a line."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        host, port = writer.get_extra_info("peername")[:2]
+        for _ in range(5):
+            other = await asyncio.open_connection(host, port)
+            other[1].write(b"no request\r\n\r\n")
+            await other[0].read()
+            other[1].close()
+        return True
+
+    protocol_module._SELDOM._at = -1e9
+    with caplog.at_level("WARNING", logger="uvicorn.error"):
+        assert over_a_connection(30.0, talk)
+    assert sum("Invalid HTTP request" in r.getMessage() for r in caplog.records) <= 1
