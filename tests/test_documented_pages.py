@@ -172,6 +172,13 @@ def test_twenty_questions_are_two_clicks_away() -> None:
         assert not anchor or anchor in headings(text), (page, anchor)
 
 
+def test_links_of_the_changelog_lead_somewhere_in_the_manual_too() -> None:
+    """The manual has it as a page of its own, from where a path of the checkout leads nowhere."""
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not link.startswith(("docs/", "https://"))] == []
+
+
 def headings(text: str) -> set[str]:
     """Return the anchors of a page, as its generator names them."""
     lines = re.findall(r"^#+ (.+)$", text, re.MULTILINE)

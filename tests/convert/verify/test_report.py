@@ -205,6 +205,12 @@ def test_what_a_reader_looks_for_is_there() -> None:
         assert words in text, words
 
 
+def test_the_next_steps_to_the_graph_are_named() -> None:
+    html = report().to_html()
+    assert "in Netron" in html
+    assert "edgeinfer bench BUNDLE --ops" in html
+
+
 def test_bars_stay_within_their_track() -> None:
     widths = re.findall(r"(?:width|left): ([-0-9.]+)%", report().to_html())
     assert widths
