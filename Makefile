@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: site fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: site fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -86,6 +86,11 @@ bench: $(VENV)/installed
 precision: $(VENV)/installed build/precision-peers/installed
 	$(BIN)/python -m benchmarks.precision --peers build/precision-peers/bin/python \
 		--markdown docs/precision.md
+
+# Models by target: size, error, time and peer, or why one is refused; writes docs/models.md. What was
+# measured before stays. GGUF=chat.gguf adds a language model; times want a machine that rests: TIMES=1.
+models-table: $(VENV)/installed
+	$(BIN)/python -m benchmarks.model_table $(if $(TIMES),--times) $(if $(GGUF),--chat $(GGUF))
 
 build/precision-peers/installed:
 	$(PYTHON) -m venv build/precision-peers

@@ -1,0 +1,59 @@
+"""The table of models is what was measured, and says what was not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.model_page import Row, page
+from benchmarks.model_table import MODELS, PAGE, TARGETS, kept
+
+HERE = Row(
+    *("Net", "pictures", "cpu", "cpu-onnx-fp32", "onnx", "fp32", 2_500_000),
+    error=1.5e-6,
+    signal_db=120.4,
+    verdict="pass",
+    checked="onnxruntime 1.32.0",
+)
+
+
+def test_the_page_is_made_of_the_rows() -> None:
+    assert page(kept()) == PAGE.read_text("utf-8"), "make models-table"
+
+
+def test_every_model_has_a_row_for_every_target() -> None:
+    rows = kept()
+    names = {row.model for row in rows}
+    assert len(names) >= 20
+    assert any(row.task == "chat" for row in rows)
+    for model in MODELS:
+        if model.name in names:
+            assert {row.target for row in rows if row.model == model.name} == set(TARGETS)
+
+
+def test_rows_are_whole() -> None:
+    for row in kept():
+        if row.verdict == "refused":
+            assert row.why, row
+        else:
+            assert row.size_bytes > 0, row
+            assert row.error is not None or row.verdict == "not run", row
+        assert (row.ms is None) == (not row.machine), row
+
+
+def test_what_was_not_timed_says_so() -> None:
+    assert (
+        "| 2.50 | 1.5e-06 | 120 dB | pass | onnxruntime 1.32.0 | not measured | not measured |"
+        in (page([HERE]))
+    )
+    timed = replace(HERE, ms=2.0, peer_ms=3.0, peer="plain onnxruntime", machine="A CPU")
+    text = page([timed])
+    assert "| 2 | 3 (onnxruntime, 1.50 times ours) |" in text
+    assert "Times: A CPU." in text
+    assert "| not measured |\n" in page([replace(timed, target="rpi5")])
+
+
+def test_a_refusal_has_its_reason() -> None:
+    refused = Row("Net", "pictures", "ios", verdict="refused", why="no kernel for a|b <c>")
+    text = page([HERE, refused])
+    assert "| Net | ios | no kernel for a\\|b &lt;c> |" in text
+    assert "## ios" in text
