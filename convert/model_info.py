@@ -112,5 +112,5 @@ def inspect(
     source = late("sources").read(
         model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes
     )
-    told: ModelInfo = late("model_contents").model_info(source)
-    return told
+    contents: ModelInfo = late("model_contents").model_info(source)
+    return contents

@@ -1,4 +1,4 @@
-"""What a path holds, told from its bytes first and its extension last.
+"""What a path holds, decided by its bytes first and its extension last.
 
 Only what ``read`` can take comes back; everything else is refused in one line that says what the
 file is and which tool makes a readable model of it.

@@ -229,6 +229,6 @@ class Profile:
     chips: tuple[Chip, ...] = field(default=())
     computes: tuple[Computes, ...] = field(default=())
 
-    def told(self, format: str) -> tuple[str, ...]:
+    def on_request(self, format: str) -> tuple[str, ...]:
         """Return the floats that the engine of a format can be told to compute in."""
         return tuple(kind for c in self.computes if c.format == format for kind in c.floats)

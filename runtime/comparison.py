@@ -126,7 +126,7 @@ def bench(
         time_limit_s: that an engine may take to load an artifact, and for a run, in a process of
             its own; plain engines, which nothing can end, are then left out. None for no limit.
         source: model that the plain engines run instead of the artifacts.
-        progress: told what share is done, 0..1.
+        progress: called with the share that is done, 0..1.
         **opening: how the bundle is opened, as ``Bundle.open`` takes it.
 
     Raises:
@@ -203,9 +203,9 @@ def _plan(
                 # Without edgeinfer there is no such graph, and no end of a run.
                 continue
             artifact = source or bundle.paths(variant)[0]
-            told = "" if defaults else variant.computed_in
-            key = pair.backend, artifact, told, threads
-            if pair.backend not in ENGINES or key in plain or (told and pair.device != "cpu"):
+            arithmetic = "" if defaults else variant.computed_in
+            key = pair.backend, artifact, arithmetic, threads
+            if pair.backend not in ENGINES or key in plain or (arithmetic and pair.device != "cpu"):
                 continue
             plain.add(key)
             name = source.name if source else pair.variant
@@ -214,11 +214,11 @@ def _plan(
                 call, remark = plain_call(
                     *(pair.backend, artifact, values, threads),
                     defaults=defaults,
-                    computed_in=told,
+                    computed_in=arithmetic,
                 )
                 row = Row(
                     *(name, PLAIN + pair.backend, candidate.version, "cpu", threads),
-                    *(remark, variant.consent if told else ""),
+                    *(remark, variant.consent if arithmetic else ""),
                 )
                 plan.calls[row] = call
             except BackendError as e:
@@ -232,7 +232,7 @@ def _running(run: Callable[[dict[str, Array]], object], feeds: dict[str, Array])
 
 
 def _drop_failing(plan: TimingPlan) -> None:
-    """Run each once; what cannot run this input is told, not timed."""
+    """Run each once; what cannot run this input is reported, not timed."""
     for row, call in list(plan.calls.items()):
         try:
             call()

@@ -260,8 +260,8 @@ def _paired(kind: str, right: Side, other: Side, notes: list[str]) -> list[tuple
         found = [(spec, by_name[spec.name]) for spec in own]
     elif len(own) == len(theirs):
         found = list(zip(own, theirs, strict=True))
-        told = ", ".join(f"{a.name!r} is {b.name!r}" for a, b in found)
-        notes.append(f"{kind}s are paired by their order, for their names differ: {told}")
+        names = ", ".join(f"{a.name!r} is {b.name!r}" for a, b in found)
+        notes.append(f"{kind}s are paired by their order, for their names differ: {names}")
     else:
         listed = [", ".join(map(str, specs)) or "none" for specs in (own, theirs)]
         raise UsageError(

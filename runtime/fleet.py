@@ -111,7 +111,7 @@ class Runtime(forks.Here):
         scheduler: decides who runs next.
         loading: held while an engine is loaded, one at a time.
         guard: Guard of what runs on which engine.
-        released: told when nothing runs on an engine any more.
+        released: called when nothing runs on an engine any more.
     """
 
     @method_called_with(RuntimeOptions)

@@ -54,7 +54,7 @@ def probe(backend: Backend, machine: Fingerprint, history: ProfileDB) -> Probe:
 
 
 def _stamp(name: str, machine: Fingerprint) -> str:
-    """Return what an engine's answer depends on; empty where that cannot be told."""
+    """Return what an engine's answer depends on; empty where that is not known."""
     package = PACKAGES.get(name)
     if package is None or package in sys.modules:
         return ""

@@ -322,7 +322,7 @@ def is_being_tried(measured: Measured) -> bool:
 
 
 def _started(process: int) -> str:
-    """Return when a process was started, in the kernel's count; empty where that is not told."""
+    """Return when a process was started, in the kernel's count; empty where that is not known."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:

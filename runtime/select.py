@@ -352,13 +352,15 @@ def _unallowed(
     """
     pair, factor = option.pair, _times_better(option, best, policy)
     measure = "as fast" if policy == "latency" else f"as good by {policy}"
-    told = f"{kind} runs only where it is allowed"
+    detail = f"{kind} runs only where it is allowed"
     if factor:
-        told = f"{kind} is {factor:.3g}x {measure} here"
+        detail = f"{kind} is {factor:.3g}x {measure} here"
     elif factor := made.get(pair.variant, 0.0):
-        told = f"{kind} was {factor:.3g}x {measure} on such a processor when it was converted"
-    told += f"; allow {kind}" if not 0 < factor <= 1 else "; nothing would be gained by allowing it"
-    return Rejected(pair.variant, pair.backend, pair.device, told, gain=factor)
+        detail = f"{kind} was {factor:.3g}x {measure} on such a processor when it was converted"
+    detail += (
+        f"; allow {kind}" if not 0 < factor <= 1 else "; nothing would be gained by allowing it"
+    )
+    return Rejected(pair.variant, pair.backend, pair.device, detail, gain=factor)
 
 
 def _times_better(option: _Option, best: Sequence[_Option], policy: Policy) -> float:

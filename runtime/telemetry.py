@@ -187,7 +187,7 @@ class Recorder:
     """Counts runs and their times; threads may share it.
 
     Args:
-        labels: Labels of the session, told with each run to OpenTelemetry.
+        labels: Labels of the session, reported with each run to OpenTelemetry.
     """
 
     def __init__(self, labels: dict[str, str]) -> None:

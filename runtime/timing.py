@@ -48,7 +48,7 @@ def interleave(
         runs: Runs of each, at most.
         seconds: for all of it, at most, once each had its first few runs.
         clock: gives seconds.
-        progress: told the share that is done.
+        progress: called with the share that is done.
     """
     spent: dict[K, list[float]] = {key: [] for key in calls}
     for call in calls.values():

@@ -201,15 +201,15 @@ def _planned(compiled: Path, units: str, package: Package, function: str | None)
     except Exception as error:
         return _Planned(f"Core ML gives no compute plan: {one_line(error)}", kinds)
     parts = [f"{n} on {_PLACES[kind]}" for kind, n in places.most_common()]
-    told = f"operations as Core ML plans them: {', '.join(parts) or 'none'}"
+    summary = f"operations as Core ML plans them: {', '.join(parts) or 'none'}"
     slow = Counter(e.kind for e in elsewhere if e.unit == _PLACES["cpu"])
     if slow:
-        told += f" ({', '.join(f'{n} {name}' for name, n in slow.most_common())})"
+        summary += f" ({', '.join(f'{n} {name}' for name, n in slow.most_common())})"
     placed = None
     if wanted is not None:
         by = "Core ML's compute plan"
         placed = Placement(_PLACES[wanted], places.total(), tuple(elsewhere), by)
-    return _Planned(told, kinds, placed)
+    return _Planned(summary, kinds, placed)
 
 
 def _elsewhere(operation: Any, usage: Any, kind: str, wanted: str) -> Elsewhere:

@@ -1,10 +1,10 @@
 """Keeping an engine's workers off the core of the thread that runs it, in a virtual machine.
 
 Linux takes a halted core of a virtual machine for one that the host has taken away (on x86, where
-``vcpu_is_preempted`` is told), so a thread that is woken is put on the core of the one that woke it
-although others idle. A caller and its engine's worker that once share a core wake each other there
-for as long as nothing else moves them, and the worker brings nothing: LiteRT with two threads was
-seen to take as long as with one, in every second instance. Real machines look for an idle core.
+``vcpu_is_preempted`` reports it), so a thread that is woken is put on the core of the one that woke
+it although others idle. A caller and its engine's worker that once share a core wake each other
+there for as long as nothing else moves them, and the worker brings nothing: LiteRT with two threads
+was seen to take as long as with one, in every second instance. Real machines look for an idle core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a tape's kernels read and write: arrays of an executor, and how kernels are told of them."""
+"""What a tape's kernels read and write: arrays of an executor, and how kernels get them."""
 
 from __future__ import annotations
 

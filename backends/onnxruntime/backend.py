@@ -167,8 +167,8 @@ class OnnxRuntimeBackend:
         plain_us = plain(_open_session(path, options, regions=regions), feeds, runs)
         with Scratch() as folder:
             session = _open_session(path, options, profiles=str(folder), regions=regions)
-            told = profile_session(session, feeds, runs=runs, plain_us=plain_us)
-        return with_nodes(told, Path(path)) if regions else told
+            timed = profile_session(session, feeds, runs=runs, plain_us=plain_us)
+        return with_nodes(timed, Path(path)) if regions else timed
 
 
 def _told(computed_in: str, options: LoadOptions) -> LoadOptions:

@@ -141,11 +141,11 @@ def read(
     return tuple(found), note
 
 
-def _operator(name: str, told: Mapping[str, Any], us: float) -> Operator:
-    kind = str(told.get("op_name", ""))
-    kinds = [t for item in told.get("output_type_shape", []) for t in item]
-    kinds += [t for item in told.get("input_type_shape", []) for t in item]
-    unit = _unit(str(told.get("provider", "")))
+def _operator(name: str, arguments: Mapping[str, Any], us: float) -> Operator:
+    kind = str(arguments.get("op_name", ""))
+    kinds = [t for item in arguments.get("output_type_shape", []) for t in item]
+    kinds += [t for item in arguments.get("input_type_shape", []) for t in item]
+    unit = _unit(str(arguments.get("provider", "")))
     precision = _short(kinds[0]) if kinds else ""
     role = role_of(kind, _ROLES)
     # Copies and reorders are the engine's own; a transpose or a cast may be the model's.

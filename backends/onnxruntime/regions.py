@@ -28,15 +28,17 @@ LIBRARY, TOLD = "regions.so", "regions.json"
 """Next to the graph: the library, and what was measured of each region."""
 
 
-def with_nodes(told: OperatorProfile, graph: Path) -> OperatorProfile:
+def with_nodes(profile: OperatorProfile, graph: Path) -> OperatorProfile:
     """Name the model's operators that each region computes, where a file beside the graph says."""
     try:
         trials = parse_json(graph.with_name(TOLD).read_text("utf-8"))["trials"]
         nodes = {str(t["name"]): tuple(map(str, t["nodes"])) for t in trials if t["kept"]}
     except (OSError, ValueError, KeyError, TypeError):
-        return told
-    named = (replace(op, nodes=nodes[op.kind]) if op.kind in nodes else op for op in told.operators)
-    return replace(told, operators=tuple(named))
+        return profile
+    named = (
+        replace(op, nodes=nodes[op.kind]) if op.kind in nodes else op for op in profile.operators
+    )
+    return replace(profile, operators=tuple(named))
 
 
 def without_trial(options: LoadOptions) -> tuple[bool, LoadOptions]:

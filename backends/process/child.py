@@ -95,7 +95,7 @@ class Child:
     Args:
         module: what it runs; calls ``connect``.
         descriptors: further ones that it inherits.
-        keep_errors: hold back what it writes to standard error; the last words are told when it
+        keep_errors: hold back what it writes to standard error; the last lines are reported when it
             dies.
         emulator: Emulator of another CPU, whose Python runs it.
 

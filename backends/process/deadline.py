@@ -16,7 +16,7 @@ _state: dict[str, Tell | None] = {"tell": None}
 
 
 def announce(tell: Tell) -> None:
-    """Have somebody told of limits: seconds from now and what has them; None when it is over."""
+    """Set who gets each limit: seconds from now, and what has it; None when it is over."""
     _state["tell"] = tell
 
 

@@ -260,7 +260,7 @@ class _Process:
         return self.end(stage, seconds)
 
     def begin(self, method: str, *arguments: Any) -> None:
-        """Ask for something; whether that works is told by ``end``."""
+        """Ask for something; ``end`` says whether it works."""
         self.owes = True
         with contextlib.suppress(ChildEndedError, BrokenPipeError):
             os.write(self._requests, MESSAGE)
@@ -508,7 +508,7 @@ class IsolatedExecutable:
         shared = [slot for slot in slots if slot.text is None]
         places = process.memory.view(shared)
         _fill(places, feeds)
-        # Text is told anew each time.
+        # Text is described anew each time.
         self._inputs = places if len(shared) == len(slots) else None
         found: list[Slot] | None = process.ask("run", self._run_s, "run", slots, end)
         return found

@@ -92,7 +92,7 @@ class ExecutableHost:
             self._memory.reserve(end)
             shared = [slot for slot in self.outputs if slot.text is None]
             places = self._memory.view(shared)
-            # With text among them they are told anew each time.
+            # With text among them they are described anew each time.
             self._places = places if len(shared) == len(results) else None
         for name, place in places.items():
             np.copyto(place, results[name])

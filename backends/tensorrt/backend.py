@@ -24,7 +24,14 @@ from edgeinfer.backends.checks import check_device, check_signature, one_line, t
 from edgeinfer.backends.engine_store import EngineKey, digest_of
 from edgeinfer.backends.engines import import_tensorrt
 from edgeinfer.backends.tensorrt import build as tensorrt_build
-from edgeinfer.backends.tensorrt.build import NAME, BuildPlan, log_of, plan_of, told, version_of
+from edgeinfer.backends.tensorrt.build import (
+    NAME,
+    BuildPlan,
+    log_of,
+    plan_of,
+    reason_of,
+    version_of,
+)
 from edgeinfer.backends.tensorrt.library import machine_facts
 from edgeinfer.backends.tensorrt.run import DTYPES, EngineExecutable, ports_of
 from edgeinfer.errors import LoadError, NotAvailableError
@@ -130,15 +137,15 @@ def _engine(trt: Any, path: Path, plan: BuildPlan) -> Any:
         trt.init_libnvinfer_plugins(log, "")
         runtime = trt.Runtime(log)
     except Exception as error:
-        raise NotAvailableError(f"TensorRT: {told(trt, one_line(error))}") from error
+        raise NotAvailableError(f"TensorRT: {reason_of(trt, one_line(error))}") from error
     if plan.settings.dla_core is not None:
         runtime.DLA_core = plan.settings.dla_core
     try:
         engine = runtime.deserialize_cuda_engine(path.read_bytes())
     except Exception as error:
-        raise LoadError(f"TensorRT refuses {path}: {told(trt, one_line(error))}") from error
+        raise LoadError(f"TensorRT refuses {path}: {reason_of(trt, one_line(error))}") from error
     if engine is None:
         raise LoadError(
-            f"TensorRT {trt.__version__} refuses {path}: {told(trt, 'no reason given')}"
+            f"TensorRT {trt.__version__} refuses {path}: {reason_of(trt, 'no reason given')}"
         )
     return engine

@@ -170,7 +170,7 @@ def log_of(trt: Any) -> Any:
     return Log()
 
 
-def told(trt: Any, otherwise: str) -> str:
+def reason_of(trt: Any, otherwise: str) -> str:
     """Return what the library said of errors since the last time, on one line."""
     errors = log_of(trt).errors
     lines = [*errors]
@@ -212,10 +212,10 @@ def build(trt: Any, path: Path, plan: BuildPlan, timing: bytes, progress: Progre
     except LoadError:
         raise
     except Exception as error:
-        why = told(trt, one_line(error))
+        why = reason_of(trt, one_line(error))
         raise LoadError(f"TensorRT cannot build an engine of {path}: {why}") from error
     finally:
-        # An interrupt, or an error of whoever is told: it ended the build.
+        # An interrupt, or an error of the callback: it ended the build.
         if monitor is not None and monitor.error is not None:
             raise monitor.error
     return made
@@ -246,7 +246,7 @@ def _build(trt: Any, path: Path, plan: BuildPlan, timing: bytes, monitor: Any) -
         config.progress_monitor = monitor
     serialized = builder.build_serialized_network(network, config)
     if serialized is None:
-        why = told(trt, "it gives no reason")
+        why = reason_of(trt, "it gives no reason")
         left = f"; {notes[0]}" if notes and not plan.settings.gpu_fallback else ""
         raise LoadError(f"TensorRT {trt.__version__} refuses {path}: {why}{left}")
     times = config.get_timing_cache()
@@ -261,8 +261,10 @@ def _parse(trt: Any, network: Any, path: Path) -> None:
     lines = [_spelt(error) for error in errors[:_SHOWN]]
     if len(errors) > _SHOWN:
         lines.append(f"and {len(errors) - _SHOWN} more")
-    raised = f"TensorRT {trt.__version__} cannot read {path}: {'; '.join(lines) or told(trt, '')}"
-    told(trt, "")
+    raised = (
+        f"TensorRT {trt.__version__} cannot read {path}: {'; '.join(lines) or reason_of(trt, '')}"
+    )
+    reason_of(trt, "")
     raise LoadError(raised)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgeinfer.backends.built_ahead import SizeRanges
 from edgeinfer.backends.checks import array_type, check_buffers, check_feeds, one_line
-from edgeinfer.backends.tensorrt.build import NAME, told
+from edgeinfer.backends.tensorrt.build import NAME, reason_of
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.machine.cuda import Memory, Recording, Stream, Transfers
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -87,7 +87,7 @@ class ExecutionLane:
         self._trt, self._ports, self._transfers = trt, ports, transfers
         self._context = engine.create_execution_context()
         if self._context is None:
-            raise RunError(f"TensorRT cannot make a context: {told(trt, 'too little memory')}")
+            raise RunError(f"TensorRT cannot make a context: {reason_of(trt, 'too little memory')}")
         self._dtypes = {p.spec.name: array_type(p.spec.dtype) for p in ports}
         self._memory = {p.spec.name: Memory(transfers) for p in ports if not p.on_host}
         self._here: dict[str, Array] = {}
@@ -113,7 +113,9 @@ class ExecutionLane:
         context = self._context
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
-                raise RunError(f"input {name!r}: {told(self._trt, f'{list(shape)} is refused')}")
+                raise RunError(
+                    f"input {name!r}: {reason_of(self._trt, f'{list(shape)} is refused')}"
+                )
             self._place(name, shape)
         if unknown := context.infer_shapes():
             raise RunError(f"TensorRT does not know the sizes of {', '.join(unknown)}")
@@ -137,14 +139,14 @@ class ExecutionLane:
             self._here[name] = np.zeros(shape, self._dtypes[name])
             address = self._here[name].ctypes.data
         if not self._context.set_tensor_address(name, address):
-            raise RunError(f"{name!r}: {told(self._trt, 'its address is refused')}")
+            raise RunError(f"{name!r}: {reason_of(self._trt, 'its address is refused')}")
 
     def _let_allocate(self, name: str) -> None:
         """Let the engine say what size an output has, which depends on values."""
         if name not in self._allocators:
             self._allocators[name] = _allocator(self._trt, self._memory[name])
         if not self._context.set_output_allocator(name, self._allocators[name]):
-            raise RunError(f"{name!r}: {told(self._trt, 'no allocator is taken')}")
+            raise RunError(f"{name!r}: {reason_of(self._trt, 'no allocator is taken')}")
 
     def record(self) -> None:
         """Record the work as a CUDA graph where it can be; otherwise each call starts it anew."""
@@ -156,7 +158,7 @@ class ExecutionLane:
         try:
             recording = Recording(self._enqueue, self._transfers)
         except RunError:
-            told(self._trt, "")
+            reason_of(self._trt, "")
             return
         self._stream.close()
         self._stream = recording
@@ -214,7 +216,7 @@ class ExecutionLane:
 
     def _enqueue(self, stream: int) -> None:
         if not self._context.execute_async_v3(stream):
-            raise RunError(f"TensorRT failed: {told(self._trt, 'it gives no reason')}")
+            raise RunError(f"TensorRT failed: {reason_of(self._trt, 'it gives no reason')}")
 
 
 def _allocator(trt: Any, memory: Memory) -> Any:
@@ -296,7 +298,9 @@ class EngineExecutable:
             except BackendError:
                 raise
             except Exception as error:
-                raise RunError(f"TensorRT failed: {told(self._trt, one_line(error))}") from error
+                raise RunError(
+                    f"TensorRT failed: {reason_of(self._trt, one_line(error))}"
+                ) from error
         return {spec.name: made[spec.name] for spec in self.outputs}
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> EngineBound:

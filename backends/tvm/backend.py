@@ -245,9 +245,9 @@ class _Writable:
 
     def __init__(self, array: Array) -> None:
         self.kept = array
-        told = dict(array.__array_interface__)
-        told["data"] = (told["data"][0], False)
-        self.__array_interface__ = told
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
 
 
 def _tensor(array: Array) -> Any:

@@ -68,13 +68,13 @@ def profile(machine: Any, run: Callable[[], object], unit: str, *, runs: int) ->
     watch = FunctionWatch()
     machine["set_instrument"](import_tvm_runtime().convert(watch))
     timed(run, warm)
-    spent, told = [], []
+    spent, recorded = [], []
     for _ in range(runs):
         watch.steps.clear()
         spent += timed(run, 1)
-        told.append(list(watch.steps))
+        recorded.append(list(watch.steps))
     kept = undisturbed(spent)
-    operators = _operators([told[i] for i in kept], unit)
+    operators = _operators([recorded[i] for i in kept], unit)
     whole_us = fmean(spent[i] for i in kept)
     note = "times of functions hold what telling of them costs, about a microsecond each"
     if unit != "cpu":

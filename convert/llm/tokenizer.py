@@ -179,7 +179,7 @@ def _bpe(path: Path, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sentencepiece(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Pairs with bytes for what is unknown; which pair goes first is told by scores."""
+    """Pairs with bytes for what is unknown; scores decide which pair goes first."""
     tokens, kinds = own["tokens"], own.get("token_type")
     scores = [float(s) for s in own["scores"]]
     vocab = {token: i for i, token in enumerate(tokens)}

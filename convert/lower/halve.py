@@ -93,7 +93,7 @@ def halve(
         model: normalised.
         islands: operators that stay in single precision.
         keep: names of nodes, or of their results, that do.
-        notes: told which ones did.
+        notes: gets the names of those that did.
         bridges: islands that take and give either precision, so that a cast beside them goes.
         kind: the type.
     """

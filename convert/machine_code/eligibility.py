@@ -2,8 +2,8 @@
 
 ``model`` is a variant of the whole model, where that is small in float32: a call of an engine costs
 more. ``regions`` are parts of any model as code inside ONNX Runtime. Both are extras of the targets
-whose profile names them: what keeps one from being written, or from its accuracy budget, is told in
-the report, and the device measures what it runs.
+whose profile names them: the report says what keeps one from being written, or
+from its accuracy budget, and the device measures what it runs.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from edgeinfer.convert.pipeline.kept import StageFiles
 from edgeinfer.convert.pipeline.plan import Job, plan
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
 from edgeinfer.convert.pipeline.request import HALVES, Request, in_layout
-from edgeinfer.convert.pipeline.rows import told
+from edgeinfer.convert.pipeline.rows import on_request
 from edgeinfer.convert.pipeline.shape_checks import (
     check_input_ranges,
     check_ranges,
@@ -80,7 +80,7 @@ class Written:
     lowered: Lowered
     checks: tuple[EngineResult, ...] = ()
     plain: Path | None = None
-    told: Mapping[str, tuple[EngineResult, ...]] = field(default_factory=dict)
+    on_request: Mapping[str, tuple[EngineResult, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,7 +551,7 @@ class Front:
         """Judge floats that no engine here computes in; with nothing to say where one does."""
         also = self._request.also
         found: dict[str, tuple[EngineResult, ...]] = {}
-        for kind in dict.fromkeys(k for p in job.profiles for k in told(p, job.format, also)):
+        for kind in dict.fromkeys(k for p in job.profiles for k in on_request(p, job.format, also)):
             found[kind] = ()
             if not is_here(kind, job.profile.unit):
                 with self._stage(f"{kind} arithmetic of {job.title}"):

@@ -25,7 +25,7 @@ class Job:
     Attributes:
         format: Format of the artifact.
         profiles: the targets that share it; the first one leads, the others want the very same.
-        spare: it is written beside what was asked for; a fault of it is told and it is left out.
+        spare: it is written beside what was asked for; with a fault it is reported and left out.
     """
 
     format: str
@@ -130,8 +130,8 @@ def plan(
             jobs.append(Job(REGIONS, (parts,), spare=True))
             ready.append(None)
     if refused:
-        told = [(title, problem) for title, ps in refused.items() for problem in ps]
-        owners, problems = [title for title, _ in told], [problem for _, problem in told]
+        pairs = [(title, problem) for title, ps in refused.items() for problem in ps]
+        owners, problems = [title for title, _ in pairs], [problem for _, problem in pairs]
         raise UnsupportedError(", ".join(refused), problems, owners)
     return ConversionPlan(tuple(jobs), tuple(notes), ready)
 

@@ -88,12 +88,12 @@ def oracles() -> tuple[str, ...]:
 @cache
 def _driver_version(driver: str) -> str:
     try:
-        told = subprocess.run(
+        printed = subprocess.run(
             [driver, "--version"], capture_output=True, text=True, check=True, timeout=30
         )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    match = re.search(r"\d+\.\d+(?:\.\d+)?", told.stdout)
+    match = re.search(r"\d+\.\d+(?:\.\d+)?", printed.stdout)
     return match[0] if match else "unknown"
 
 

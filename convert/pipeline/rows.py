@@ -60,20 +60,22 @@ def resolved(
 def _all(profile: Profile) -> Iterator[str]:
     yield from profile.precisions
     for format in _formats(profile):
-        yield from profile.told(format)
+        yield from profile.on_request(format)
 
 
 def _has(profile: Profile, name: str, able: Able) -> bool:
-    return able(profile, recipe(name)) or any(name in profile.told(f) for f in _formats(profile))
+    return able(profile, recipe(name)) or any(
+        name in profile.on_request(f) for f in _formats(profile)
+    )
 
 
 def _formats(profile: Profile) -> tuple[str, ...]:
     return *profile.formats, *profile.optional_formats
 
 
-def told(profile: Profile, format: str, also: Sequence[str]) -> tuple[str, ...]:
+def on_request(profile: Profile, format: str, also: Sequence[str]) -> tuple[str, ...]:
     """Return which of these precisions an engine computes a file of fp32 in when it is told to."""
-    return tuple(name for name in also if name in profile.told(format))
+    return tuple(name for name in also if name in profile.on_request(format))
 
 
 def conversions(request: Request) -> Iterator[Request]:
@@ -92,7 +94,7 @@ def _with_files(profile: Profile, name: str) -> Profile | None:
     if name not in profile.precisions:
         return None
     needed, optional = (
-        tuple(f for f in formats if name not in profile.told(f))
+        tuple(f for f in formats if name not in profile.on_request(f))
         for formats in (profile.formats, profile.optional_formats)
     )
     if not needed and not optional:

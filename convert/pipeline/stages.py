@@ -157,8 +157,10 @@ def _told(
     What is wrong is left out, and the report says so.
     """
     found: list[Variant] = []
-    for kind, checks in written.told.items():
-        own = [v for v in variants if kind in rows.told(_of(v, written), v.format, request.also)]
+    for kind, checks in written.on_request.items():
+        own = [
+            v for v in variants if kind in rows.on_request(_of(v, written), v.format, request.also)
+        ]
         unit = _of(own[0], written).unit
         with clock.stage(f"verify {written.job.title} in {kind}"):
             result = _run_told(written, kind, backends, report, unit)
@@ -493,8 +495,8 @@ def _carried(
     # Integers are asked for to be small.
     if report.quantization is not None and request.precision != AUTO:
         total = sum(sizes.values())
-        if told := outweighed(total, size_of(kept), report.source_bytes):
-            report.changes.append(Change("targets", (told,)))
+        if warning := outweighed(total, size_of(kept), report.source_bytes):
+            report.changes.append(Change("targets", (warning,)))
     return kept
 
 

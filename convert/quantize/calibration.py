@@ -158,11 +158,11 @@ class Quantizer:
         if self.settings.equalise:
             self._equalise(data, limits, kept_apart(data.feeds, total, _TRIED))
 
-        def told(count: int) -> None:
+        def notify(count: int) -> None:
             if progress is not None:
                 progress("calibrate", min(1.0, count / total))
 
-        self._look(data.feeds, limits, told)
+        self._look(data.feeds, limits, notify)
         self.notes.append(
             f"{len(self.ranges)} ranges from {total} samples by {self.settings.method}"
         )
@@ -178,7 +178,7 @@ class Quantizer:
         if not self.settings.round_weights:
             return
 
-        def told(share: float) -> None:
+        def notify(share: float) -> None:
             if progress is not None:
                 progress("round weights", share)
 
@@ -199,7 +199,7 @@ class Quantizer:
                 continue
             for grid in fresh:
                 self.rounding[grid] = fit(
-                    self.model, wanted[grid], grid, feeds, samples=total, told=told
+                    self.model, wanted[grid], grid, feeds, samples=total, notify=notify
                 )
             if not any(self.rounding[g].weights for g in fresh):
                 continue
@@ -224,7 +224,7 @@ class Quantizer:
         self,
         feeds: Callable[[], Iterator[Feeds]],
         limits: Sequence[Quantization],
-        told: Callable[[int], None] | None = None,
+        notify: Callable[[int], None] | None = None,
     ) -> None:
         """Run samples through the float model once, and choose every range."""
         units = [u for lim in limits for u in lay_out(self.model, lim).units]
@@ -234,7 +234,7 @@ class Quantizer:
         if any(lim.same_bits for lim in limits):
             model, lengths = same_norms.watched(self.model)
         names = [*values, *lengths.values()]
-        self.seen = observe(model, names, axes, feeds, progress=told)
+        self.seen = observe(model, names, axes, feeds, progress=notify)
         self.lengths = {x: self.seen.values.pop(name) for x, name in lengths.items()}
         self.ranges = {n: self._range(n, values[n]) for n in values}
 

@@ -28,7 +28,7 @@ MOST_BY_COREMLTOOLS = 64
 """Samples that coremltools' calibration runs packages on; the evaluator is slow."""
 
 DEFAULT_DROP = 0.01
-"""What ``auto`` may lose unless it is told: one percent."""
+"""What ``auto`` may lose by default: one percent."""
 
 _VECTORS = 16
 """Samples of the calibration set that the result is also checked on."""
@@ -111,7 +111,7 @@ class QuantizeStage:
 
         Args:
             normal: the float graph.
-            report: has the vectors; told what was done.
+            report: has the vectors, and gets what was done.
             jobs: what will be written.
             progress: Called with what is being done.
             source: as it was read, with what training left in it; the data is held against that.

@@ -133,7 +133,7 @@ def _try(model: ir.Model, doubtful: list[ir.Value], notes: Remarks) -> None:
 
 
 def _ranks_are_fixed(model: ir.Model) -> bool:
-    """Whether no rank can follow from sizes or data, as far as can be told."""
+    """Whether no rank can follow from sizes or data, as far as can be known."""
     # An integer input may be the axes of a Squeeze.
     if any(v.dtype is not None and v.dtype.is_integer() for v in model.graph.inputs):
         return False

@@ -107,7 +107,7 @@ def fingerprint(model: ir.Model) -> str:
 
 
 def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, ByteSpan]]:
-    """Parse from a memory map; large weights stay in the file, and it is told where they are."""
+    """Parse from a memory map; large weights stay in the file, and are named by where they are."""
     size = path.stat().st_size
     if size >= 1 << 31:
         raise SourceError(

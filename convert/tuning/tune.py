@@ -181,7 +181,7 @@ def tune(model: str | Path, order: TuningRequest, progress: Progress | None = No
     database = Database(order.database or Path(f"tuning-{profile.machine}.jsonl"))
     database.check()
     if order.output is not None:
-        # All that may keep the bundle from its place is told now, not after the search.
+        # All that may keep the bundle from its place is reported now, not after the search.
         refuse_artifact(order.output, "what is tuned is written as a bundle")
         with BundleWriter(order.output, overwrite=order.overwrite):
             pass

@@ -1,4 +1,4 @@
-"""What an input holds: declared, seen in data, told from the graph or a name, or not known."""
+"""What an input holds: declared, seen in data, inferred from the graph or a name, or not known."""
 
 from __future__ import annotations
 

@@ -385,9 +385,9 @@ def _told(
     try:
         infer_shapes(proto, strict=True)
     except Exception as error:
-        told = {(op, name): fault for op, name, fault in _TOLD.findall(str(error))}
+        known = {(op, name): fault for op, name, fault in _TOLD.findall(str(error))}
         for node in proto.graph.node:
-            if fault := told.get((node.op_type, node.name)):
+            if fault := known.get((node.op_type, node.name)):
                 yield _key(node), _line(node, shapes, fault)
 
 

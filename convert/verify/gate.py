@@ -187,8 +187,8 @@ class VariantResult:
             return ""
         why = "; ".join(f"{e.backend} ({e.device}): {e.skipped}" for e in self.engines if e.skipped)
         others = [f"{e.backend} ({e.device})" for e in self.engines if e.stands_in and e.passed]
-        told = f"; its numbers are right on {', '.join(others)}" if others else ""
-        return f"not run: {why}{told}"
+        elsewhere = f"; its numbers are right on {', '.join(others)}" if others else ""
+        return f"not run: {why}{elsewhere}"
 
     @property
     def hardest(self) -> set[int]:

@@ -1,4 +1,4 @@
-"""What an input is: a picture, a recording, token ids, a mask, a state ... told from its use."""
+"""What an input is: a picture, a recording, token ids, a mask ... inferred from its use."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Kind:
 def guess_kind(spec: TensorSpec, record: Preprocessing | None = None) -> Kind:
     """Tell what an input is from the user's record and its looks.
 
-    What its elements lie between is told from the graph, see ``bounds``.
+    What its elements lie between is inferred from the graph, see ``bounds``.
     """
     if isinstance(record, ImageInput):
         return Kind("image", channel_axis=1 if record.layout == "NCHW" else 3, record=record)

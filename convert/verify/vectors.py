@@ -388,7 +388,7 @@ class _Maker:
                 if self._oracles.is_decided(made) or time.monotonic() > self._until:
                     return made
             except (RunError, InputError):
-                # It is run once more where that is told.
+                # It is run once more where that is reported.
                 return feeds
             shapes, style, seed = drawn
             made = self._signals(shapes, style, seed + _APART * (again + 1))

@@ -164,16 +164,16 @@ def _matched(
             if np.abs(fitted * wave - run).max() > 2e-7 * np.abs(run).max():
                 continue
             # Sines say nothing of the samples where they are zero.
-            told = seen > 1e-6
+            certain = seen > 1e-6
             # The transform has the sine with a minus.
             sign = -1 if part else 1
             if window is None:
-                window = np.where(told, fitted, 0.0)
-            elif _agree(window, fitted, told):
-                window = np.where(told, fitted, window)
-            elif _agree(-window, fitted, told):
+                window = np.where(certain, fitted, 0.0)
+            elif _agree(window, fitted, certain):
+                window = np.where(certain, fitted, window)
+            elif _agree(-window, fitted, certain):
                 sign = -sign
-                window = np.where(told, -fitted, window)
+                window = np.where(certain, -fitted, window)
             else:
                 return None
             found.append((index * bins, part, sign))
@@ -183,6 +183,6 @@ def _matched(
     return window.astype(np.float32), tuple(found)
 
 
-def _agree(window: Array, fitted: Array, told: Array) -> bool:
-    gap = np.abs(window - fitted)[told & (window != 0)]
+def _agree(window: Array, fitted: Array, certain: Array) -> bool:
+    gap = np.abs(window - fitted)[certain & (window != 0)]
     return bool(gap.size) and float(gap.max()) <= 4e-7 * float(np.abs(fitted).max())

@@ -113,7 +113,7 @@ class Measurer:
 
     def _built(self, function: tirx.PrimFunc) -> Any:
         module = tvm.IRModule({workload.NAME: workload.plain(function)})
-        # CUDA's compiler is told the architecture by what is current.
+        # CUDA's compiler takes the architecture of the current device.
         with self._target:
             compiled = tvm.compile(module, target=self._target)
         if self._session is None:

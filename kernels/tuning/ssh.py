@@ -43,21 +43,21 @@ class Tunnel:
     def __enter__(self) -> Tunnel:
         for attempt in range(_ATTEMPTS):
             # Which port is free there is known only there.
-            told = self._started(random.choice(_PORTS))
-            if not told:
+            output = self._started(random.choice(_PORTS))
+            if not output:
                 return self
             self.close()
-            if "bind" not in told.lower() and "in use" not in told.lower():
+            if "bind" not in output.lower() and "in use" not in output.lower():
                 break
             time.sleep(attempt)
-        hint = f"; {_HINT}" if "No module named" in told else ""
-        raise NotAvailableError(f"device {self._device!r}: no RPC server: {told}{hint}")
+        hint = f"; {_HINT}" if "No module named" in output else ""
+        raise NotAvailableError(f"device {self._device!r}: no RPC server: {output}{hint}")
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def processor(self) -> str:
-        """Return the name of the device's processor, as it is told here; empty if it does not say.
+        """Return this project's name of the device's processor; empty if it does not say.
 
         Raises:
             NotAvailableError: nobody answers.
@@ -103,27 +103,27 @@ class Tunnel:
         # The shell ends the server when the connection does.
         remote = f"{server} --port-end {port + 1} </dev/null & P=$!; cat >/dev/null; kill $P"
         forward = ["-o", "ExitOnForwardFailure=yes", "-L", f"{here}:127.0.0.1:{port}"]
-        with tempfile.TemporaryFile() as told:
+        with tempfile.TemporaryFile() as output:
             self._process = subprocess.Popen(
                 [*self._client, *forward, "--", self._place.host, remote],
                 stdin=subprocess.PIPE,
-                stdout=told,
-                stderr=told,
+                stdout=output,
+                stderr=output,
             )
-            why = self._waited(told, port)
+            why = self._waited(output, port)
         self.address = "" if why else f"127.0.0.1:{here}"
         return why
 
-    def _waited(self, told: IO[bytes], port: int) -> str:
+    def _waited(self, output: IO[bytes], port: int) -> str:
         process = self._process
         until = time.monotonic() + _START_S
         while time.monotonic() < until:
-            text = os.pread(told.fileno(), 1 << 16, 0)
+            text = os.pread(output.fileno(), 1 << 16, 0)
             if re.search(rb"bind to .*:%d\b" % port, text):
                 return ""
             ended = process is None or process.poll() is not None
             if ended or re.search(rb"\b\w*Error\b|not found", text):
                 time.sleep(0.2)
-                return last_line(os.pread(told.fileno(), 1 << 16, 0)) or "the connection ended"
+                return last_line(os.pread(output.fileno(), 1 << 16, 0)) or "the connection ended"
             time.sleep(0.1)
         return f"it did not start in {_START_S:g} s"

@@ -112,7 +112,7 @@ class AudioPipeline:
             whole: samples that will come, for a model that takes a recording as one.
 
         Raises:
-            UsageError: the model takes a recording as one, and its length is not told.
+            UsageError: the model takes a recording as one, and its length is not given.
         """
         return AudioStream(self.models, self._prepare, whole)
 
@@ -155,7 +155,7 @@ R = TypeVar("R", bound=Result)
 class AudioStream(Generic[R]):
     """Sound that comes in pieces of any length; made by ``AudioPipeline.stream``.
 
-    What is told does not depend on how the sound was cut, and is the same as for the whole.
+    Results do not depend on how the audio was cut, and is the same as for the whole.
 
     Attributes:
         score: Score of the last window, where the model gives one number: of speech, of a word.

@@ -384,7 +384,7 @@ class SpotWord:
         word: its name.
         output: (1, 1).
         threshold: it counts from here on.
-        rest_ms: after one, none is told for so long.
+        rest_ms: after one, none is reported for so long.
     """
 
     word: str

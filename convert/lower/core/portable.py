@@ -92,7 +92,7 @@ class Tensors(Protocol):
         ...
 
     def axes(self, x: Value, given: Any, noop: int) -> Axes:
-        """Return the axes that a reduction names; all of them where it names none, unless told."""
+        """Return the axes that a reduction names; without any all of them, or none (``noop``)."""
         ...
 
     def reduce(self, kind: str, x: Value, axes: Axes, keep: bool = True) -> Value:

@@ -33,7 +33,7 @@ def halve(model: ir.Model, keep: AbstractSet[str], notes: Remarks) -> None:
     Args:
         model: normalised.
         keep: names of nodes, or of their results, that stay in single precision.
-        notes: told which ones did.
+        notes: gets the names of those that did.
     """
     anywhere.halve(model, _ISLANDS, keep | _scaled_sums(model), notes)
 

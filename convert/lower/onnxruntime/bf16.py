@@ -29,7 +29,7 @@ def halve(model: ir.Model, keep: AbstractSet[str], notes: Remarks, ops: Abstract
     Args:
         model: normalised.
         keep: names of nodes.
-        notes: told what stayed.
+        notes: gets what stayed.
         ops: operators that the engine computes so; empty for all that the standard allows.
     """
     islands = _ISLANDS

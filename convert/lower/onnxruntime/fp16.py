@@ -58,7 +58,7 @@ def halve(
     Args:
         model: normalised.
         keep: names of nodes.
-        notes: told what stayed.
+        notes: gets what stayed.
         joined: roundings will read and give half precision too, so that what stands between two
             of them need not stay in single precision.
         ops: operators that the engine computes so, adding up in single precision; empty for those

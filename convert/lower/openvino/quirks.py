@@ -92,7 +92,7 @@ def _transform(node: ir.Node) -> str:
         return "onesided gives another shape"
     axis, x = given(node, 2), given(node, 0)
     if x is None or x.shape is None:
-        return "the axis cannot be told without the rank"
+        return "the axis is not known without the rank"
     known = axis is None or axis.const_value is not None
     place = -2 if axis is None or axis.const_value is None else int(axis.const_value.numpy())
     # The reader takes the first axis after the batch, whatever is asked for.

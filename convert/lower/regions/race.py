@@ -42,7 +42,7 @@ _RESERVED = 0.35
 
 
 class Racer:
-    """Knows what was tried; told what is being tried."""
+    """Records what was tried, and reports what is being tried."""
 
     def __init__(self, order: RegionRequest, tell: Callable[[str], None]) -> None:
         self._order, self._tell = order, tell
@@ -93,16 +93,16 @@ class Racer:
         path = self._order.folder / "named.onnx"
         onnx_file.save(self._plain, path)
         backend = registry.get("onnxruntime")
-        told = backend.profile(  # type: ignore[attr-defined]
+        measured = backend.profile(  # type: ignore[attr-defined]
             Artifact("onnx", path, (), ()), LoadOptions(), self._order.feeds, runs=_PROFILED
         )
         path.unlink()
         # The clock is coarse, and going from one operator to the next is in none of the figures.
-        between = max(0.0, told.plain_us - told.timed_us) / max(1, len(told.operators))
+        between = max(0.0, measured.plain_us - measured.timed_us) / max(1, len(measured.operators))
         makers = {n.name or "": n for n in self._plain.graph}
         makers |= {v.name or "": n for n in self._plain.graph for v in n.outputs}
         found: dict[str, float] = {}
-        for step in told.operators:
+        for step in measured.operators:
             for name in step.nodes:
                 if (node := origin(name, step.kind, makers)) is not None:
                     us = (step.us or 0.0) + between

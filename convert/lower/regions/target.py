@@ -83,13 +83,13 @@ class RegionsTarget(Target):
             for file in ("model.onnx", LIBRARY):
                 files.append(folder / file)
                 shutil.move(work / file, files[-1])
-        told = folder / TOLD
-        told.write_bytes(to_json(outcome))
+        record = folder / TOLD
+        record.write_bytes(to_json(outcome))
         precision, ops = read_back(files[0])
         return replace(
             lowered,
             format=self.format,
-            files=(*files, told),
+            files=(*files, record),
             precision=precision,
             ops=ops,
             engines=tuple(_at_least(e) for e in lowered.engines),

@@ -45,7 +45,7 @@ so many computes for long enough not to notice the machine."""
 
 LINE_S, WAIT_S = 2e-3, 30.0
 """Seconds that TVM and LLVM take for a line of loops, 0.9 to 1.6 ms on a quiet core (15,000 lines
-of basic-pitch, 17,000 of a text classifier); and those that are not told before."""
+of basic-pitch, 17,000 of a text classifier); and those that are not reported before."""
 
 _log = logging.getLogger("edgeinfer")
 
@@ -101,8 +101,8 @@ def build(
     texts = [f.script() for f in ready.functions.values() if isinstance(f, tirx.PrimFunc)]
     parallel = any("T.parallel" in text for text in texts)
     lines = sum(t.count("\n") for t in texts)
-    if told := effort(kernels, lines):
-        _log.warning("%s", told)
+    if warning := effort(kernels, lines):
+        _log.warning("%s", warning)
     reason = _not_direct(kernels, static, lines, RECORDED_UP_TO if machine.cuda else DIRECT_UP_TO)
     weights: list[Array] = []
     memory: tuple[tuple[str, int], ...] = ()

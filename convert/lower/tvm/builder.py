@@ -112,7 +112,7 @@ class Builder:
         self.inputs: list[Any] = []
         self.sizes: dict[str, Any] = {}
         self.counted: list[Any] = []
-        self.told: list[tuple[Any, Size]] = []
+        self.known_sizes: list[tuple[Any, Size]] = []
         self.current: Callable[[], ir.Node | None] = lambda: None
         self.functions = 0
         self.value: Callable[[ir.Value], Tensor]
@@ -177,7 +177,7 @@ class Builder:
         """Return what a size that a run decides is, where that is known."""
         if not isinstance(size, tirx.Var):
             return size
-        return next((known for own, known in self.told if own.same_as(size)), size)
+        return next((known for own, known in self.known_sizes if own.same_as(size)), size)
 
     # ---- operators
 
@@ -247,8 +247,8 @@ class Builder:
     def first(self, x: Tensor, count: Tensor) -> Tensor:
         """Take so many rows as a tensor of one element says; the number is an open size."""
         size = self.count()
-        told = self.block.emit(relax.op.tensor_to_shape(self.expr(count)))
-        self.block.match_cast(told, relax.ShapeType([size]))
+        shaped = self.block.emit(relax.op.tensor_to_shape(self.expr(count)))
+        self.block.match_cast(shaped, relax.ShapeType([size]))
 
         def compute(source: Any) -> Any:
             return te.compute((size, *source.shape[1:]), lambda *i: source(*i), name="first")

@@ -85,9 +85,9 @@ def check(path: Path, name: str) -> None:
         raise NotAvailableError(f"kernels for {name} were not compiled; {INSTALL}")
 
 
-def errors(told: str) -> str:
-    """The first errors among all that a compiler of CUDA C told, each with the line it is in."""
-    lines = told.splitlines()
+def errors(output: str) -> str:
+    """The first errors that a compiler of CUDA C printed, each with its line."""
+    lines = output.splitlines()
     found = [i for i, line in enumerate(lines) if ": error: " in line]
     return "; ".join(" ".join(" ".join(lines[i : i + 2]).split())[:300] for i in found[:3])
 

@@ -87,14 +87,14 @@ def decided(
     found = g.wrap(g.tir(kernel, [g.expr(t) for t in flat], (length,), "int64"))
     # A name of its own: TVM drops what nobody reads, and with a known size nobody would.
     own = [g.count() for _ in expected]
-    told = g.block.emit(relax.op.tensor_to_shape(g.expr(found)))
+    shaped = g.block.emit(relax.op.tensor_to_shape(g.expr(found)))
     sure = [1, *own, *(expected[i] for i in again)]
-    g.block.match_cast(told, relax.ShapeType([_number(size) for size in sure]))
+    g.block.match_cast(shaped, relax.ShapeType([_number(size) for size in sure]))
     for size, said in zip(own, expected, strict=True):
         if isinstance(said, str):
             g.sizes.setdefault(said, size)
         elif said is not None:
-            g.told.append((size, said))
+            g.known_sizes.append((size, said))
     return tuple(own)
 
 

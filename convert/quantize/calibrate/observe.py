@@ -57,19 +57,19 @@ def observe(
         names: Names of the values to watch.
         axes: channel axis of those whose channels are told apart.
         data: gives the samples; called once for each group of values.
-        progress: told the number of samples seen.
+        progress: called with the number of samples seen.
 
     Raises:
         RunError: the model failed on a sample.
     """
     found = Observation()
 
-    def told(count: int) -> None:
+    def notify(count: int) -> None:
         found.samples = count
         if progress is not None:
             progress(count)
 
-    for arrays in watched(model, list(dict.fromkeys(names)), data, told=told):
+    for arrays in watched(model, list(dict.fromkeys(names)), data, notify=notify):
         _take(found, arrays, axes)
     return found
 
@@ -79,7 +79,7 @@ def watched(
     names: Sequence[str],
     data: Callable[[], Iterator[Feeds]],
     *,
-    told: Callable[[int], None] = lambda _: None,
+    notify: Callable[[int], None] = lambda _: None,
 ) -> Iterator[dict[str, Array]]:
     """Give the named values of each sample, in as many rounds over the data as memory asks for.
 
@@ -94,7 +94,7 @@ def watched(
             for count, feeds in enumerate(data(), 1):
                 results = dict(zip(inner, _run(session, inner, feeds), strict=True))
                 yield {n: np.asarray(results[n] if n in results else feeds[n]) for n in group}
-                told(count)
+                notify(count)
             del session
 
 

@@ -201,8 +201,8 @@ def _why(node: ir.Node, seen: Mapping[str, _Extremes], margin: float) -> str:
         return ""
     limit, what = _LIMITS.get(node.op_type, (math.inf, ""))
     if first.largest > limit:
-        told = f"{what} of {first.largest:.3g} inside"
-        return Inside(told) if what == _SUMMED else told
+        reason = f"{what} of {first.largest:.3g} inside"
+        return Inside(reason) if what == _SUMMED else reason
     return _long_mean(node, seen, margin)
 
 

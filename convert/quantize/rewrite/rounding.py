@@ -131,7 +131,7 @@ def fit(
     *,
     samples: int = 0,
     most_work: float = MOST_WORK,
-    told: Callable[[float], None] = lambda _: None,
+    notify: Callable[[float], None] = lambda _: None,
 ) -> Rounding:
     """Round the weights of the named layers.
 
@@ -143,7 +143,7 @@ def fit(
         samples: how many they are; 0 if unknown.
         most_work: multiplications, beyond which layers stay with the nearest; not a time, so that
             the same model and data give the same file.
-        told: the share of the layers that is done.
+        notify: the share of the layers that is done.
 
     Raises:
         RunError: the model failed on a sample.
@@ -153,7 +153,7 @@ def fit(
     for product, moments in sum_up(model, products, data, samples):
         found.tried += 1
         _try(found, product, moments, grid)
-        told(found.tried / len(products))
+        notify(found.tried / len(products))
     return found
 
 

@@ -229,7 +229,7 @@ def fit(
     known += [Layer(n.name or "", n.op_type, 0.0) for n in inside]
     clock = trials.clock
 
-    def told(what: str, done: float | None) -> None:
+    def notify(what: str, done: float | None) -> None:
         if progress is not None:
             progress(f"{job.title}: {what}", done)
 
@@ -244,7 +244,7 @@ def fit(
             if metric is None or isinstance(metric, TaskMeasure)
             else None
         ),
-        told,
+        notify,
         SECONDS,
         _calibrators(trials, samples, few),
         timed=clock.counts,

@@ -254,7 +254,7 @@ class Search:
         quick: measures it on a few, to compare layers.
         max_drop: the budget.
         memory: Memory of earlier measurements.
-        told: about what is being done.
+        notify: about what is being done.
         seconds: after which no further layer is tried by itself.
         calibrators: measures with other ranges, by the calibrators' names; the empty name has those
             that were asked for.
@@ -267,7 +267,7 @@ class Search:
     quick: Measure
     max_drop: float
     memory: MeasurementStore = field(default_factory=MeasurementStore)
-    told: Progress | None = None
+    notify: Progress | None = None
     seconds: float = math.inf
     calibrators: Mapping[str, Measures] = field(default_factory=dict)
     timed: bool = True
@@ -325,8 +325,8 @@ class Search:
         noise: dict[str, float] = {}
         last, worse = math.inf, 0
         for name, measures in self.calibrators.items():
-            if self.told is not None:
-                self.told("try other ranges", len(noise) / len(self.calibrators))
+            if self.notify is not None:
+                self.notify("try other ranges", len(noise) / len(self.calibrators))
             point = self._measured(f"some {name}".rstrip(), frozenset(), measures.some)
             noise[name] = point.noise
             if not name or "*" in name:
@@ -407,8 +407,8 @@ class Search:
             if self._is_over():
                 self._stopped = f"{len(groups) - index} of {len(groups)} layers were not tried"
                 break
-            if self.told is not None:
-                self.told("try layer by layer", index / len(groups))
+            if self.notify is not None:
+                self.notify("try layer by layer", index / len(groups))
             point = self._by_calibrator("quick", frozenset(y.name for y in group))
             gains.update({y.name: (before.error - point.error) / len(group) for y in group})
             quiet.update({y.name: (before.noise - point.noise) / len(group) for y in group})

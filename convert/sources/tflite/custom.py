@@ -75,7 +75,7 @@ class Detecting:
     Attributes:
         most: boxes at most.
         classes: without the background.
-        labels: classes told of each box, where all classes are suppressed at once.
+        labels: classes given for each box, where all classes are suppressed at once.
         per_class: boxes of each class at most, where each is suppressed by itself; else 0.
         threshold: the least score.
         overlap: Overlap of areas, above which the weaker box is left out.
@@ -166,7 +166,7 @@ def detecting(raw: bytes) -> Detecting:
     if min(made.most, made.classes, made.labels) < 1 or made.per_class < int(regular):
         raise ValueError(f"at most {made.most} boxes of {made.classes} classes")
     if regular and int(fields["max_classes_per_detection"]) != 1:
-        raise Refusal("several classes told of each box, where each class is suppressed by itself")
+        raise Refusal("several classes for each box, where each class is suppressed by itself")
     _check_finite(*made.scale, made.threshold, made.overlap)
     if made.most * made.labels > _BOXES:
         raise Refusal(f"{made.most * made.labels} boxes; {_BOXES} are the most")

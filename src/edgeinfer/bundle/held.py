@@ -25,12 +25,12 @@ _MOMENT_S = 60.0
 _LOOK_S = 0.02
 
 
-def hold(folder: Path, told: bytes = b"") -> IO[bytes]:
+def hold(folder: Path, message: bytes = b"") -> IO[bytes]:
     """Keep a new folder until the file that this returns is closed.
 
     Args:
         folder: that was made just now.
-        told: to who asks for its holder.
+        message: to who asks for its holder.
 
     Raises:
         OSError: the lock cannot be written.
@@ -40,7 +40,7 @@ def hold(folder: Path, told: bytes = b"") -> IO[bytes]:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
     lock = os.fdopen(os.open(folder / _NEW, flags, 0o600), "r+b", buffering=0)
     try:
-        lock.write(told)
+        lock.write(message)
         try_lock(lock)
         # Named only once it is held, or another process would take the folder for abandoned.
         os.rename(folder / _NEW, folder / LOCK)

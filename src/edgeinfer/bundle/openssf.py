@@ -70,17 +70,17 @@ def signed_by(signature: Path, keys: Mapping[str, Path], wanted: Mapping[str, st
         raise SignatureError(f"{signature.name} cannot be read: {e.strerror or e}") from e
     found, reasons = [], []
     for identity, key in keys.items():
-        told = _Told()
+        hashing = _Told()
         config = verifying.Config().use_elliptic_key_verifier(public_key=key)
         try:
             # It prints of signatures by versions before 1.0.
             with contextlib.redirect_stdout(io.StringIO()):
-                config.set_hashing_config(told).verify(Path(signature.name), signature)
+                config.set_hashing_config(hashing).verify(Path(signature.name), signature)
         # The library lets through whatever a malformed file provokes in it.
         except Exception as e:
             reasons.append(visible(" ".join(str(e).split()))[:160] or type(e).__name__)
             continue
-        _compare(signature.name, told.digests, wanted)
+        _compare(signature.name, hashing.digests, wanted)
         found.append(identity)
     if not found:
         raise SignatureError(f"{signature.name} is by none of {', '.join(keys)}: {reasons[0]}")

@@ -99,7 +99,7 @@ def bench(
 
     Without INPUT the first test vector is run. A MODEL is converted for this machine first, and the
     plain engines run the source. Variants that a session takes only where they are allowed are
-    timed too: of those that --allow does not name it is told what they would gain. Of a language
+    timed too: of those that --allow does not name it reports what they would gain. Of a language
     model steps that generate and steps that read are timed, and the time to the first token.
     """
     permitted = allowed(allow or None)
@@ -123,9 +123,9 @@ def bench(
         opening = trust if source is None else {"native": trust["native"]}
         bundle = stack.enter_context(Bundle.open(place, **opening))
         if is_language_model(bundle):
-            told = lmbench.bench(bundle, counts[0], progress)
-            _save(output, told[0])
-            out.result(told[0], lambda: told[1])
+            results = lmbench.bench(bundle, counts[0], progress)
+            _save(output, results[0])
+            out.result(results[0], lambda: results[1])
             return
         feeds = _feeds(bundle, inputs)
         with Watch() as watch:
@@ -182,8 +182,8 @@ def _heat(taken: Taken) -> Iterator[str]:
         before = taken.celsius_before.get(zone, highest[zone])
         yield f"temperature: {before:.0f} °C before, {highest[zone]:.0f} at most ({zone})"
     if taken.watts:
-        told = ", ".join(f"{watts:.3g} W ({name})" for name, watts in taken.watts.items())
-        yield f"power while measuring: {told}"
+        results = ", ".join(f"{watts:.3g} W ({name})" for name, watts in taken.watts.items())
+        yield f"power while measuring: {results}"
     yield from (f"note: {line}" for line in taken.complaints)
 
 
@@ -202,10 +202,10 @@ def _costs(
 
     found = pairs(bundle, None if backend == "all" else backend)
     checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
-    told, silent = operators.profiles(
+    results, silent = operators.profiles(
         bundle, found, checked, threads, fallback=fallback, runs=OPS_RUNS
     )
-    return [*operators.view(told, silent)], operators.to_data(told, silent)
+    return [*operators.view(results, silent)], operators.to_data(results, silent)
 
 
 def _limits(

@@ -94,7 +94,7 @@ class _Conversation:
                     click.echo(visible(event.text), nl=False)
                     if event.usage is not None:
                         click.echo()
-                        self._out.remark(f"({lm.told(event.usage)})")
+                        self._out.remark(f"({lm.usage_line(event.usage)})")
             except KeyboardInterrupt:
                 click.echo()
                 self._out.remark("(ended)")

@@ -50,7 +50,7 @@ def convert(model: str, trust_source: bool, out: Output, **words: Any) -> None:
 
     TARGET is a name that `edgeinfer targets` lists, the path of a .toml profile, or "all".
 
-    FILE is a bundle, NAME.edge unless told, or one plain artifact where its name ends with .onnx,
+    FILE is a bundle, NAME.edge by default, or one plain artifact where its name ends with .onnx,
     .xml (OpenVINO), .tflite, .mlpackage (Core ML) or .aimodel (Core AI).
     """
     source = named_model(model, trust_source=trust_source)

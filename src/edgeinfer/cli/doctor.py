@@ -213,10 +213,10 @@ def _speed() -> Iterator[DoctorFinding]:
     from edgeinfer.machine.fingerprint import read_facts
 
     facts = read_facts()
-    told = [*facts.power.complaints, *(c for gpu in facts.gpus for c in gpu.complaints)]
-    if told:
+    complaints = [*facts.power.complaints, *(c for gpu in facts.gpus for c in gpu.complaints)]
+    if complaints:
         fix = "figures measured now are too slow: mind cooling and power supply first"
-        yield DoctorFinding("speed", False, "; ".join(told), fix)
+        yield DoctorFinding("speed", False, "; ".join(complaints), fix)
 
 
 def _view(findings: list[DoctorFinding], lacking: str) -> Iterator[str | Table]:

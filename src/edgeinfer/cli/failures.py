@@ -52,7 +52,7 @@ _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is told of an error.
+    """What is reported of an error.
 
     Attributes:
         kind: name of its class, or a word where the class says nothing.
@@ -74,7 +74,7 @@ def terminate_cleanly() -> None:
 
 
 def guarded(command: click.Command, argv: Sequence[str]) -> int:
-    """Run a command and return the exit code; every error is told in one line.
+    """Run a command and return the exit code; every error is one line.
 
     With ``--json`` among the arguments the error is also an object on stdout:
     ``{"error": {"type", "message", "exit_code", ...}}``.
@@ -107,7 +107,7 @@ _MOST_WARNINGS = 100
 class _Warnings(logging.Handler):
     """Holds what the library warns of; an error that follows says it again and is reported alone.
 
-    A command may run forever, so lines that are told again, and those beyond the first hundred,
+    A command may run forever, so lines that are repeated, and those beyond the first hundred,
     are not kept.
     """
 
@@ -184,8 +184,8 @@ def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None)
         return failure.code
     try:
         if "--json" in _options(argv):
-            told = {"type": failure.kind, "message": failure.message, "exit_code": failure.code}
-            click.echo(to_json({"error": {**told, **failure.details}}))
+            entry = {"type": failure.kind, "message": failure.message, "exit_code": failure.code}
+            click.echo(to_json({"error": {**entry, **failure.details}}))
         _flush()
     except OSError:
         _abandon_stdout()

@@ -81,7 +81,7 @@ def _stream(llm: LLM, request: SequenceRequest, out: Output) -> None:
         click.echo(visible(event.text), nl=False)
         if event.finish is not None and event.usage is not None:
             click.echo()
-            out.remark(f"({lm.told(event.usage)}; ended by {event.finish})")
+            out.remark(f"({lm.usage_line(event.usage)}; ended by {event.finish})")
 
 
 def _texts(completion: Completion) -> list[str]:

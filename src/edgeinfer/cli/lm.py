@@ -164,7 +164,7 @@ def _form(json_schema: str | None, regex: str | None, grammar: str | None) -> Gr
     return None if regex is None else Grammar("regex", regex)
 
 
-def told(usage: Usage) -> str:
+def usage_line(usage: Usage) -> str:
     """Return a line on what a generation took."""
     first = usage.first_token_s
     parts = [f"{usage.prompt_tokens} tokens read"]

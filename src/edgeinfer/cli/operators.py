@@ -33,13 +33,13 @@ def profiles(
     runs: int,
 ) -> tuple[dict[Pair, OperatorProfile], list[str]]:
     """Profile every pair; also say which cannot be, and why."""
-    told: dict[Pair, OperatorProfile] = {}
+    measured: dict[Pair, OperatorProfile] = {}
     silent: list[str] = []
     for candidate in found.candidates:
         pair = candidate.pair
         options = LoadOptions(pair.device, threads, fallback=fallback)
         try:
-            told[pair] = profile_pair(
+            measured[pair] = profile_pair(
                 *(bundle, found.variants[pair.variant], pair),
                 feeds=feeds,
                 options=options,
@@ -47,12 +47,12 @@ def profiles(
             )
         except BackendError as e:
             silent.append(f"{pair}: {e}")
-    return told, silent
+    return measured, silent
 
 
-def view(told: dict[Pair, OperatorProfile], silent: list[str]) -> Iterator[str | Table]:
+def view(measured: dict[Pair, OperatorProfile], silent: list[str]) -> Iterator[str | Table]:
     """Yield what is printed."""
-    for pair, profile in told.items():
+    for pair, profile in measured.items():
         yield ""
         yield f"{pair}: {sum_line(profile)}"
         rows = sorted(profile.operators, key=lambda o: -(o.us or 0.0))[:SHOWN]
@@ -81,7 +81,7 @@ def _share(op: Operator, profile: OperatorProfile) -> float | None:
     return op.us / profile.timed_us if op.us is not None and profile.timed_us else None
 
 
-def to_data(told: dict[Pair, OperatorProfile], silent: list[str]) -> dict[str, Any]:
+def to_data(measured: dict[Pair, OperatorProfile], silent: list[str]) -> dict[str, Any]:
     """Return what is saved."""
     return {
         "profiles": [
@@ -114,7 +114,7 @@ def to_data(told: dict[Pair, OperatorProfile], silent: list[str]) -> dict[str, A
                     for op in profile.operators
                 ],
             }
-            for pair, profile in told.items()
+            for pair, profile in measured.items()
         ],
         "silent": silent,
     }

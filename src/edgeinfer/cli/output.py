@@ -25,7 +25,7 @@ from edgeinfer.types import Progress
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How the user wants to be told.
+    """How the user wants output.
 
     Attributes:
         json: one JSON document on stdout instead of text.
@@ -102,7 +102,7 @@ class Output:
 class _Lines:
     """Prints a line when another stage begins, not for every step of it.
 
-    What has no known place among the stages is for people who watch. The first stage is told with
+    What has no known place among the stages is for people who watch. The first stage is shown with
     the second: it reads what was given, and an error of that is one line.
     """
 

@@ -177,14 +177,14 @@ def placed(
         plain: a profile that has the sizes of all operands; ``events`` themselves if it is empty.
     """
     nodes = _by_node(events)
-    told = {name: found[-1]["args"] for name, found in (nodes | _by_node(plain)).items()}
+    facts = {name: found[-1]["args"] for name, found in (nodes | _by_node(plain)).items()}
     times = {
         name: float(np.median([e["dur"] for e in found[len(found) // 4 :]]))
         for name, found in nodes.items()
     }
     whole = sum(times.values()) or 1.0
     hot = sorted(times, key=lambda n: -times[n])[:_HOT]
-    return [_placed(n, told[n], times[n], whole, roof) for n in hot]
+    return [_placed(n, facts[n], times[n], whole, roof) for n in hot]
 
 
 def _by_node(events: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -195,10 +195,12 @@ def _by_node(events: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
     return nodes
 
 
-def _placed(name: str, told: Mapping[str, Any], us: float, whole: float, roof: Roof) -> Placed:
-    ins, outs = (_shapes(told.get(f"{side}_type_shape", [])) for side in ("input", "output"))
-    operations = _operations(told.get("op_name", ""), ins, outs)
-    moved = sum(float(told.get(k, 0)) for k in ("activation_size", "parameter_size", "output_size"))
+def _placed(name: str, facts: Mapping[str, Any], us: float, whole: float, roof: Roof) -> Placed:
+    ins, outs = (_shapes(facts.get(f"{side}_type_shape", [])) for side in ("input", "output"))
+    operations = _operations(facts.get("op_name", ""), ins, outs)
+    moved = sum(
+        float(facts.get(k, 0)) for k in ("activation_size", "parameter_size", "output_size")
+    )
     moved = max(moved, 1.0)
     seconds = max(us, 1e-3) * 1e-6
     intensity = operations / moved
@@ -206,7 +208,7 @@ def _placed(name: str, told: Mapping[str, Any], us: float, whole: float, roof: R
     bound = "memory" if intensity * roof.gb_s < roof.gflop_s else "arithmetic"
     return Placed(
         node=name,
-        op=str(told.get("op_name", "")),
+        op=str(facts.get("op_name", "")),
         us=us,
         share=us / whole,
         gflop_s=reached,
@@ -217,8 +219,8 @@ def _placed(name: str, told: Mapping[str, Any], us: float, whole: float, roof: R
     )
 
 
-def _shapes(told: list[dict[str, list[int]]]) -> list[list[int]]:
-    return [shape for item in told for shape in item.values()]
+def _shapes(facts: list[dict[str, list[int]]]) -> list[list[int]]:
+    return [shape for item in facts for shape in item.values()]
 
 
 def _operations(op: str, ins: list[list[int]], outs: list[list[int]]) -> float:

@@ -331,7 +331,7 @@ def _log_requests() -> None:
     log.addHandler(_Lines())
     warnings = _Lines()
     warnings.setLevel(logging.WARNING)
-    # Such as a model that could not be loaded, which else is told when the server ends.
+    # Such as a model that could not be loaded, which else is reported when the server ends.
     logging.getLogger("edgeinfer").addHandler(warnings)
     log.setLevel(logging.INFO)
     log.propagate = False

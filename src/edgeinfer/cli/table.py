@@ -54,8 +54,10 @@ class Table:
         lines = made._set(made.titles, widths)
         for row, cells in zip(made.rows, self.rows, strict=True):
             lines += made._set(row, widths)
-            told = "; ".join(f"{self.titles[i]}: {cells[i]}".strip(": ") for i in under if cells[i])
-            for line in _folded(told, width - _GAP) if told else ():
+            details = "; ".join(
+                f"{self.titles[i]}: {cells[i]}".strip(": ") for i in under if cells[i]
+            )
+            for line in _folded(details, width - _GAP) if details else ():
                 lines.append(" " * _GAP + line)
         return lines
 

@@ -110,13 +110,13 @@ def getprop() -> str:
     return ran.stdout
 
 
-def android_board(told: str) -> Board:
+def android_board(reported: str) -> Board:
     """Describe an Android device.
 
     Args:
-        told: output of ``getprop``.
+        reported: output of ``getprop``.
     """
-    return _android(dict(re.findall(r"(?m)^\[([\w.]+)\]: \[(.*)\]\r?$", told)))
+    return _android(dict(re.findall(r"(?m)^\[([\w.]+)\]: \[(.*)\]\r?$", reported)))
 
 
 def _android(properties: Mapping[str, str]) -> Board:
@@ -131,20 +131,20 @@ def _android(properties: Mapping[str, str]) -> Board:
     return Board(f"{maker} {product}".strip(), "android", f"Android {version}".strip())
 
 
-def read_gpus(root: Path, told: Sequence[Gpu] = ()) -> tuple[Gpu, ...]:
+def read_gpus(root: Path, reported: Sequence[Gpu] = ()) -> tuple[Gpu, ...]:
     """Read which NVIDIA GPUs there are; a Jetson's is on its chip and has no PCI entry.
 
     Args:
         root: Root of the file system.
-        told: what the driver's management library knows of those that are no Jetson's.
+        reported: what the driver's management library knows of those that are no Jetson's.
     """
     driver = _driver(root)
     cuda, tensorrt = _cuda(root), _tensorrt(root)
     if chip := _chip(root):
         name = f"{chip} (integrated)"
         return (Gpu(name, _JETSON_SM[chip], driver, cuda, tensorrt),)
-    if told:
-        return tuple(replace(gpu, cuda=cuda, tensorrt=tensorrt) for gpu in told)
+    if reported:
+        return tuple(replace(gpu, cuda=cuda, tensorrt=tensorrt) for gpu in reported)
     cards = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     return tuple(Gpu(name, "", driver, cuda, tensorrt) for name in filter(None, map(_card, cards)))
 

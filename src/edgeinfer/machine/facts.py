@@ -79,16 +79,16 @@ def read_facts(
     name = (machine or platform.machine()).lower()
     arch, kind = _ARCHES.get(name, name), _SYSTEMS.get(found, found)
     if kind == "macos":
-        told = sysctl() if controls is None else controls
-        cpu, model, version, memory = parse_sysctl(told)
+        settings = sysctl() if controls is None else controls
+        cpu, model, version, memory = parse_sysctl(settings)
         return Facts(
             kind,
             arch,
             cpu,
             Board(model, "apple", version),
-            power=parse_power(told),
+            power=parse_power(settings),
             memory_mb=memory,
-            free_mb=parse_free_mb(told),
+            free_mb=parse_free_mb(settings),
         )
     if nvml is None and root == Path("/"):
         nvml = library()
@@ -112,7 +112,7 @@ def read_facts(
 
 
 def _is_android() -> bool:
-    """Termux is told by Python 3.13 on; older ones say Linux there."""
+    """Python 3.13 on names Termux; older ones say Linux there."""
     return sys.platform == "android" or "ANDROID_ROOT" in os.environ
 
 

@@ -70,7 +70,7 @@ def _gpu(nvml: Any, handle: ctypes.c_void_p, driver: str) -> Gpu:
     major, minor, memory = ctypes.c_int(), ctypes.c_int(), _Memory()
     parts = ctypes.byref(major), ctypes.byref(minor)
     knows = _asked(nvml, "nvmlDeviceGetCudaComputeCapability", handle, *parts)
-    told = _asked(nvml, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    succeeded = _asked(nvml, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
     celsius, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
     of_gpu = ctypes.c_uint(_TEMPERATURE_OF_GPU), ctypes.byref(celsius)
     warm = _asked(nvml, "nvmlDeviceGetTemperature", handle, *of_gpu)
@@ -82,8 +82,8 @@ def _gpu(nvml: Any, handle: ctypes.c_void_p, driver: str) -> Gpu:
         _text(nvml, "nvmlDeviceGetName", handle) or "NVIDIA GPU",
         f"{major.value}.{minor.value}" if knows else "",
         driver,
-        memory_mb=memory.total >> 20 if told else 0,
-        free_mb=memory.free >> 20 if told else None,
+        memory_mb=memory.total >> 20 if succeeded else 0,
+        free_mb=memory.free >> 20 if succeeded else None,
         celsius=float(celsius.value) if warm else None,
         power_limit_w=_lowered_limit(nvml, handle),
         complaints=tuple(words for bit, words in _REASONS.items() if bits & bit),
@@ -103,5 +103,5 @@ def _lowered_limit(nvml: Any, handle: ctypes.c_void_p) -> int | None:
 
 def _text(nvml: Any, name: str, *arguments: Any) -> str:
     buffer = ctypes.create_string_buffer(_NAME_BYTES)
-    told = _asked(nvml, name, *arguments, buffer, ctypes.c_uint(_NAME_BYTES))
-    return buffer.value.decode(errors="replace") if told else ""
+    succeeded = _asked(nvml, name, *arguments, buffer, ctypes.c_uint(_NAME_BYTES))
+    return buffer.value.decode(errors="replace") if succeeded else ""

@@ -172,7 +172,7 @@ def measured(given: bytes, rate: int) -> tuple[int, int]:
     library = _soundfile()
     try:
         info = library.info(io.BytesIO(given))
-    # What is wrong is told when it is read.
+    # What is wrong is reported when it is read.
     except Exception:
         return 0, 0
     frames = int(info.frames)

@@ -64,7 +64,7 @@ _PUBLISHED = frozenset(
 """Expressions whose time is known to grow with a text: what one way fails at, another takes."""
 
 
-class TooManySteps(ValueError):  # noqa: N818 - of a file, told by who reads it
+class TooManySteps(ValueError):  # noqa: N818 - of a file, reported by its reader
     """An expression whose time has no bound, or whose form is not known here."""
 
 

@@ -170,7 +170,7 @@ def measured(given: bytes, record: ImageInput) -> tuple[int, int]:
             pixels: int = opened.width * opened.height
             decoding = pixels * _bytes_a_pixel(opened, "RGB", turned=True)
             ways = [opened.size, opened.size[::-1]]
-    # Pillow's own too; what is wrong is told when it is read.
+    # Pillow's own too; what is wrong is reported when it is read.
     except Exception:
         return 0, 0
     for size in ways:

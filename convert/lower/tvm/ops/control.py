@@ -202,8 +202,8 @@ class _Turns:
             kept = 2 + len(self.states)
             values = [g.block.emit(relax.TupleGetItem(made, i)) for i in range(kept)]
             for index, (before, (_, shape)) in enumerate(zip(p[first:], self.rows, strict=True)):
-                told = [s if isinstance(s, int) else None for s in shape]
-                row = functions.item(g, made, kept + index, told)
+                expected = [s if isinstance(s, int) else None for s in shape]
+                row = functions.item(g, made, kept + index, expected)
                 values.append(g.expr(_joined(g, g.wrap(before), row)))
             return relax.Tuple(values)
 
@@ -263,5 +263,5 @@ def _checked(g: Builder, before: Tensor, row: Tensor) -> tuple[Size, ...]:
         own = [size(1 + count + i) for i in range(count)]
         return [size(0) + 1, *own], tirx.Or(none, tirx.all(*alike))
 
-    told = sizes.values(g, [*before.shape, *row.shape[1:]])
-    return sizes.decided(g, [told], make, [None, *row.shape[1:]])
+    expected = sizes.values(g, [*before.shape, *row.shape[1:]])
+    return sizes.decided(g, [expected], make, [None, *row.shape[1:]])

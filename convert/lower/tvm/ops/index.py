@@ -129,7 +129,7 @@ def _extremes(
 
 
 def _inside_axis(g: Builder, data: Tensor, indices: Tensor, at: int) -> Tensor:
-    """Places along an axis, none of them outside: TVM writes wherever it is told."""
+    """Indices along an axis, none of them outside: TVM checks none."""
 
     def compute(source: Any, places: Any) -> Any:
         def element(*index: Any) -> Any:

@@ -44,7 +44,7 @@ def reshape_(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int) -> Tens
 
 
 def _surely(before: Sequence[Any], after: Sequence[Any]) -> bool:
-    """Whether two shapes have as many elements, or differ in numbers, which is told later."""
+    """Whether two shapes have as many elements, or differ in numbers, which is reported later."""
     numbers = all(isinstance(size, int) for size in (*before, *after))
     return numbers or same(product(before), product(after))
 

@@ -109,7 +109,7 @@ def test_shapes_are_known_where_the_file_tells_none(tmp_path: Path) -> None:
 def test_what_is_not_read_is_told(tmp_path: Path) -> None:
     feeds = _feeds(4)
     both: dict[str, Any] = {"use_regular_nms": True, "max_classes_per_detection": 2}
-    with pytest.raises(UnsupportedError, match="several classes told of each box"):
+    with pytest.raises(UnsupportedError, match="several classes for each box"):
         read_file(_write(tmp_path, feeds, **both))
     two = {n: np.repeat(a, 2, axis=0) for n, a in feeds.items()}
     with pytest.raises(UnsupportedError, match="one picture of a known number of boxes"):
