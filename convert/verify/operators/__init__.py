@@ -16,6 +16,7 @@ from edgeinfer.convert.verify.operators import forest, tabular
 from edgeinfer.convert.verify.operators.batch_norm import batch_normalization
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
+from edgeinfer.convert.verify.operators.grid import grid_sample
 from edgeinfer.convert.verify.operators.norm import (
     gelu,
     group_normalization,
@@ -71,6 +72,7 @@ OPERATORS: dict[str, Operator] = {
     "Gemm": gemm,
     "GlobalAveragePool": global_average_pool,
     "GlobalMaxPool": global_max_pool,
+    "GridSample": grid_sample,
     "GroupNormalization": group_normalization,
     "Hardmax": hardmax,
     "InstanceNormalization": instance_normalization,
