@@ -17,8 +17,11 @@ import edgeinfer
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.settling import SettlingExecutable
+from tests.forked import in_fork
 from tests.runtime.conftest import Fakes, MakeBundle
 
+NET = """<ir_version: 10, opset_import: ["": 21]> net (float[1,4] x) => (float[1,4] y)
+{ y = Relu(x) }"""
 FEEDS: dict[str, Any] = {"x": np.ones((2, 3), np.float32), "k": np.arange(2)}
 
 
@@ -192,6 +195,38 @@ def test_what_contradicts_it_is_refused(
         edgeinfer.load(path, measure="later")  # type: ignore[arg-type]
 
 
+def test_a_forked_process_stays_with_what_runs(
+    tmp_path: Path, history: ProfileDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ir = pytest.importorskip("onnx_ir")
+    for engine in ("onnxruntime", "ai_edge_litert"):
+        pytest.importorskip(engine)
+    ir.save(ir.from_onnx_text(NET), tmp_path / "net.onnx")
+    targets = ["onnxruntime", "rpi5"]
+    edgeinfer.export(tmp_path / "net.onnx", tmp_path / "net.edge", targets=targets)
+    gate = threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        gate.wait(60)
+        raise NotAvailableError("the gate was opened")
+
+    monkeypatch.setattr("edgeinfer.runtime.bench.measure", wait)
+    x = {"x": np.full((1, 4), 2, np.float32)}
+    with early(tmp_path / "net.edge", history, threads=1) as session:
+
+        def elsewhere() -> tuple[bool, float]:
+            answer = float(session.run(x)["y"].sum())
+            settled = race(session).is_settled
+            session.close()
+            return settled, answer
+
+        assert not race(session).is_settled
+        assert in_fork(elsewhere) == (True, 8.0)
+        gate.set()
+        race(session).wait(60)
+        assert float(session.run(x)["y"].sum()) == 8.0
+
+
 SCRIPT = """
 import sys, edgeinfer, numpy as np
 session = edgeinfer.load(sys.argv[1], measure="background", threads=1)
@@ -203,8 +238,7 @@ def test_a_program_may_end_while_engines_are_opened(tmp_path: Path) -> None:
     ir = pytest.importorskip("onnx_ir")
     for engine in ("openvino", "onnxruntime"):
         pytest.importorskip(engine)
-    text = '<ir_version: 10, opset_import: ["": 21]> net (float[1,4] x) => (float[1,4] y)'
-    ir.save(ir.from_onnx_text(text + " { y = Relu(x) }"), tmp_path / "net.onnx")
+    ir.save(ir.from_onnx_text(NET), tmp_path / "net.onnx")
     edgeinfer.export(tmp_path / "net.onnx", tmp_path / "net.edge", targets=["cpu"])
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "net.edge")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
