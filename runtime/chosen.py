@@ -44,8 +44,9 @@ class Choice:
     @property
     def ranking(self) -> Plan:
         """The ranking that put first what runs now."""
-        settling = isinstance(self.executable, SettlingExecutable)
-        return self.executable.plan if settling else self.plan
+        if isinstance(self.executable, SettlingExecutable):
+            return self.executable.plan
+        return self.plan
 
     @property
     def current(self) -> tuple[Candidate, Variant]:

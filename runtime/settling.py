@@ -107,7 +107,8 @@ class SettlingExecutable:
             RunError: as the engine.
             ClosedError: after ``close``.
         """
-        return self.within(lambda held: held.executable.run(feeds))
+        outputs: dict[str, Array] = self.within(lambda held: held.executable.run(feeds))
+        return outputs
 
     def within(self, call: Callable[[_Held], Any]) -> Any:
         """Call with what runs now, which is not freed meanwhile.

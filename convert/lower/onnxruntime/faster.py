@@ -53,7 +53,7 @@ def silu_by_sigmoid(model: ir.Model, node: ir.Node) -> bool:
     made = [inner, gate]
     if _is_between_bytes(x, node):
         # Its ends are 0 and 1, both exact.
-        step, zero = _scalar(build, x, 1 / 255, "step"), build.const(np.uint8(0), "zero")
+        step, zero = _scalar(build, x, 1 / 255, "step"), build.const(np.array(0, np.uint8), "zero")
         rounded = build.op("QuantizeLinear", gate, step, zero)
         rounded.type, rounded.shape = ir.TensorType(ir.DataType.UINT8), x.shape
         gate = build.op("DequantizeLinear", rounded, step, zero)

@@ -142,4 +142,4 @@ def _prototypes(extra: Prototypes, outputs: Mapping[str, Array]) -> Array:
     given = np.asarray(outputs[extra.output], np.float32)
     if given.ndim != 4 or len(given) != 1:
         raise RunError(f"head: expected prototypes of one picture, received {list(given.shape)}")
-    return given[0].transpose(2, 0, 1) if extra.channels_last else given[0]
+    return np.asarray(given[0].transpose(2, 0, 1) if extra.channels_last else given[0])

@@ -145,7 +145,8 @@ def _cubic(values: Array, places: Array, axis: int) -> Array:
     """Interpolate along one axis by four values each (Keys 1981); edges go on beyond the end."""
     first = np.floor(places)
     share = (places - first).astype(np.float32)
-    a, total = _CUBIC, np.float32(0.0)
+    a = _CUBIC
+    total: Array = np.zeros((), np.float32)
     shape = (-1, 1) if axis == 0 else (1, -1)
     for step in (-1, 0, 1, 2):
         t = np.abs(share - step)

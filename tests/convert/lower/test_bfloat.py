@@ -29,7 +29,8 @@ TURNS = """(bfloat16[4] x, int64 n) => (bfloat16[4] y, bfloat16[k, 4] rows) {
 
 def _model(text: str) -> ir.Model:
     model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(HEAD + text))
-    return ir.from_proto(model)
+    read: ir.Model = ir.from_proto(model)
+    return read
 
 
 def _run(model: ir.Model, feeds: dict[str, object]) -> list[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,12 +71,22 @@ def test_one_bad_request_does_not_spoil_the_others(model: FleetModel, fakes: Fak
 def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: FleetModel) -> None:
     async def run() -> Any:
         lane = Lane(model, BRIEF, ONE, Arrivals())
-        assert model._goes_alone()
+        entered, over = threading.Event(), threading.Event()
+
+        def occupy() -> bool:
+            entered.set()
+            return over.wait(10)
+
+        scheduler = model._runtime._scheduler
+        other = threading.Thread(target=lambda: scheduler.here(model, occupy))
+        other.start()
+        assert entered.wait(10)
         try:
             future = await lane.submit(feeds(3), None, None)
             assert not isinstance(future, dict)
         finally:
-            model._runtime._scheduler.leave(model)
+            over.set()
+            other.join()
         return await asyncio.wrap_future(future)
 
     assert asyncio.run(run())["k'"].tolist() == [3]

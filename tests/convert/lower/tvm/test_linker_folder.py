@@ -23,7 +23,12 @@ def test_a_strangers_folder_is_no_linker(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     begun: list[Any] = []
     run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda c, **k: begun.append(c) or run(c, **k))
+
+    def started(command: Any, **options: Any) -> Any:
+        begun.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", started)
     with pytest.raises(NotAvailableError, match="zig cc"):
         apple.link(str(tmp_path / "x.dylib"), str(tmp_path / "x.o"))
     assert begun
