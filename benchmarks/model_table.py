@@ -109,14 +109,15 @@ def file_of(model: Model) -> str:
 
 
 def converted(model: Model, work: Path, targets: Sequence[str] = TARGETS) -> list[Row]:
-    """Convert a model; where one target refuses, each by itself."""
+    """Convert a model; where one target refuses, each by itself. Nothing where it is not here."""
     bundle = work / f"{_word(model.name)}{'' if len(targets) > 1 else f'-{targets[0]}'}.edge"
     asked = [word for target in targets for word in ("--target", target)]
     shapes = [word for shape in model.shapes for word in ("--input-shape", shape)]
     try:
         given = file_of(model)
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as e:
-        return [_refused(model, target, f"not fetched: {e}") for target in targets]
+        sys.stderr.write(f"{model.name}: not fetched: {e}\n")
+        return []
     code, told = _command("convert", given, *asked, *shapes, "-o", str(bundle), "--overwrite")
     if code and len(targets) > 1:
         return [row for target in targets for row in converted(model, work, [target])]
@@ -240,7 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _report(found)
     if given.times:
         for model in wanted:
-            _report(timed([row for row in kept() if row.model == model.name], given.work))
+            if rows := [row for row in kept() if row.model == model.name]:
+                _report(timed(rows, given.work))
     PAGE.write_text(page(kept()), "utf-8")
     return 0
 
@@ -250,7 +252,9 @@ def _chat(path: str | None) -> list[Model]:
 
 
 def _report(found: Sequence[Row]) -> None:
-    """Keep the rows of one model, and tell how it went."""
+    """Keep the rows of one model, and tell how it went; of none what is known stays."""
+    if not found:
+        return
     keep([row for row in kept() if row.model != found[0].model] + list(found))
     sys.stdout.write(f"{found[0].model}: {', '.join(row.verdict for row in found)}\n")
     sys.stdout.flush()

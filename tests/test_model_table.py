@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from benchmarks import model_table
 from benchmarks.model_page import Row, page
 from benchmarks.model_table import MODELS, PAGE, TARGETS, kept
 
@@ -57,3 +61,16 @@ def test_a_refusal_has_its_reason() -> None:
     text = page([HERE, refused])
     assert "| Net | ios | no kernel for a\\|b &lt;c> |" in text
     assert "## ios" in text
+
+
+def test_a_model_that_is_not_here_leaves_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "models.json"
+    monkeypatch.setattr(model_table, "KEPT", rows)
+    monkeypatch.setattr(model_table, "PAGE", tmp_path / "models.md")
+    monkeypatch.setattr(model_table, "MODELS", (model_table.Model("Net", "zoo:none.onnx", "x"),))
+    model_table.keep([HERE])
+    assert model_table.main(["--again", "--work", str(tmp_path / "work")]) == 0
+    assert kept() == [HERE]
+    assert "Net: not fetched: " in capsys.readouterr().err
