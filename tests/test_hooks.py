@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 import pytest
+from PIL import Image
 
 from edgeinfer.heads import Classify, DetectGrid, DetectRows, Keypoints, Prototypes, Turned
 from edgeinfer.tasks import Detector
@@ -246,3 +253,67 @@ def test_channels_of_ros_are_in_order(ros: Any) -> None:
     rows[:, 0 : 64 * 3 : 3] = 7
     given.data = rows.tobytes()
     assert loaded("ros2_detector").pixels(given)[0, 0].tolist() == [255, 255, 7]
+
+
+@pytest.fixture
+def frigate(tmp_path: Path) -> Iterator[str]:
+    """The address of a detector as Frigate asks it."""
+    test_a_yolo_becomes_a_bundle_that_finds(tmp_path)
+    module = loaded("frigate_detector")
+    with (
+        Detector(tmp_path / "y.edge") as detector,
+        module.Server(detector, "127.0.0.1", 0) as server,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def asked(address: str, parts: dict[str, bytes], path: str = "/v1/vision/detection") -> Any:
+    body = b"".join(
+        b'--x\r\nContent-Disposition: form-data; name="%s"; filename="a"\r\n\r\n%s\r\n'
+        % (name.encode(), content)
+        for name, content in parts.items()
+    )
+    head = {"Content-Type": "multipart/form-data; boundary=x"}
+    request = urllib.request.Request(address + path, body + b"--x--\r\n", head)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as e:
+        return e.code, json.load(e)
+
+
+def png() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (64, 64), "white").save(out, "PNG")
+    return out.getvalue()
+
+
+def test_frigate_is_told_what_a_picture_shows(frigate: str) -> None:
+    code, told = asked(frigate, {"image": png()})
+    assert (code, told["success"]) == (200, True)
+    (found,) = told["predictions"]
+    assert found.pop("confidence") == pytest.approx(0.5, abs=0.01)
+    assert found == {"label": "cat", "x_min": 24, "y_min": 16, "x_max": 40, "y_max": 48}
+    code, told = asked(frigate, {"image": png(), "min_confidence": b"0.9"})
+    assert (code, told["predictions"]) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("parts", "path", "code"),
+    [
+        ({}, "/v1/vision/detection", 400),
+        ({"image": b"no picture"}, "/v1/vision/detection", 400),
+        ({"image": b"x", "min_confidence": b"much"}, "/v1/vision/detection", 400),
+        ({"image": b"x"}, "/v1/vision/face", 404),
+    ],
+)
+def test_what_frigate_asks_wrongly_is_answered(
+    frigate: str, parts: dict[str, bytes], path: str, code: int
+) -> None:
+    found, told = asked(frigate, parts, path)
+    assert (found, told["success"]) == (code, False)
+    assert told["error"]
+    # It goes on.
+    assert asked(frigate, {"image": png()})[0] == 200
