@@ -96,6 +96,10 @@ class OnnxRuntimeBackend:
 
     def probe(self) -> Probe:
         """Look for the engine, and for an NVIDIA device when its build has CUDA."""
+        return self._found("cuda")
+
+    def _found(self, wanted: str) -> Probe:
+        """Look for the engine; for a load on the CPU NVIDIA's driver is not started."""
         try:
             onnxruntime = import_onnxruntime()
 
@@ -105,7 +109,7 @@ class OnnxRuntimeBackend:
             missing = isinstance(error, ModuleNotFoundError) and error.name == NAME
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
             return Probe(NAME, None, reason=f"{NAME} {reason}; {install('onnxruntime')}")
-        gpus = cuda_devices() if has_cuda else ()
+        gpus = cuda_devices() if has_cuda and wanted != "cpu" else ()
         cpu = Device("cpu", platform.processor() or platform.machine())
         return Probe(NAME, version, (*gpus, cpu))
 
@@ -120,7 +124,8 @@ class OnnxRuntimeBackend:
             NotAvailableError: the engine or the device is not here.
             LoadError: the engine refuses the model or an option.
         """
-        check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
+        here = self._found(options.device)
+        check_device(here, options.device, "needs an NVIDIA driver and onnxruntime-gpu")
         path = check_file(NAME, artifact, _FORMATS, _TOLD)
         if options.device == "gpu":
             check_bf16(NAME, artifact.precision)
@@ -157,7 +162,8 @@ class OnnxRuntimeBackend:
             LoadError: the engine refuses the model or an option.
             RunError: it fails.
         """
-        check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
+        here = self._found(options.device)
+        check_device(here, options.device, "needs an NVIDIA driver and onnxruntime-gpu")
         path = str(check_file(NAME, artifact, _FORMATS, _TOLD))
         regions = artifact.format == WITH_REGIONS
         options = _told(artifact.computed_in, options)

@@ -65,6 +65,10 @@ class TvmBackend:
 
     def probe(self) -> Probe:
         """Look for the runtime, and for NVIDIA devices."""
+        return self._found("cuda")
+
+    def _found(self, wanted: str) -> Probe:
+        """Look for the runtime; for a load on the CPU NVIDIA's driver is not started."""
         try:
             runtime = import_tvm_runtime()
             runtime.get_global_func("runtime.config_threadpool")
@@ -74,7 +78,7 @@ class TvmBackend:
             reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
             return Probe(NAME, None, reason=f"{NAME} {reason}; {install('tvm')}")
         has_cuda = runtime.get_global_func("ffi.Module.load_from_bytes.cuda", allow_missing=True)
-        gpus = cuda_devices() if has_cuda else ()
+        gpus = cuda_devices() if has_cuda and wanted != "cpu" else ()
         return Probe(
             NAME, found, (*gpus, Device("cpu", platform.processor() or platform.machine()))
         )
@@ -91,7 +95,7 @@ class TvmBackend:
             LoadError: the file is no library for this CPU, ends its process, or an option is
                 unknown.
         """
-        probe = self.probe()
+        probe = self._found(options.device)
         check_device(probe, options.device, "needs an NVIDIA driver")
         threads = thread_count(NAME, options)
         trial = _trial(options)

@@ -286,3 +286,16 @@ def test_large_results_belong_to_the_caller(write: Write) -> None:
     np.testing.assert_array_equal(second, -2 * x)
     executable.close()
     np.testing.assert_array_equal(first, -x)
+
+
+def test_a_load_on_the_cpu_asks_for_no_other_device(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To list devices loads the plugins and drivers of all."""
+
+    def never(_: object) -> list[str]:
+        raise AssertionError("devices were listed")
+
+    monkeypatch.setattr(module, "_names", never)
+    executable = load(write("(float[1,2] x) => (float[1,2] y) { y = Relu(x) }"))
+    assert executable.run({"x": np.ones((1, 2), np.float32)})["y"].tolist() == [[1.0, 1.0]]
