@@ -15,6 +15,13 @@ LOSS = 1.02
 """Ratio above which a row is a loss, where its lower quartile is above 1 too."""
 
 
+PAIRS = (
+    ("fp32", "edgeinfer-bf16", "openvino-default", "ours with bf16 allowed ÷ openvino's default"),
+    ("int8", "edgeinfer-onnxruntime", "onnxruntime-same", "ours on onnxruntime ÷ the same file"),
+)
+"""What else is compared: precision, ours, the other, and what to say of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """Ours by another, by rounds.
@@ -105,11 +112,12 @@ def headlines(rows: Sequence[Row], engines: Mapping[str, Engine]) -> list[Headli
             beside = [r.middle for row in own if name != OURS and (r := ratio(row, name))]
             if beside:
                 found.append(Headline(f"{said} {engine.title}", geomean(beside), len(beside)))
-    pairs = [r for row in rows if (r := ratio(row, "onnxruntime-same", "edgeinfer-onnxruntime"))]
-    for threads in sorted({r.row.threads for r in pairs}):
-        own_ratios = [r.middle for r in pairs if r.row.threads == threads]
-        title = f"int8, {threads} thread{'s' * (threads > 1)}: ours on onnxruntime ÷ the same file"
-        found.append(Headline(title, geomean(own_ratios), len(own_ratios)))
+    for kind, ours, other, said in PAIRS:
+        pairs = [r for row in rows if row.kind == kind and (r := ratio(row, other, ours))]
+        for threads in sorted({r.row.threads for r in pairs}):
+            own_ratios = [r.middle for r in pairs if r.row.threads == threads]
+            title = f"{kind}, {threads} thread{'s' * (threads > 1)}: {said}"
+            found.append(Headline(title, geomean(own_ratios), len(own_ratios)))
     return found
 
 

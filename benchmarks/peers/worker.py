@@ -154,13 +154,11 @@ def torch(file: Path, feeds: Mapping[str, Any], threads: int, compiled: bool = F
     return call
 
 
-def edgeinfer(
-    file: Path, feeds: Mapping[str, Any], threads: int, backend: str | None = None
-) -> Call:
+def edgeinfer(file: Path, feeds: Mapping[str, Any], threads: int, **options: Any) -> Call:
     """Load a bundle, with its own choice of an engine."""
     import edgeinfer as library
 
-    session = library.load(file, threads=threads, backend=backend)
+    session = library.load(file, threads=threads, **options)
     _about["engine"] = session.report().backend
     return lambda: list(session.run(feeds).values())
 
