@@ -26,9 +26,15 @@ _READ = 1 << 16
 _MOVES = frozenset({
     *("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather", "GatherND"),
     *("GatherElements", "Expand", "Tile", "Flatten", "Split", "DepthToSpace", "SpaceToDepth"),
-    *("ReduceMax", "ReduceMin", "Compress", "ReverseSequence", "Dropout"),
+    *("ReduceMax", "ReduceMin", "Compress", "ReverseSequence", "Dropout", "TopK", "Unique"),
 })  # fmt: skip
 """Operators that give values of their first operand only."""
+
+_ORDERED = frozenset({"TopK", "Unique"})
+"""Those whose further results are places and counts."""
+
+_HUGE = 1 << 80
+"""What no integer reaches."""
 
 _LIMITS = {
     d: (int(np.iinfo(d.numpy()).min), int(np.iinfo(d.numpy()).max))
@@ -105,7 +111,10 @@ class Spans:
         node = value.producer()
         if node is None or not depth:
             return limits
-        found = self.before_fitting(node, depth - 1)
+        if node.op_type in _ORDERED and value is not node.outputs[0]:
+            found = _places(node)
+        else:
+            found = self.before_fitting(node, depth - 1)
         if limits is None:
             return found
         inside = found is not None and limits[0] <= found[0] and found[1] <= limits[1]
@@ -174,8 +183,20 @@ def _made(node: ir.Node, spans: list[Span | None], elements: int | None = None) 
             return first
         case "Cast" | "CastLike":
             return first
-        case "Concat":
-            return _union(spans)
+        case "Concat" | "Trilu" | "Pad":
+            return _joined(node, spans)
+        case "Sum":
+            return _sum(spans)
+        case "Max" | "Min":
+            return _extreme(max if node.op_type == "Max" else min, spans)
+        case "MatMul":
+            return _product(node, first, second, elements)
+        case "ReduceProd":
+            return _powers(first, _count(node, elements))
+        case "Pow" if second is not None and second[0] == second[1] >= 0:
+            return _powers(first, int(second[0]))
+        case "ScatterElements" | "ScatterND":
+            return _scattered(node, spans, elements)
         case "Where":
             return _union(spans[1:3])
         case "Shape" | "ArgMax" | "ArgMin" | "NonZero" | "Size":
@@ -197,21 +218,80 @@ def _made(node: ir.Node, spans: list[Span | None], elements: int | None = None) 
 
 def _summed(node: ir.Node, x: Span | None, elements: int | None) -> Span | None:
     """A sum of as many as there are elements."""
-    source = given(node, 0)
-    if x is None or source is None:
+    count = _count(node, elements)
+    if x is None or count is None:
         return None
-    shape = source.shape
-    if shape is None or not all(isinstance(d, int) for d in shape):
-        if elements is None:
-            return None
-        count = elements
-    else:
-        count = math.prod(d for d in shape if isinstance(d, int))
     most = max(map(abs, x))
     if node.op_type == "ReduceSumSquare":
         return 0, count * most * most
     low = 0 if node.op_type == "ReduceL1" else min(0, x[0])
     return count * low, count * (most if node.op_type == "ReduceL1" else max(0, x[1]))
+
+
+def _count(node: ir.Node, elements: int | None, index: int = 0) -> int | None:
+    """How many elements an operand has; None where a size is open and nothing is said of it."""
+    source = given(node, index)
+    shape = source.shape if source is not None else None
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        return elements
+    return math.prod(d for d in shape if isinstance(d, int))
+
+
+def _joined(node: ir.Node, spans: list[Span | None]) -> Span | None:
+    """Values of several operands, or of the first one and a constant: zero if not given."""
+    if node.op_type == "Concat":
+        return _union(spans)
+    beside = spans[2] if node.op_type == "Pad" and given(node, 2) is not None else (0, 0)
+    return _union([spans[0], beside])
+
+
+def _sum(spans: list[Span | None]) -> Span | None:
+    held = [s for s in spans if s is not None]
+    if len(held) < len(spans):
+        return None
+    return sum(s[0] for s in held), sum(s[1] for s in held)
+
+
+def _extreme(choose: Callable[..., int], spans: list[Span | None]) -> Span | None:
+    held = [s for s in spans if s is not None]
+    if not held or len(held) < len(spans):
+        return None
+    return choose(s[0] for s in held), choose(s[1] for s in held)
+
+
+def _product(node: ir.Node, a: Span | None, b: Span | None, elements: int | None) -> Span | None:
+    """Sums of products; as many as the last axis of the first operand has."""
+    source = given(node, 0)
+    last = source.shape[-1] if source is not None and source.shape else None
+    count = last if isinstance(last, int) else _count(node, elements)
+    if a is None or b is None or count is None:
+        return None
+    ends = [count * x * y for x in a for y in b]
+    return min(0, *ends), max(0, *ends)
+
+
+def _powers(x: Span | None, count: int | None) -> Span | None:
+    """A product of so many factors."""
+    if x is None or count is None:
+        return None
+    most = max(map(abs, x))
+    top = most**count if most <= 1 or count * math.log2(most) < 80 else _HUGE
+    return (0 if x[0] >= 0 else -top), max(top, 1)
+
+
+def _scattered(node: ir.Node, spans: list[Span | None], elements: int | None) -> Span | None:
+    """What was there, and what is put or added there."""
+    x, updates, how = spans[0], spans[2], attribute(node, "reduction", "none")
+    count = _count(node, elements, 2)
+    if x is None or updates is None:
+        return None
+    if how == "mul":
+        return -_HUGE, _HUGE
+    if how == "add":
+        if count is None:
+            return None
+        return x[0] + count * min(0, updates[0]), x[1] + count * max(0, updates[1])
+    return _union([x, updates])
 
 
 def _union(spans: list[Span | None]) -> Span | None:
@@ -279,10 +359,6 @@ def _arithmetic(op: str, a: Span | None, b: Span | None) -> Span | None:
         case "Mul":
             ends = [x * y for x in a for y in b]
             return min(ends), max(ends)
-        case "Max":
-            return max(a[0], b[0]), max(a[1], b[1])
-        case "Min":
-            return min(a[0], b[0]), min(a[1], b[1])
         case "Div" if b[0] > 0 or b[1] < 0:
             most = max(map(abs, a))
             return (0 if a[0] >= 0 and b[0] > 0 else -most), most

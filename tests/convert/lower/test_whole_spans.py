@@ -30,9 +30,22 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
         ("f = Cast<to = 1>(x) e = Floor(f) g = Div(e, h) y = Cast<to = 7>(g)", (-7, 6)),
         ("f = Cast<to = 1>(x) t = Tanh(f) g = Mul(t, h) y = Cast<to = 7>(g)", (-1, 1)),
         ("c = Less(x, k) y = Where(c, x, k)", (-10, 10)),
+        ("y = Max(x, z, k)", (7, 10)),
+        ("y = Min(x, k, z)", (-10, 0)),
+        ("y = MatMul(x, x)", (-400, 400)),
+        ("y = ReduceProd(x)", (-10_000, 10_000)),
+        ("y = Pow(x, k)", (-(10**7), 10**7)),
+        ("y = Pad(x, two, k)", (-10, 10)),
+        ("a = Abs(x) y = Pad(a, two)", (0, 10)),
+        ("y, i = TopK(x, one)", (-10, 10)),
+        ("v, y = TopK(x, one)", (0, 4)),
+        ('y = ScatterElements<reduction = "add">(x, j, x)', (-50, 50)),
+        ('y = ScatterElements<reduction = "max">(x, j, k4)', (-10, 99)),
+        ('y = ScatterElements<reduction = "mul">(x, j, x)', INT64),
     ],
 )
 def test_spans_follow_operators(body: str, span: tuple[int, int]) -> None:
-    known = "int64 k = {7}, int64 z = {0}, int64[1] one = {1}, float h = {1.5}"
+    known = "int64 k = {7}, int64 z = {0}, int64[1] one = {1}, float h = {1.5}, "
+    known += "int64[2] two = {1,1}, int64[4] j = {0,0,0,0}, int64[4] k4 = {99,1,2,3}"
     of = model(f"g (int64[4] x) => (int64[n] y) <{known}> {{ {body} }}")
     assert Spans({"x": (-10, 10)}).of(of.graph.outputs[0]) == span
