@@ -101,6 +101,7 @@ INSIDE_QUANTIZE = {
     "convert.quantize.rewrite": 3,
     "convert.quantize.calibrate": 2,
     "convert.quantize.readback": 2,
+    "convert.quantize.readback_apart": 3,
     "convert.quantize.units": 1,
     "convert.quantize.recipe": 1,
 }
