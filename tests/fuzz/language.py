@@ -81,7 +81,8 @@ def readers(folder: Path) -> Iterator[Reader]:
         (place / name).write_bytes(content)
     for name, (content, ways) in files.items():
         suffix = Path(name).suffix
-        yield Reader(f"hf-{name}", suffix, [content], ways, [call(_in_folder(place, name))])
+        whole = {other: raw for other, (raw, _) in files.items()}
+        yield Reader(f"hf-{name}", suffix, [content], ways, [call(_in_folder(place, name, whole))])
     yield Reader(
         "template", ".jinja", [TEMPLATE.encode()], [mutate.in_bytes, _in_template], [call(_render)]
     )
@@ -100,16 +101,16 @@ def _read(path: Path) -> None:
     TextTokenizer(text, given.config.vocab, None).encode("the cat sat, 12 times")
 
 
-def _in_folder(place: Path, name: str) -> Callable[[Path], None]:
-    """Read a folder in which one file is the one that is given."""
+def _in_folder(place: Path, name: str, whole: dict[str, bytes]) -> Callable[[Path], None]:
+    """Read a folder in which one file is the one that is given.
+
+    All are written anew: a copy that was ended leaves what it was given.
+    """
 
     def act(path: Path) -> None:
-        kept = (place / name).read_bytes()
-        (place / name).write_bytes(path.read_bytes())
-        try:
-            _read(place)
-        finally:
-            (place / name).write_bytes(kept)
+        for other, content in whole.items():
+            (place / other).write_bytes(path.read_bytes() if other == name else content)
+        _read(place)
 
     return act
 

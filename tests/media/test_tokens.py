@@ -134,6 +134,13 @@ def test_what_makes_a_text_grow_without_bound_is_refused(steps: list[object]) ->
         Tokenizer(_json(*steps), TextInput("t.json", max_tokens=8))
 
 
+@pytest.mark.parametrize("kind", [["NFC"], {"a": 1}, None, 3])
+def test_a_step_of_no_kind_is_no_bug(kind: object) -> None:
+    with pytest.raises(BundleError):
+        Tokenizer(_json({"type": kind}), TextInput("t.json", max_tokens=8))
+    check_growth({"normalizer": {"type": kind}, "pre_tokenizer": {"type": kind}})
+
+
 def test_replacements_of_real_tokenizers_are_taken() -> None:
     steps = [_replace("String", "\u2026", "..."), _replace("Regex", " {2,}", " ")] * 3
     record = TextInput("t.json", max_tokens=8)

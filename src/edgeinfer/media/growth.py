@@ -79,12 +79,13 @@ def check_growth(tokenizer: Any) -> Bounds:
     for number, step in enumerate(_steps(read.get("normalizer"), read.get("pre_tokenizer"))):
         if number == MOST_STEPS:
             raise ValueError(f"it has more than {MOST_STEPS} normalizers and pre-tokenizers")
-        if step.get("type") in _FORMS:
+        kind = str(step.get("type"))
+        if kind in _FORMS:
             # What one form has taken apart, another finds in parts.
-            form = max(form, _FORMS[str(step["type"])])
+            form = max(form, _FORMS[kind])
         else:
             total *= _growth(step)
-        if step.get("type") == "Replace":
+        if kind == "Replace":
             total, form = total * form, 1.0
         added += _added(step)
         expressions += _expressions(step)
