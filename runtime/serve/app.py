@@ -14,8 +14,7 @@ from urllib.parse import unquote
 
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.announce import Announcement
-from edgeinfer.runtime.serve.anthropic import PATH as MESSAGES
-from edgeinfer.runtime.serve.anthropic import Anthropic, error_body
+from edgeinfer.runtime.serve.anthropic import Anthropic
 from edgeinfer.runtime.serve.exchange import KEY, Exchange
 from edgeinfer.runtime.serve.facts import check_version
 from edgeinfer.runtime.serve.generate import generate
@@ -38,11 +37,12 @@ from edgeinfer.runtime.serve.http import (
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import Received, hold
-from edgeinfer.runtime.serve.keys import GRANT, Keys
+from edgeinfer.runtime.serve.keys import GRANT, OPEN, Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
 from edgeinfer.runtime.serve.origins import Origins
 from edgeinfer.runtime.serve.page import ASK_FOR_KEY, answer_page, is_page
+from edgeinfer.runtime.serve.refusals import error_of
 from edgeinfer.runtime.serve.responses import Responses
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tasks import Tasks
@@ -54,9 +54,6 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.serve.rpc import Rpc
 
 _log = logging.getLogger("edgeinfer.serve")
-
-OPEN = frozenset({"/health", "/v2/health/live", "/v2/health/ready"})
-"""Addresses that probes read without a key."""
 
 MAX_PATH = 2048
 _ID = re.compile(rb"[!-~]{1,128}")
@@ -254,7 +251,7 @@ class App:
             # The answer has begun; its end says that it is not whole.
             send.status = known.status
             raise error
-        body = to_json(_error_body(scope["path"], known))
+        body = to_json(error_of(scope["path"], known))
         more = (ASK_FOR_KEY,) if known.status == 401 and is_page(scope["path"]) else ()
         await answer(send, known.status, body, (JSON, *retry_header(known), *more))
 
@@ -262,24 +259,6 @@ class App:
 def _check_length(path: str) -> None:
     if len(path) > MAX_PATH:
         raise RequestError(414, "the address is too long")
-
-
-def _error_body(path: str, error: RequestError) -> object:
-    """Return an error in the form of the protocol that was spoken."""
-    if path.startswith(MESSAGES):
-        return error_body(error)
-    if not path.startswith("/v1"):
-        return {"error": error.text}
-    kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-    default = "invalid_request_error" if error.status < 500 else "server_error"
-    return {
-        "error": {
-            "message": error.text,
-            "type": kind.get(error.status, default),
-            "param": None,
-            "code": error.status,
-        }
-    }
 
 
 class _Sent:

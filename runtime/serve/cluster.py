@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.runtime.serve.app import App
+from edgeinfer.runtime.serve.front import Behind, ClusterFront
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.options import ServeOptions
 
-NAME = "edgeinfer"
+NAME, BEHIND = "edgeinfer", "replicas"
 
 _OLDEST = (2, 60)
 """Earlier ones let whoever reaches their ports run programs; from here on they ask for a token."""
@@ -108,19 +109,8 @@ def deployment(
         text: keyword arguments of ``LLM``.
         pipelines: several bundles that are one, each ``NAME=PATH,PATH``.
     """
-    import ray
     from ray import serve
-
-    inside = replace(options, replicated=True)
-
-    def build() -> App:
-        hub = Hub(models, inside, trust, text, pipelines)
-        # A replica takes requests when its models do.
-        hub.load_all()
-        if problems := [f"{m.name}: {m.state}" for m in hub.models.values() if not m.is_ready]:
-            raise RuntimeError("; ".join(problems))
-        node = ray.get_runtime_context().get_node_id()
-        return App(hub, loads=False, replica=f"{node[:12]}-{os.getpid()}")
+    from ray.serve.config import RequestRouterConfig
 
     config: dict[str, Any] = {"num_replicas": replicas.least}
     if replicas.most > replicas.least:
@@ -130,16 +120,83 @@ def deployment(
                 "max_replicas": replicas.most,
             }
         }
-    made = serve.deployment(
-        serve.ingress(build)(),
-        name=NAME,
+    router = f"{__name__.rpartition('.')[0]}.routing.PlaceRouter"
+    behind = serve.deployment(
+        Replica,
+        name=BEHIND,
         ray_actor_options={"num_cpus": replicas.cpus},
         max_ongoing_requests=options.limits.queue,
         graceful_shutdown_timeout_s=options.limits.drain_s,
         max_replicas_per_node=replicas.a_node,
+        request_router_config=RequestRouterConfig(request_router_class=router),
         **config,
+    ).bind(models, replace(options, replicated=True), trust, text, pipelines)
+
+    def build() -> ClusterFront:
+        return front(options)
+
+    before = serve.deployment(
+        serve.ingress(build)(),
+        name=NAME,
+        num_replicas=1,
+        # It goes where the first proxy is: who reaches that one loses nothing with another node.
+        ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
+        max_ongoing_requests=options.limits.queue * max(1, replicas.most),
+        graceful_shutdown_timeout_s=options.limits.drain_s,
     )
-    return made.bind()
+    return before.bind(behind)
+
+
+def front(options: ServeOptions) -> ClusterFront:
+    """Return what asks the replicas."""
+    from ray import serve
+    from ray.exceptions import RayActorError
+
+    handle = serve.get_deployment_handle(BEHIND, app_name=NAME)
+    parts = handle.answer.options(stream=True)
+
+    def ask(given: dict[str, Any], body: bytes, place: str) -> Any:
+        return parts.remote(given, body, place=place)
+
+    return ClusterFront(options, ask, (RayActorError,))
+
+
+class Replica:
+    """A whole server in a process of Ray's.
+
+    Args:
+        models: bundles, each ``PATH`` or ``NAME=PATH``.
+        options: Options of the server.
+        trust: keyword arguments of ``Bundle.open``.
+        text: keyword arguments of ``LLM``.
+        pipelines: several bundles that are one.
+
+    Raises:
+        RuntimeError: a model is not ready.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        options: ServeOptions,
+        trust: Mapping[str, Any] | None,
+        text: Mapping[str, Any] | None,
+        pipelines: Sequence[str],
+    ) -> None:
+        import ray
+
+        hub = Hub(models, options, trust, text, pipelines)
+        # A replica takes requests when its models do.
+        hub.load_all()
+        if problems := [f"{m.name}: {m.state}" for m in hub.models.values() if not m.is_ready]:
+            raise RuntimeError("; ".join(problems))
+        node = ray.get_runtime_context().get_node_id()
+        self._behind = Behind(App(hub, loads=False, replica=f"{node[:12]}-{os.getpid()}"))
+
+    async def answer(self, given: dict[str, Any], body: bytes, place: str) -> AsyncIterator[Any]:
+        """Yield parts of an answer, lists of messages; by ``place`` the replica was chosen."""
+        async for part in self._behind.answer(given, body):
+            yield part
 
 
 def serve_cluster(

@@ -91,6 +91,9 @@ class Grant:
             self._tokens.use(count)
 
 
+OPEN = frozenset({"/health", "/v2/health/live", "/v2/health/ready"})
+"""Addresses that probes read without a key."""
+
 GRANT: ContextVar[Grant | None] = ContextVar("grant", default=None)
 """Of the request that is answered; None where no key is asked for."""
 

@@ -32,8 +32,8 @@ from tests.runtime.serve.conftest import KEY
 from tests.runtime.serve.test_faults import DOUBLE
 
 INFER = "/v2/models/net/infer"
-BACK_S = 90.0
-"""Seconds, on a busy machine, until all replicas answer again."""
+BACK_S = 240.0
+"""Seconds, on a busy machine, until all replicas answer again; a process of Ray's takes many."""
 
 
 def asked(value: float) -> dict[str, Any]:
@@ -159,6 +159,7 @@ def back(client: httpx.Client, count: int) -> dict[str, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_copies_answer_alike_and_ask_for_the_key(cluster: tuple[Any, httpx.Client]) -> None:
     _, client = cluster
     found = back(client, 3)
@@ -174,19 +175,19 @@ def test_copies_answer_alike_and_ask_for_the_key(cluster: tuple[Any, httpx.Clien
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_replica_is_killed(cluster: tuple[Any, httpx.Client]) -> None:
     _, client = cluster
     before = back(client, 3)
     victim = max(before, key=lambda place: before[place])
     statuses = under_load(client, lambda: os.kill(int(victim.split("-")[1]), signal.SIGKILL))
-    bad = [each for each in statuses if each != 200]
-    # At most what each client had under way there.
-    assert len(bad) <= 3
-    assert set(bad) <= {500, 502, 503}
+    # What was under way there was asked again elsewhere.
+    assert set(statuses) == {200}
     assert victim not in back(client, 3)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_node_is_killed(cluster: tuple[Any, httpx.Client]) -> None:
     nodes, client = cluster
     before = back(client, 3)
@@ -196,9 +197,7 @@ def test_a_node_is_killed(cluster: tuple[Any, httpx.Client]) -> None:
     gone = victim.node_id[:12]
     assert any(place.startswith(gone) for place in before)
     statuses = under_load(client, lambda: nodes.remove_node(victim, allow_graceful=False))
-    bad = [each for each in statuses if each != 200]
-    assert len(bad) <= 3
-    assert set(bad) <= {500, 502, 503}
+    assert set(statuses) == {200}
     after = back(client, 2)
     assert not any(place.startswith(gone) for place in after)
     # A new node takes over what the lost one did.

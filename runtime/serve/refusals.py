@@ -1,0 +1,25 @@
+"""Errors in the form of the protocol that was spoken."""
+
+from __future__ import annotations
+
+from edgeinfer.runtime.serve.anthropic import PATH as MESSAGES
+from edgeinfer.runtime.serve.anthropic import error_body
+from edgeinfer.runtime.serve.http import RequestError
+
+
+def error_of(path: str, error: RequestError) -> object:
+    """Return the body that tells an error to who asked at a path."""
+    if path.startswith(MESSAGES):
+        return error_body(error)
+    if not path.startswith("/v1"):
+        return {"error": error.text}
+    kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    default = "invalid_request_error" if error.status < 500 else "server_error"
+    return {
+        "error": {
+            "message": error.text,
+            "type": kind.get(error.status, default),
+            "param": None,
+            "code": error.status,
+        }
+    }
