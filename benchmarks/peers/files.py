@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tflite_peers.models import EXPORTERS, MODELS
+from edgeinfer.bundle.archive import Bundle
 from edgeinfer.machine.fingerprint import known_facts
 
 SHORT = (
@@ -141,16 +142,16 @@ class Files:
         return target
 
     def _unpacked(self, ending: str) -> Path:
-        """Take an artifact of ours out of the bundle."""
-        target = self.folder / f"{self.kind}{ending}"
-        if target.exists():
-            return target
-        with zipfile.ZipFile(self.bundle()) as bundle:
-            names = [n for n in bundle.namelist() if n.endswith(ending)]
-            if not names:
-                raise AbsentError(f"the bundle has no {ending} file")
-            target.write_bytes(bundle.read(names[0]))
-        return target
+        """Take an artifact of ours out of the bundle, with the files that it reads weights from."""
+        folder = self.folder / f"{self.kind}{ending}"
+        if not folder.exists():
+            with Bundle.open(self.bundle()) as bundle:
+                made = [bundle.paths(v)[0] for v in bundle.manifest.variants]
+                found = [path for path in made if path.suffix == ending]
+                if not found:
+                    raise AbsentError(f"the bundle has no {ending} file")
+                shutil.copytree(found[0].parent, folder)
+        return next(folder.glob(f"*{ending}"))
 
     def _exported(self) -> Path:
         target = self.folder / "model.pt2"
