@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.onnxruntime.faster import (
     silu_by_sigmoid,
 )
 from edgeinfer.convert.lower.onnxruntime.resizes import name_all_axes, some_axes
+from edgeinfer.convert.lower.onnxruntime.wide_sums import SUMS, inexact_sum, sum_halves
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
 
 
@@ -98,6 +99,12 @@ RULES: tuple[Rule, ...] = (
         source="ONNX node test test_attention_4d_diff_heads_mask4d_padded_kv, onnxruntime 1.32: "
         "'inconsistent total_sequence_length'",
         repair=by_definition,
+    ),
+    Rule(
+        ops=SUMS,
+        fault=inexact_sum,
+        source="ReduceSum of 2**60 + 1 and 3 is 2**60, onnxruntime 1.32",
+        repair=sum_halves,
     ),
     Rule(
         ops=frozenset({"MaxUnpool"}),
