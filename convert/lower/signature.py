@@ -71,9 +71,11 @@ def of_operator(
     variadic = [p.kind is inspect.Parameter.VAR_POSITIONAL for p in inputs]
     if variadic != [formal.variadic for formal in formals]:
         raise ValueError(f"{op}: takes {[p.name for p in inputs]}, expected {signature.inputs}")
-    if unknown := {p.name for p in named} - signature.attributes.keys():
-        raise ValueError(f"{op}: reads {sorted(unknown)}, which the schema lacks")
-    return OperatorSignature(formals, signature.attributes)
+    # Of a newer version of the standard than the installed one a parameter tells the default.
+    newer = {p.name: p.default for p in named if p.name not in signature.attributes}
+    if unknown := sorted(name for name, default in newer.items() if default is REQUIRED):
+        raise ValueError(f"{op}: reads {unknown}, which the schema lacks")
+    return OperatorSignature(formals, {**signature.attributes, **newer})
 
 
 def of_schema(op: str, domain: str = "", version: int | None = None) -> OperatorSignature:

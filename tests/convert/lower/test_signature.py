@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 
 import onnx
 import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.lower.registry import Driver, Registry
-from edgeinfer.convert.lower.signature import REQUIRED, FormalInput, of_schema
+from edgeinfer.convert.lower.signature import REQUIRED, FormalInput, of_operator, of_schema
 from edgeinfer.convert.passes import OPSET
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.test_registry import Toy, model
@@ -71,3 +72,15 @@ def test_newer_schemas_only_add_attributes(target: str) -> None:
         assert [i.name for i in entry.signature.inputs] == names[: len(entry.signature.inputs)]
         old = of_schema(entry.op, version=OPSET).attributes
         assert {n: entry.signature.attributes[n] for n in old} == old
+
+
+def test_an_attribute_of_a_newer_standard_has_the_default_of_its_parameter() -> None:
+    """onnx 1.19 knows no ``mode`` of SpaceToDepth, and no converter could be imported with it."""
+    named = [
+        inspect.Parameter("alpha", inspect.Parameter.KEYWORD_ONLY),
+        inspect.Parameter("newer", inspect.Parameter.KEYWORD_ONLY, default="DCR"),
+    ]
+    inputs = [inspect.Parameter("X", inspect.Parameter.POSITIONAL_ONLY)]
+    found = of_operator("LeakyRelu", "", inputs, named)
+    assert found.attributes["newer"] == "DCR"
+    assert found.attributes["alpha"] == pytest.approx(0.01)

@@ -163,7 +163,7 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> T
 
 
 @OPS.lower("SpaceToDepth")
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     n, c, h, w = input.sizes or known(input, "sizes are only known to a run").shape
     b = blocksize
     perm = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]

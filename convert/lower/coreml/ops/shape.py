@@ -298,7 +298,7 @@ def _block_moves(g: Builder, x: Tensor, block: int, mode: str) -> Tensor:
 
 
 @OPS.lower("SpaceToDepth")
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Depth first: space_to_depth; channels first: pixel_unshuffle; integers by a transpose."""
     if input.is_float and mode == "DCR":
         return g.emit("space_to_depth", x=input, block_size=blocksize)

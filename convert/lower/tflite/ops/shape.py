@@ -287,7 +287,7 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> T
 
 @OPS.lower("SpaceToDepth", domain=NHWC, dtypes=_WHOLE)
 @carried(bool=np.uint8)
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """SPACE_TO_DEPTH, whose order of channels is DCR; CRD gathers them after."""
     n, h, w, c = input.shape
     shape = (n, _over(h, blocksize), _over(w, blocksize), _times(c, blocksize**2))

@@ -268,7 +268,7 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> T
 
 
 @OPS.lower("SpaceToDepth")
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str) -> Tensor:
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Pixels become channels."""
     n, c, h, w = input.shape
     b = blocksize
