@@ -41,9 +41,10 @@ from edgeinfer.convert.lower.onnxruntime.zero_points import (
 from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins, walk
-from edgeinfer.convert.lower.tabular import misread
+from edgeinfer.convert.lower.tabular import DOMAIN, misread
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.transposed_weights import share_turned
+from edgeinfer.convert.lower.whole_spans import Spans
 from edgeinfer.errors import Problem, Remarks, UsageError
 from edgeinfer.profiles.schema import Profile
 
@@ -139,6 +140,8 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     if wrong := [n for _, n in walk(model) if misread(n)]:
         notes.add(f"{wrong[0].op_type}: {misread(wrong[0])} by ONNX Runtime: rewritten")
         expand(model, wrong)
+    if from_end := [n for _, n in walk(model) if _picks_from_end(n)]:
+        expand(model, from_end)
     asked = _narrow(model, options, profile, notes)
     if profile.strongly_typed:
         join_pairs(model, notes)
@@ -165,6 +168,17 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model, asked) if p.node not in refused]
     return _Prepared(model, problems, opset.runtime_for(version, asked.version), notes)
+
+
+def _picks_from_end(node: ir.Node) -> bool:
+    """Whether places may count from the end, which ends a run of ONNX Runtime's kernel.
+
+    scikit-learn's neighbours within a radius have -1 where there is none.
+    """
+    if node.domain != DOMAIN or node.op_type != "ArrayFeatureExtractor" or len(node.inputs) < 2:
+        return False
+    span = Spans().of(node.inputs[1])
+    return span is None or span[0] < 0
 
 
 def _narrow(

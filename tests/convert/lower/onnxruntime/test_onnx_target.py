@@ -199,3 +199,14 @@ def test_a_mask_over_fewer_keys_than_there_are_is_filled_up(
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     np.testing.assert_allclose(found, weights @ values[:, :, :width], rtol=1e-4, atol=1e-5)
+
+
+def test_places_from_the_end_are_picked(tmp_path: Path) -> None:
+    whole = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 24, "ai.onnx.ml" : 3]>
+        g (float[2,4] x, int64[1,3] i) => (float[2,3] y)
+        { y = ai.onnx.ml.ArrayFeatureExtractor(x, i) }"""
+    )
+    x = RNG.standard_normal((2, 4)).astype(np.float32)
+    (found,) = run(lower(whole, tmp_path).files[0], {"x": x, "i": np.array([[-1, 0, 2]])})
+    np.testing.assert_array_equal(found, x[:, [-1, 0, 2]])
