@@ -228,14 +228,27 @@ def test_a_product_with_dequantized_blocks_is_exact(tmp_path: Path) -> None:
 
 def test_tf32_is_for_gpus_that_have_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = LoadOptions("gpu")
-    assert module._told("", gpu) is gpu
+    artifact = write("(float[2] x) => (float[2] y) { y = Neg(x) }")
+    told = replace(artifact, computed_in="tf32")
+    assert module._told(artifact, gpu) is gpu
     monkeypatch.setattr(cuda, "compute_capability", lambda index: "8.6")
-    assert module._split_extra(module._told("tf32", gpu))[1]["use_tf32"] == "1"
+    assert module._split_extra(module._told(told, gpu))[1]["use_tf32"] == "1"
     monkeypatch.setattr(cuda, "compute_capability", lambda index: "7.5")
     with pytest.raises(NotAvailableError, match=r"in tf32, .* from compute capability 8.0 on"):
-        module._told("tf32", gpu)
-    artifact = write("(float[2] x) => (float[2] y) { y = Neg(x) }")
+        module._told(told, gpu)
     with pytest.raises(NotAvailableError, match="computed in tf32, which it does on NVIDIA's"):
         OnnxRuntimeBackend().load(replace(artifact, computed_in="tf32"), LoadOptions())
     with pytest.raises(LoadError, match="computes only in tf32, not in 'bf16'"):
         OnnxRuntimeBackend().load(replace(artifact, computed_in="bf16"), LoadOptions())
+
+
+@pytest.mark.parametrize(
+    ("precision", "tf32"), [("fp32", "0"), ("fp16+fp32", "0"), ("fp16", "1"), ("bf16", "1")]
+)
+def test_tensor_cores_are_for_halves_where_no_product_is_single(
+    write: Write, precision: str, tf32: str
+) -> None:
+    artifact = replace(write("(float[2] x) => (float[2] y) { y = Neg(x) }"), precision=precision)
+    asked = module._told(artifact, LoadOptions("gpu"))
+    assert module._split_extra(asked)[1]["use_tf32"] == tf32
+    assert module._told(artifact, LoadOptions()) == LoadOptions()
