@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 
 import edgeinfer
 from edgeinfer.errors import RunError
+from edgeinfer.types import Array
 from tests.conformance.everywhere import lacking
 
 STAMPS = np.array([[1790000031, -1790000001, 16777217], [1790000001, 33554433, 2]])
 PLACES = np.array([[0, 0, 0], [1, 1, 1]])
-CASES = {
+CASES: dict[str, tuple[str, Callable[[Array], Array]]] = {
     "products": ("y = MatMul(x, t)", lambda x: x @ PLACES.T * 1000),
     "factors": ("y = ReduceProd<keepdims=0>(x, last)", lambda x: x.prod(1)),
     "added": (

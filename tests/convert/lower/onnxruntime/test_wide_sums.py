@@ -1,17 +1,19 @@
 """Sums of int64 are exact, whatever they come to."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edgeinfer.convert.lower.onnxruntime.wide_sums import SUMS
+from edgeinfer.types import Array
 from tests.convert.lower.running import lower, model, run
 
 NANOSECONDS = np.array([[1790000000000000001, 1790000000000000003, -7], [1 << 60, 5, -(1 << 61)]])
-RIGHT = {
+RIGHT: dict[str, Callable[[Array], Array]] = {
     "ReduceSum": lambda x: x,
-    "ReduceL1": abs,
+    "ReduceL1": np.abs,
     "ReduceSumSquare": lambda x: x * x,
 }
 
