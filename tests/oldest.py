@@ -25,7 +25,7 @@ def let_tests_run_newer_models() -> None:
 
     session = onnxruntime.InferenceSession
 
-    class Session(session):  # type: ignore[misc]
+    class Session(session):  # type: ignore[misc,valid-type]
         def __init__(self, model: Any, *args: Any, **more: Any) -> None:
             caller = sys._getframe(1).f_globals.get("__name__", "")
             if isinstance(model, bytes) and str(caller).partition(".")[0] in ("tests", "test"):
