@@ -428,7 +428,7 @@ class _Gate:
                 continue
             if index not in closely:
                 # Its place is beyond what the precision promises; only that it is a number counts.
-                metrics = OutputMetrics(nonfinite=metrics.nonfinite, problem=metrics.problem)
+                metrics = metrics.without_distance()
             measured.append(metrics)
             found = plain = check(metrics, own)
             spread = right.spread.get(name)

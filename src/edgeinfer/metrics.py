@@ -73,6 +73,10 @@ class OutputMetrics:
     nonfinite: int = 0
     problem: str = ""
 
+    def without_distance(self) -> OutputMetrics:
+        """Return what counts where only that an output is a number does."""
+        return OutputMetrics(self.count, nonfinite=self.nonfinite, problem=self.problem)
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data; JSON has no infinity, so it becomes None."""
         return {
