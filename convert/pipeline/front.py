@@ -389,8 +389,8 @@ class Front:
         """Whether integers are the model's own and not asked for."""
         asked = self._quantize.recipe.is_quantized
         nodes = self._normalised.model.graph
-        # The oracles leave out what the LSTM rounds in each step.
-        kinds = ("QuantizeLinear", "DynamicQuantizeLSTM")
+        # What a run rounds goes either way by its last bit; of the LSTM oracles leave it out.
+        kinds = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeLSTM")
         return not asked and any(n.op_type in kinds for n in nodes)
 
     @cached_property
