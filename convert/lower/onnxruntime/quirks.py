@@ -20,7 +20,17 @@ from edgeinfer.convert.lower.onnxruntime.faster import (
     silu_by_sigmoid,
 )
 from edgeinfer.convert.lower.onnxruntime.resizes import name_all_axes, some_axes
-from edgeinfer.convert.lower.onnxruntime.wide_sums import SUMS, inexact_sum, sum_halves
+from edgeinfer.convert.lower.onnxruntime.wide_sums import (
+    SUMS,
+    inexact_einsum,
+    inexact_mean,
+    inexact_product,
+    inexact_sum,
+    mean_of_halves,
+    multiply_in_turn,
+    sum_before,
+    sum_halves,
+)
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
 
 
@@ -105,6 +115,25 @@ RULES: tuple[Rule, ...] = (
         fault=inexact_sum,
         source="ReduceSum of 2**60 + 1 and 3 is 2**60, onnxruntime 1.32",
         repair=sum_halves,
+    ),
+    Rule(
+        ops=frozenset({"ReduceMean"}),
+        fault=inexact_mean,
+        source="ReduceMean of 2**60 + 1 and 3 is 2**59, onnxruntime 1.32",
+        repair=mean_of_halves,
+    ),
+    Rule(
+        ops=frozenset({"ReduceProd"}),
+        fault=inexact_product,
+        source="ReduceProd of 2**31 + 1 and 2**30 + 1 is even, onnxruntime 1.32",
+        repair=multiply_in_turn,
+        hint="declare what integer inputs hold, or give the sizes of the axes",
+    ),
+    Rule(
+        ops=frozenset({"Einsum"}),
+        fault=inexact_einsum,
+        source="Einsum ij->i of 2**60 + 1 and 3 is 2**60, onnxruntime 1.32",
+        repair=sum_before,
     ),
     Rule(
         ops=frozenset({"MaxUnpool"}),
