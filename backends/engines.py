@@ -216,6 +216,9 @@ def _imported(name: str) -> ModuleType:
 
     Extensions written in C++ tell whatever is raised in their initialisation as an ImportError.
     """
+    if name in sys.modules:
+        # Waits where another thread still imports it. Counting what is frozen takes a while.
+        return importlib.import_module(name)
     try:
         with collector_paused():
             return importlib.import_module(name)
