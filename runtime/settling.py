@@ -119,8 +119,8 @@ class SettlingExecutable:
         while True:
             held = self._held
             life = held.life
-            life.running.append(None)
             try:
+                life.running.append(None)
                 if not life.closed:
                     return call(held)
             finally:
