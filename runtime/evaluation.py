@@ -107,8 +107,8 @@ def evaluate(
         data: as calibration data: a folder of pictures, recordings or ``.npz`` files, whose
             sub-folders are classes; one ``.npz`` with all samples and their ``labels``; or feeds,
             each with ``labels``.
-        metric: one of ``edgeinfer.accuracy.NAMES``, of the first output; or a callable of the
-            outputs of all runs and the labels of all samples, higher is better.
+        metric: one of ``edgeinfer.accuracy.NAMES``, of the output that it judges; or a
+            callable of the outputs of all runs and the labels of all samples, higher is better.
         backend: only this engine; None is every one here.
         threads: Threads of the engine; None leaves them to it.
         allow_fallback: operators that the device does not take may run on the CPU.
@@ -182,8 +182,10 @@ def _row(
     try:
         executable = start()
         try:
-            first_only = isinstance(judge, TaskMeasure)
-            outputs, times = _run(executable, manifest, variant, samples, first_only)
+            names = [spec.name for spec in manifest.outputs]
+            if isinstance(judge, TaskMeasure):
+                names = [judge.judged({spec.name: spec.dtype for spec in manifest.outputs})]
+            outputs, times = _run(executable, manifest, variant, samples, names)
         finally:
             executable.close()
     except (BackendError, InputError) as e:
@@ -212,7 +214,7 @@ def _run(
     manifest: Manifest,
     variant: Variant,
     samples: SampleSet,
-    first_only: bool,
+    names: Sequence[str],
 ) -> tuple[list[Outputs], list[float]]:
     """Return the outputs of every run, and the time that each took for one of its samples.
 
@@ -220,7 +222,6 @@ def _run(
         InputError: a sample holds values that the artifact refuses.
     """
     check = InputCheck(manifest.inputs)
-    names = [spec.name for spec in manifest.outputs][: 1 if first_only else None]
     outputs: list[Outputs] = []
     times = []
     for number, sample in enumerate(samples.samples()):

@@ -230,3 +230,29 @@ def test_what_is_compared_with_each_other_has_an_end(monkeypatch: pytest.MonkeyP
     boxes = np.c_[alike + 9, np.ones(len(alike)), np.zeros(len(alike))]
     with pytest.raises(UsageError, match=refused):
         measure("map", [boxes], [np.c_[np.zeros(len(alike)), alike]])
+
+
+@pytest.mark.parametrize("name", ["top1", "f1", "cosine"])
+def test_scores_are_judged_where_the_predicted_class_comes_first(name: str) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.random((20, 3)).astype(np.float32)
+    labels = rng.integers(0, 3, 20).tolist()
+    # The last run holds fewer samples, as of an open batch.
+    runs = [
+        {"label": s.argmax(axis=1), "probabilities": s}
+        for s in (scores[:8], scores[8:16], scores[16:])
+    ]
+    plain = TaskMeasure(name)([{"y": scores}], labels)
+    assert 0 < plain < 1
+    assert TaskMeasure(name)(runs, labels) == plain
+
+
+@pytest.mark.parametrize("name", ["top1", "f1"])
+def test_classes_alone_are_judged_as_what_they_are(name: str) -> None:
+    scores = np.random.default_rng(1).random((20, 3)).astype(np.float32)
+    labels = np.random.default_rng(2).integers(0, 3, 20).tolist()
+    classes = scores.argmax(axis=1)
+    runs = [{"label": classes[:13]}, {"label": classes[13:]}]
+    assert TaskMeasure(name)(runs, labels) == TaskMeasure(name)([{"y": scores}], labels)
+    with pytest.raises(UsageError, match="as many labels as classes"):
+        TaskMeasure(name)(runs, labels[:-1])

@@ -1,6 +1,8 @@
 """Measures of a task, by name: outputs and labels to one number, the higher the better.
 
-The first output is judged. Labels are one for each sample: a class number, a text, or an array.
+One output is judged: the first that holds numbers with a fraction, since classifiers of
+scikit-learn give the class that they predict before its scores; of a model without such, the first.
+Labels are one for each sample: a class number, a text, or an array.
 """
 
 from __future__ import annotations
@@ -79,8 +81,21 @@ class TaskMeasure:
         """
         if not labels:
             raise UsageError(f"metric {self.name!r} needs labels: {LABELLED}")
-        found = [np.asarray(next(iter(o.values()))) for o in outputs]
+        found = [np.asarray(o[self.judged(o)]) for o in outputs]
         return float(_MEASURES[self.name](self.name, found, labels, self.classes))
+
+    def judged(self, outputs: Mapping[str, Any]) -> str:
+        """Return the name of the output that is judged.
+
+        Args:
+            outputs: arrays, or names of element types, in the model's order.
+        """
+        if _MEASURES[self.name] is not _text_errors:
+            for name, value in outputs.items():
+                kind = value if isinstance(value, str) else np.asarray(value).dtype.name
+                if "float" in kind:
+                    return name
+        return next(iter(outputs))
 
     def shortened(self, outputs: Sequence[Outputs]) -> list[Outputs]:
         """Return outputs that are judged the same: of a text's scores over time what they read."""
@@ -126,6 +141,16 @@ def _rows(name: str, outputs: list[Array], labels: Sequence[Any]) -> Floats:
     return rows
 
 
+def _predicted(name: str, outputs: list[Array], labels: Sequence[Any]) -> Integers | None:
+    """Return the class predicted for each sample, where the model gives it and no scores."""
+    if any(o.dtype.kind not in "iu" or o.ndim > 1 for o in outputs):
+        return None
+    found = np.concatenate([o.reshape(-1) for o in outputs]).astype(np.int64)
+    if len(found) != len(labels):
+        raise _refused(name, "as many labels as classes", f"{len(labels)} and {len(found)}")
+    return found
+
+
 def _classes(name: str, labels: Sequence[Any], classes: Sequence[str]) -> Integers:
     """Return the number of each class; those that go by their names are known by these."""
     places = {kind: place for place, kind in enumerate(classes)}
@@ -139,6 +164,8 @@ def _classes(name: str, labels: Sequence[Any], classes: Sequence[str]) -> Intege
 
 def _top(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[str]) -> float:
     wanted = _classes(name, labels, kinds)
+    if (predicted := _predicted(name, outputs, labels)) is not None:
+        return float(np.mean(predicted == wanted))
     rows = _rows(name, outputs, labels)
     best = np.argsort(-rows, axis=1, kind="stable")[:, : int(name[3:])]
     return float(np.mean((best == wanted[:, None]).any(axis=1)))
@@ -147,10 +174,14 @@ def _top(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence
 def _f1(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[str]) -> float:
     """F1 of class 1 where there are two, the mean over classes where there are more."""
     wanted = _classes(name, labels, kinds)
-    rows = _rows(name, outputs, labels)
-    single = rows.shape[1] == 1
-    found = (rows[:, 0] > 0.5).astype(np.int64) if single else rows.argmax(axis=1)
-    count = 2 if single else rows.shape[1]
+    found = _predicted(name, outputs, labels)
+    if found is not None:
+        count = max(2, *(int(x) + 1 for x in (*found, *wanted)))
+    else:
+        rows = _rows(name, outputs, labels)
+        single = rows.shape[1] == 1
+        found = (rows[:, 0] > 0.5).astype(np.int64) if single else rows.argmax(axis=1)
+        count = 2 if single else rows.shape[1]
     # Labels may be any numbers: places in what occurs stand for them.
     kinds_there, places = np.unique(np.concatenate([[1], wanted, found]), return_inverse=True)
     wanted_at, found_at = places[1 : 1 + len(wanted)], places[1 + len(wanted) :]

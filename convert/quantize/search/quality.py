@@ -117,9 +117,9 @@ class Judgement:
     def _has_classes(self) -> bool:
         if not self.labels or not all(isinstance(x, int) for x in self.labels):
             return False
-        first = np.asarray(next(iter(self.expected[0].values())))
-        rows = sum(len(next(iter(e.values()))) for e in self.expected)
-        return first.ndim == 2 and rows == len(self.labels)
+        scores = [np.asarray(e[TOP1.judged(e)]) for e in self.expected]
+        rows = sum(len(each) for each in scores if each.ndim == 2)
+        return rows == len(self.labels)
 
 
 def _agreement(expected: list[Array], actual: list[Array]) -> float:
