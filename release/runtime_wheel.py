@@ -1,8 +1,8 @@
-"""Build edgeinfer-runtime: the wheel of what a device needs, without what converts.
+"""Build edgeinfer-runtime: the wheel of what a device needs, without what converts or tests.
 
 Run from the repository: ``python -m release.runtime_wheel [FOLDER]``. It is the same tree but for
-``convert`` and ``kernels``, under another name and for Python 3.10 too; its extras are those of
-``pyproject.toml`` that bring no converter.
+``convert``, ``kernels`` and the checks for others' backends, under another name and for Python 3.10
+too; its extras are those of ``pyproject.toml`` that bring no converter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "edgeinfer-runtime"
-LEFT_OUT = ("convert", "kernels")
+LEFT_OUT = ("convert", "kernels", "testing")
 CONVERTING = frozenset({"all", "apple", "convert", "dev", "torch", "tvm-apple", "tvm-cuda"})
 """Extras that are for the machine that converts, or for developers."""
 
@@ -96,11 +96,14 @@ def build(folder: Path) -> Path:
         tables["tool"]["setuptools"]["packages"] = {"find": setuptools["packages"]["find"]}
         (stage / "pyproject.toml").write_text("\n".join(_toml(tables)), encoding="utf-8")
         command = (sys.executable, "-m", "build", "--wheel", "--no-isolation")
-        subprocess.run([*command, "--outdir", str(folder), str(stage)], check=True)
-    (made,) = folder.glob(f"{NAME.replace('-', '_')}-{__version__}-*.whl")
-    if made.stat().st_size > LARGEST:
-        raise SystemExit(f"{made}: {made.stat().st_size} bytes, at most {LARGEST} are wanted")
-    return made
+        subprocess.run([*command, "--outdir", temporary, str(stage)], check=True)
+        (made,) = stage.glob(f"{NAME.replace('-', '_')}-{__version__}-*.whl")
+        if made.stat().st_size > LARGEST:
+            raise SystemExit(
+                f"{made.name}: {made.stat().st_size} bytes, at most {LARGEST} are wanted"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(made, folder / made.name))
 
 
 def _toml(tables: Mapping[str, Any], path: str = "") -> list[str]:

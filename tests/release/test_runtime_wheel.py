@@ -6,8 +6,6 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from release.runtime_wheel import CONVERTING, LARGEST, ROOT, build, project
 
 MAIN = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -49,7 +47,6 @@ def test_a_checkout_without_links_says_so(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_the_wheel_is_small_and_holds_no_converter(tmp_path: Path) -> None:
     made = build(tmp_path)
     assert made.stat().st_size <= LARGEST
