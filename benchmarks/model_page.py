@@ -61,11 +61,12 @@ _HEAD = """# Models
 
 {models} models, converted by the command that a user types, in float32: what each device gets, how
 large it is, how far its numbers are from the source model's, computed in float64 by definition, and
-the time beside the plain engine's. Every artifact was run through the gate, on a PC, by the engine
-that is named: **no time here is of a phone or a board**, and what was not timed says so. Weights
-are those of public packages, or random where the second column says so; small architectures have
-few layers, so that each of their operators is there. A language model keeps the bits of its file;
-its error is that of the scores of the next token, and [its speed](llm.md) is told in tokens.
+where it was measured, the time beside the plain engine's. Every artifact was run through the gate,
+on a PC, by the engine that is named: **no time here is of a phone or a board**, and what was not
+timed says so. Weights are those of public packages, or random where the second column says so;
+small architectures have few layers, so that each of their operators is there. A language model
+keeps the bits of its file; its error is that of the scores of the next token, and
+[its speed](llm.md) is told in tokens.
 
 - Error is the largest one, as a share of the largest value; signal is signal to error of the worst
   output ([the budgets](budgets.md)).
@@ -87,7 +88,9 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Sequence[Row], target: str) -> str:
-    columns = ["model", "for", "artifact", "MB", "error", "signal", "verdict", "checked by"]
+    # The gate ran here: a device's own engine or unit was not seen.
+    verdict = "verdict" if target == "cpu" else "verdict, on a PC's processor"
+    columns = ["model", "for", "artifact", "MB", "error", "signal", verdict, "checked by"]
     columns += ["ms here", "plain engine, ms"] if target == "cpu" else ["on the device"]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:

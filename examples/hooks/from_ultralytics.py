@@ -56,6 +56,11 @@ def describe(file: str | Path) -> Description:
     """Say what goes into an ONNX file of Ultralytics and what its outputs mean."""
     model = onnx.load(str(file), load_external_data=False)
     said = {entry.key: entry.value for entry in model.metadata_props}
+    if missing := [key for key in ("imgsz", "names", "task") if key not in said]:
+        raise SystemExit(
+            f"{file}: its metadata lacks {', '.join(missing)}, which Ultralytics writes: export it "
+            "with `yolo export format=onnx`, or convert it with `edgeinfer convert`"
+        )
     height, width = ast.literal_eval(said["imgsz"])
     classes = said["task"] == "classify"
     picture = ImageInput(width, height, "crop" if classes else "letterbox", antialias=classes)
