@@ -14,6 +14,7 @@ STAGES = {
     "state_defaults": "Settings that were left to a default were written down",
     "infer_shapes": "Shapes and types were worked out",
     "fold_shapes": "Arithmetic on shapes was done ahead",
+    "fold_zero_products": "Integers times zero became zeros",
     "fold_constants": "What does not depend on the inputs was computed ahead",
     "inline_control_flow": "Branches with a known condition were replaced by the one taken",
     "raise_opset": "The model was raised to the newest operator set",

@@ -104,6 +104,12 @@ class UnknownElementType(Faulty):
         return replace(able, dtypes=able.dtypes | {"float"})
 
 
+@caught_by("check_unknown_arithmetic_is_refused")
+class ComputesInWhatItKnows(Faulty):
+    def load(self, artifact: Artifact, options: LoadOptions) -> Any:
+        return super().load(replace(artifact, computed_in=""), options)
+
+
 @caught_by("check_other_element_types_are_refused")
 class TakesMoreThanItSays(Faulty):
     def capabilities(self) -> Capabilities:

@@ -116,13 +116,12 @@ def test_code_for_two_instruction_sets_is_two_artifacts() -> None:
     ("node", "precision", "count"),
     [
         ("y = Attention(x, x, x)", "fp32", 2),
-        ("y = Attention(x, x, x)", "fp16", 1),
         ("y = Relu(x)", "fp32", 1),
+        # CUDA computes more operators in halves than CPUs do.
+        ("y = Relu(x)", "fp16", 2),
     ],
 )
-def test_targets_share_unless_attention_is_written_in_two_ways(
-    node: str, precision: str, count: int
-) -> None:
+def test_targets_share_what_is_written_alike(node: str, precision: str, count: int) -> None:
     import onnx_ir as ir
 
     from edgeinfer.convert.lower import LowerOptions

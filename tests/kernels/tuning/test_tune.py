@@ -72,7 +72,7 @@ class Part:
 @pytest.fixture
 def part(monkeypatch: pytest.MonkeyPatch) -> Part:
     found = Part()
-    monkeypatch.setattr(tune, "Worker", lambda *_: found)
+    monkeypatch.setattr(tune, "TuningWorker", lambda *_: found)
     monkeypatch.setattr(tune, "_PAUSE_S", 0.0)
     return found
 

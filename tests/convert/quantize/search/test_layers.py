@@ -213,7 +213,7 @@ def test_a_search_settles_on_what_it_has_when_its_time_is_over() -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from edgeinfer.convert.quantize.search.layers import Memory
+from edgeinfer.convert.quantize.search.layers import MeasurementStore
 from tests.convert.quantize.search.test_layers import net
 
 made, runs = net(), []
@@ -225,7 +225,7 @@ def measure(kept):
     return Net.measure(made, kept)
 
 from tests.convert.quantize.search.test_layers import Net
-search = made.search(0.06, memory=Memory(Path(sys.argv[1])))
+search = made.search(0.06, memory=MeasurementStore(Path(sys.argv[1])))
 search.full = search.quick = measure
 search.run()
 """
