@@ -9,7 +9,7 @@ from edgeinfer.bundle.headrules import FOLDER, pipeline_problems
 from edgeinfer.bundle.manifest import FileRecord
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import UsageError
-from edgeinfer.heads import DetectGrid, DetectRows, Head, Prototypes, Segment
+from edgeinfer.heads import Classify, DetectGrid, DetectRows, Head, Prototypes, Segment
 from edgeinfer.media.description import Description
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
 
@@ -32,9 +32,12 @@ def records_for(
 
 
 def check_described(
-    description: Description, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    description: Description,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    labels: Sequence[str] = (),
 ) -> None:
-    """Hold a description against the model's inputs and outputs.
+    """Hold a description and names of classes against the model's inputs and outputs.
 
     Raises:
         UsageError: they do not fit; lists everything.
@@ -44,6 +47,25 @@ def check_described(
     found = list(pipeline_problems(inputs, outputs, records, head, files))
     if found:
         raise UsageError("pipeline file: " + "; ".join(found))
+    scores = _scores(head, outputs)
+    count = scores.shape[-1] if scores is not None and scores.shape else None
+    if scores is not None and labels and isinstance(count, int) and len(labels) != count > 1:
+        raise UsageError(
+            f"{len(labels)} labels for the {count} classes of output {scores.name!r}: give one for "
+            "each, in the order of the classes"
+        )
+
+
+def _scores(head: Head | None, outputs: Sequence[TensorSpec]) -> TensorSpec | None:
+    """Return the output with a score for each class, where there is no doubt which it is."""
+    if isinstance(head, Classify) and head.output is not None:
+        found = [spec for spec in outputs if spec.name == head.output]
+    elif isinstance(head, Classify | None):
+        found = [spec for spec in outputs if "float" in spec.dtype]
+    else:
+        found = []
+    is_row = len(found) == 1 and found[0].shape is not None and len(found[0].shape) < 3
+    return found[0] if is_row else None
 
 
 def head_in_layout(

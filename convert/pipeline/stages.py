@@ -71,7 +71,8 @@ def run_stages(request: Request) -> ExportResult:
     kind = ArtifactWriter if request.alone else BundleWriter
     with kind(request.destination, overwrite=request.overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
-        check_described(described, prepared.report.inputs, prepared.report.outputs)
+        made = prepared.report
+        check_described(described, made.inputs, made.outputs, request.labels)
         prepared.report.command = command_of(request)
         clock = StageClock(request.progress, prepared.report.seconds, prepared.stages)
         variants = _judged(request, prepared, front, writer, clock)

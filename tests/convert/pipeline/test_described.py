@@ -36,6 +36,21 @@ def test_everything_that_does_not_fit_is_named() -> None:
     assert "head.output: name one of the 2 outputs: 'y', 'hn'" in message
 
 
+def test_labels_name_every_class_or_none() -> None:
+    rows = TensorSpec("y", "float32", ("n", 3))
+    label, state = TensorSpec("label", "int64", ("n",)), TensorSpec("hn", "float32", (1, 4))
+    for outputs in ((rows,), (label, rows)):
+        for head in (None, Classify(output="y")):
+            check_described(Description({}, head), INPUTS, outputs, ["a", "b", "c"])
+            with pytest.raises(UsageError, match="2 labels for the 3 classes of output 'y'"):
+                check_described(Description({}, head), INPUTS, outputs, ["a", "b"])
+    # Nobody says which output holds scores, or how many there are.
+    one = TensorSpec("y", "float32", (1, 1))
+    unknown = TensorSpec("y", "float32", (1, "k"))
+    for outputs in ((rows, state), (one,), (unknown,), OUTPUTS):
+        check_described(Description(), INPUTS, outputs, ["a", "b"])
+
+
 def test_files_must_come_along() -> None:
     head = ReadText("c.txt", output="y")
     check_described(Description({}, head, files={"c.txt": b"a"}), INPUTS, OUTPUTS)
