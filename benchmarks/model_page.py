@@ -53,7 +53,7 @@ DEVICES = {
     "ios": "iPhone",
     "jetson-orin": "Jetson Orin",
 }
-"""What a target is for."""
+"""The device that each target is made for."""
 
 _HEAD = """# Models
 

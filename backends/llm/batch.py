@@ -28,7 +28,7 @@ class Room(ctypes.Structure):
 class Taker:
     """Takes batches: checks them and copies them to the arrays of an executor.
 
-    Kernels write where they are told to, so whatever is outside is refused.
+    Kernels write wherever a row points, so a row that points outside is refused.
 
     Args:
         library: Library of the kernels.

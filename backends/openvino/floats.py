@@ -13,7 +13,7 @@ COMPUTED = ("edgeinfer", "computed_in")
 BF16, FP16 = "bf16", "fp16"
 
 HINTS = {BF16: "bf16", FP16: "f16"}
-"""What the engine calls them."""
+"""Names that the engine has for them."""
 
 
 def wanted(model: Any, asked: str = "") -> str:

@@ -51,7 +51,7 @@ class Engine:
 
     @property
     def is_peer(self) -> bool:
-        """Whether the comparison is with it."""
+        """Whether edgeinfer is compared with it."""
         return not self.own and not self.reduced
 
 

@@ -44,7 +44,7 @@ class Ratio:
 
     @property
     def is_loss(self) -> bool:
-        """Whether ours is slower for certain."""
+        """Whether edgeinfer is slower beyond the spread of the rounds."""
         return self.middle > LOSS and self.low > 1.0
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
-from edgeinfer.convert.lower.whole_spans import Spans
+from edgeinfer.convert.lower.whole_spans import Span, Spans
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
@@ -30,11 +30,7 @@ _FACTORS = 64
 
 def inexact_sum(node: ir.Node) -> str:
     """Say whether a sum of integers may leave what float64 holds."""
-    x = given(node, 0)
-    if x is None or x.dtype != ir.DataType.INT64 or _HALVES in node.meta:
-        return ""
-    span = Spans(elements=_ELEMENTS).before_fitting(node)
-    if span is not None and -_EXACT <= span[0] <= span[1] <= _EXACT:
+    if _HALVES in node.meta or not _leaves(node, Spans(elements=_ELEMENTS).before_fitting(node)):
         return ""
     return "int64 is added up in float64"
 
@@ -67,14 +63,7 @@ def sum_halves(model: ir.Model, node: ir.Node) -> bool:
 
 def inexact_mean(node: ir.Node) -> str:
     """Say whether the sum behind a mean of integers may leave what float64 holds."""
-    x = given(node, 0)
-    if x is None or x.dtype != ir.DataType.INT64:
-        return ""
-    span = Spans(elements=_ELEMENTS).of(x)
-    sizes = [d if isinstance(d, int) else _ELEMENTS for d in x.shape or (None,)]
-    if span is not None and max(map(abs, span)) * math.prod(sizes) <= _EXACT:
-        return ""
-    return "int64 is added up in float64"
+    return "int64 is added up in float64" if _leaves(node, _sum_behind(node)) else ""
 
 
 def mean_of_halves(model: ir.Model, node: ir.Node) -> bool:
@@ -112,13 +101,8 @@ def mean_of_halves(model: ir.Model, node: ir.Node) -> bool:
 
 def inexact_product(node: ir.Node) -> str:
     """Say whether a product of integers may leave what float64 holds."""
-    x = given(node, 0)
-    if x is None or x.dtype != ir.DataType.INT64:
-        return ""
-    span = Spans(elements=_ELEMENTS).before_fitting(node)
-    if span is not None and -_EXACT <= span[0] <= span[1] <= _EXACT:
-        return ""
-    return "int64 is multiplied in float64"
+    inexact = _leaves(node, Spans(elements=_ELEMENTS).before_fitting(node))
+    return "int64 is multiplied in float64" if inexact else ""
 
 
 def multiply_in_turn(model: ir.Model, node: ir.Node) -> bool:
@@ -175,6 +159,23 @@ def sum_before(model: ir.Model, node: ir.Node) -> bool:
     build.op("Einsum", *operands, equation=f"{','.join(kept)}->{right}")
     _finish(build, model, node)
     return True
+
+
+def _leaves(node: ir.Node, span: Span | None) -> bool:
+    """Whether a node of int64 may come to what float64 does not hold."""
+    x = given(node, 0)
+    is_wide = x is not None and x.dtype == ir.DataType.INT64
+    return is_wide and (span is None or max(map(abs, span)) > _EXACT)
+
+
+def _sum_behind(node: ir.Node) -> Span | None:
+    """Return what the sum behind a mean of all elements lies between."""
+    x = given(node, 0)
+    span = Spans(elements=_ELEMENTS).of(x)
+    if x is None or x.shape is None or span is None:
+        return None
+    count = math.prod(d if isinstance(d, int) else _ELEMENTS for d in x.shape)
+    return span[0] * count, span[1] * count
 
 
 def _alone(node: ir.Node) -> list[list[str]]:
