@@ -60,9 +60,11 @@ def test_refusal_comes_at_once(running: tuple[EngineThread, ToyExecutor]) -> Non
 
 
 def test_reader_that_leaves_cancels(running: tuple[EngineThread, ToyExecutor]) -> None:
-    thread, _ = running
+    thread, executor = running
+    executor.held_after = 3
     for _ in thread.open(request("a", [1], max_tokens=100, ignore_eos=True)):
         break
+    executor.released.set()
     stats = thread.stats()
     assert stats.running == stats.pages_used == 0
     assert stats.finished == {"cancelled": 1}
@@ -88,7 +90,8 @@ def test_tasks_stream_at_once(running: tuple[EngineThread, ToyExecutor]) -> None
 def test_task_that_is_cancelled_frees_its_pages(
     running: tuple[EngineThread, ToyExecutor],
 ) -> None:
-    thread, _ = running
+    thread, executor = running
+    executor.held_after = 3
 
     async def read() -> None:
         events = await thread.submit_async(request("a", [1], max_tokens=120, ignore_eos=True))
@@ -99,6 +102,7 @@ def test_task_that_is_cancelled_frees_its_pages(
         task = asyncio.create_task(read())
         with pytest.raises(asyncio.CancelledError):
             await task
+        executor.released.set()
         stats = await thread.stats_async()
         assert stats.finished == {"cancelled": 1}
         assert stats.pages_used == 0
@@ -144,11 +148,14 @@ def test_fault_of_an_executor_ends_requests_and_not_the_engine(
 
 
 def test_closing_ends_what_runs() -> None:
-    engine, _ = toy_engine()
+    engine, executor = toy_engine()
+    executor.held_after = 3
     thread = EngineThread(engine)
     stream = thread.open(request("a", [1], max_tokens=120, ignore_eos=True))
     next(stream)
-    thread.call(lambda engine: engine.sleep()).result()
+    asleep = thread.call(lambda engine: engine.sleep())
+    executor.released.set()
+    asleep.result()
     thread.close()
     with pytest.raises(ClosedError):
         list(stream)

@@ -6,6 +6,7 @@ or adapter changes all logits.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -58,6 +59,9 @@ class ToyExecutor:
         self.steps = self.tokens = 0
         self.fails = False
         self.closed = False
+        # A step after ``held_after`` others waits until ``released`` is set.
+        self.held_after: int | None = None
+        self.released = threading.Event()
 
     def states(self, batch: StepBatch) -> Floats:
         raise NotImplementedError
@@ -66,6 +70,8 @@ class ToyExecutor:
         assert not self.closed
         if self.fails:
             raise RunError("told to fail")
+        if self.held_after is not None and self.steps >= self.held_after:
+            assert self.released.wait(30), "nobody released the executor"
         self._check(batch)
         self.steps += 1
         self.tokens += len(batch.tokens)
