@@ -13,6 +13,7 @@ from tests.architecture.tree import FOLDERS, ROOT, modules, python_files
 LAYERS = {
     "cli": 6,
     "tasks": 5,
+    "comparisons": 5,
     "tracking": 2,
     "runtime": 4,
     "convert": 4,
