@@ -12,13 +12,14 @@ import signal
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.app import App
 from edgeinfer.runtime.serve.front import Behind, ClusterFront
 from edgeinfer.runtime.serve.hub import Hub

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from edgeinfer.errors import EdgeInferError, UsageError
 from edgeinfer.media.samples import open_data
 from edgeinfer.metrics import OutputMetrics, budget_for
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.difference import Input, Side, adapted, coarser, difference, open_sides
 from edgeinfer.types import Feeds, Progress
 

@@ -38,6 +38,7 @@ LAYERS = {
     "errors": 0,
     "_version": 0,
     "bounded": 0,
+    "records": -1,
     "versions": 0,
     "wire": 0,
     "toml": 0,
@@ -300,3 +301,14 @@ def test_the_version_is_read_without_the_public_package() -> None:
         if i.module in ("edgeinfer", "edgeinfer.__version__")
     ]
     assert found == [], "import edgeinfer._version"
+
+
+def test_classes_of_fields_are_written_late() -> None:
+    """The standard library compiles their methods in every process that imports them."""
+    late = "edgeinfer.records"
+    theirs = [
+        m.where
+        for m in modules()
+        if m.name != late and any(i.module == "dataclasses.dataclass" for i in m.imports)
+    ]
+    assert theirs == []

@@ -5,7 +5,7 @@ For targets with strong types it is the form that TensorRT compiles, which this 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -47,6 +47,7 @@ from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.lower.whole_spans import Spans
 from edgeinfer.errors import Problem, Remarks, UsageError
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.records import dataclass
 
 EXTERNAL_ABOVE = 16 << 20
 """Bytes of weights above which they go into a file of their own. ONNX Runtime maps that file, where
