@@ -9,7 +9,7 @@ import onnx_ir as ir
 from edgeinfer.convert.passes import norm
 from edgeinfer.convert.passes.infra import attr
 from edgeinfer.convert.passes.match import Match, Number, OpPattern, Pattern, var
-from edgeinfer.convert.passes.rewrite import FLOATS, Fusion, ReplacementBuilder
+from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
 
 _x = var("x")
 _centred = (_x - norm.mean(_x, "axes")).named("centred")
@@ -38,7 +38,6 @@ class FuseLayerNorm(Fusion):
     """
 
     since: ClassVar[int] = 17
-    dtypes: ClassVar[frozenset[ir.DataType]] = FLOATS | {ir.DataType.FLOAT16}
     patterns: ClassVar[tuple[Pattern, ...]] = (_formula,)
 
     def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
@@ -64,8 +63,7 @@ class AbsorbLayerNormScale(Fusion):
     """Take a product or a sum that follows ``LayerNormalization`` into its scale and bias.
 
     The other operand must have the shape of the normalised axes, or be a constant that broadcasts
-    to it. A computed one is taken only in the place of ones or of no bias, and so is any in half
-    precision, where another product would round differently.
+    to it. A computed one is taken only in the place of ones or of no bias.
 
     Given::
 
@@ -76,7 +74,6 @@ class AbsorbLayerNormScale(Fusion):
         y = LayerNormalization(x, scale, bias)
     """
 
-    dtypes: ClassVar[frozenset[ir.DataType]] = FuseLayerNorm.dtypes
     patterns: ClassVar[tuple[Pattern, ...]] = (
         OpPattern("Mul", (_normal, _c)),
         OpPattern("Mul", (_biased, _c)),
@@ -116,13 +113,11 @@ def _scaled(
     if factor is None:
         fits = bias is None and norm.exact_shape(c, shape) and norm.all_equal(scale, 1.0)
         return (c,) if fits else None
-    if old is None or (scale.dtype not in FLOATS and not norm.all_equal(scale, 1.0)):
+    if old is None:
         return None
     joined = (build.const(old * factor, "scale"),)
     if bias is None:
         return joined
-    if scale.dtype not in FLOATS:
-        return None
     shift = norm.per_element(bias, shape)
     return None if shift is None else (*joined, build.const(shift * factor, "bias"))
 
@@ -139,5 +134,5 @@ def _shifted(
         return (scale, c) if bias is None and norm.exact_shape(c, shape) else None
     if bias is None:
         return scale, build.const(shift, "bias")
-    old = norm.per_element(bias, shape) if scale.dtype in FLOATS else None
+    old = norm.per_element(bias, shape)
     return None if old is None else (scale, build.const(old + shift, "bias"))

@@ -5,15 +5,24 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import constant, is_op
+from edgeinfer.convert.passes.infra import attr, constant, is_op
 from edgeinfer.convert.passes.match import scalar
 
 _LARGEST = 1 << 24
 """Masks of more elements are not read."""
 
 
+def may_leave_no_key(node: ir.Node) -> bool:
+    """Whether a query of an ``Attention`` may have no key that answers it."""
+    mask, lengths = (*node.inputs, *[None] * 7)[3:7:3]
+    if mask is None:
+        return lengths is not None
+    is_cut = lengths is not None or bool(attr(node, "is_causal", 0))
+    return is_cut or not keeps_a_key(mask)
+
+
 def keeps_a_key(mask: ir.Value | None) -> bool:
-    """Whether every query row of an added mask is sure to leave one key finite.
+    """Whether every query row of a mask is sure to leave one key: finite where it is added.
 
     Only a row that is minus infinity all along makes a softmax undefined: ``Softmax`` gives NaN
     and ``Attention`` zeros. ``(1 - m) * -3.4e38`` overflows to such a row for an integer ``m`` of
@@ -23,9 +32,12 @@ def keeps_a_key(mask: ir.Value | None) -> bool:
         return True
     tensor = constant(mask)
     if tensor is not None:
-        if tensor.size > _LARGEST or not tensor.dtype.is_floating_point():
+        if tensor.size > _LARGEST:
             return False
-        return bool(np.isfinite(np.atleast_1d(tensor.numpy())).any(axis=-1).all())
+        row = np.atleast_1d(tensor.numpy())
+        if tensor.dtype == ir.DataType.BOOL:
+            return bool(row.any(axis=-1).all())
+        return tensor.dtype.is_floating_point() and bool(np.isfinite(row).any(axis=-1).all())
     return _finite(mask, depth=8)
 
 

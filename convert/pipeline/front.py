@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,6 @@ from edgeinfer.errors import EdgeInferError, Problem, VerifyError
 from edgeinfer.machine.host import host
 from edgeinfer.metrics import Budget
 from edgeinfer.options import values_of
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, ImageInput, InputRange, Preprocessing, Progress
 
 if TYPE_CHECKING:

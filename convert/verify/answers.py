@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from edgeinfer.metrics import OutputMetrics
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 

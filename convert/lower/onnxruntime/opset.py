@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.single import walk
+from edgeinfer.convert.passes.masks import may_leave_no_key
 
 OLDEST = 21
 """The oldest version worth writing."""
@@ -58,12 +59,29 @@ def write_as(model: ir.Model, version: int) -> None:
     model.ir_version = _IR_VERSION.get(version, model.ir_version)
 
 
-def runtime_for(version: int, installed: str) -> str:
-    """Return the requirement on ONNX Runtime for a file of this version.
+def runtime_for(model: ir.Model, version: int, installed: str) -> str:
+    """Return the requirement on ONNX Runtime for a model that is written as this version.
 
     A version that no table entry knows asks for the release it was probed with.
     """
-    return f">={_RUNTIME_FOR.get(max(version, OLDEST), installed)}"
+    found = _RUNTIME_FOR.get(max(version, OLDEST), installed)
+    if any(has_empty_rows(node) for _, node in walk(model)):
+        found = max(found, ZERO_ROWS, key=release)
+    return f">={found}"
+
+
+ZERO_ROWS = "1.28"
+"""The first release whose ``Attention`` gives zeros for a query without a key; before, NaN."""
+
+
+def has_empty_rows(node: ir.Node) -> bool:
+    """Whether it is an ``Attention`` that may have a query without a key."""
+    return node.op_type == "Attention" and not node.domain and may_leave_no_key(node)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return a release's first two numbers."""
+    return tuple(map(int, version.split(".")[:2]))
 
 
 def _same_meaning(node: ir.Node, old: int, new: int) -> bool:

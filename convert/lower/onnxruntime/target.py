@@ -5,7 +5,7 @@ For targets with strong types it is the form that TensorRT compiles, which this 
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -45,9 +45,9 @@ from edgeinfer.convert.lower.tabular import DOMAIN, misread
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.lower.whole_spans import Spans
+from edgeinfer.convert.passes.split_attention import SplitAttention
 from edgeinfer.errors import Problem, Remarks, UsageError
 from edgeinfer.profiles.schema import Profile
-from edgeinfer.records import dataclass
 
 EXTERNAL_ABOVE = 16 << 20
 """Bytes of weights above which they go into a file of their own. ONNX Runtime maps that file, where
@@ -133,6 +133,8 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         model = expand_newer(model, notes)
     if options.precision in profile.split_attention:
         attention_by_products(model, notes)
+    if opset.release(probe.OnnxRuntimeProbe().version) < opset.release(opset.ZERO_ROWS):
+        SplitAttention(wanted=opset.has_empty_rows)(model)
     if options.precision != "bf16" and probe.lacks_brain(model, probe.OnnxRuntimeProbe()):
         notes.add(
             f"bfloat16: {as_single(model)} operators computed in float32, each result rounded"
@@ -168,7 +170,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         notes.add(f"written at opset {version}: every node means the same as at {own}")
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model, asked) if p.node not in refused]
-    return _Prepared(model, problems, opset.runtime_for(version, asked.version), notes)
+    return _Prepared(model, problems, opset.runtime_for(model, version, asked.version), notes)
 
 
 def _picks_from_end(node: ir.Node) -> bool:

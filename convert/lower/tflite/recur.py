@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from edgeinfer.convert.lower.core.portable import Moved
 from edgeinfer.convert.lower.ops.recurrent import Cell, Direction
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 UNROLL = 64

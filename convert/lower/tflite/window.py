@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.graph import Size
-from edgeinfer.records import dataclass
 
 VALID, SAME = 1, 0
 """The schema's numbers of the two paddings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -15,7 +16,6 @@ from edgeinfer.convert.lower.tvm.tuned import Product, product_function
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, splat
 from edgeinfer.kernels.defs.gemm import Finish
 from edgeinfer.kernels.defs.math import named
-from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

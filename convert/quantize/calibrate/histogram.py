@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 BINS = 8192

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from edgeinfer.convert.lower.tflite.sizes import (
     reform,
     scalar,
 )
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _GATHERED = 4

@@ -1,3 +1,5 @@
+import numpy as np
+import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.lower.onnxruntime.opset import choose, runtime_for, write_as
@@ -54,5 +56,30 @@ def test_default_of_a_new_attribute_is_dropped_so_that_old_readers_take_the_file
 
 
 def test_requirement_follows_the_version() -> None:
-    found = [runtime_for(v, "1.32") for v in (17, 21, 23, 24, 28)]
+    plain = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    found = [runtime_for(plain, v, "1.32") for v in (17, 21, 23, 24, 28)]
     assert found == [">=1.18", ">=1.18", ">=1.23", ">=1.24", ">=1.32"]
+
+
+@pytest.mark.parametrize(
+    ("node", "mask", "oldest"),
+    [
+        ("Attention(q, q, q)", "", "1.23"),
+        ("Attention<is_causal = 1>(q, q, q)", "", "1.23"),
+        ("Attention(q, q, q, m)", "bool[2,2] m", "1.28"),
+        ("Attention(q, q, q, m)", "float[2,2] m", "1.28"),
+        ("Attention(q, q, q, k)", "", "1.23"),
+        ("Attention<is_causal = 1>(q, q, q, k)", "", "1.28"),
+        ("Attention(q, q, q, none)", "", "1.28"),
+        ("Attention(q, q, q, b)", "", "1.23"),
+        ("Attention(q, q, q, , , , n)", "int64[1] n", "1.28"),
+    ],
+)
+def test_zeros_of_queries_without_a_key_need_a_release(node: str, mask: str, oldest: str) -> None:
+    """Before 1.28 they were NaN."""
+    head = f"g (float[1,1,2,4] q{mask and ', '}{mask}) => (float[1,1,2,4] y) "
+    zeros = "float[2,2] k = {0, 0, 0, 0}, float[2,2] none = {0, 0, 0, 0}"
+    whole = model(f"{head}<{zeros}, bool[2,2] b = {{0, 1, 1, 0}}> {{ y = {node} }}")
+    empty = np.array([[0, 0], [-np.inf, -np.inf]], np.float32)
+    whole.graph.initializers["none"].const_value = ir.tensor(empty)
+    assert runtime_for(whole, 23, "1.23") == f">={oldest}"
