@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
-
-from edgeinfer.records import dataclass
 
 K = TypeVar("K")
 

@@ -8,12 +8,11 @@ import os
 import struct
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 HEAD = 4096

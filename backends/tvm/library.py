@@ -17,6 +17,7 @@ import platform
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ import numpy as np
 
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array, TensorSpec
 
 ENTRY = "edgeinfer_run"

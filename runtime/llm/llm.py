@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import InputError, LoadError, UsageError
-from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.bundle import BundledModel, CacheSizes, read
 from edgeinfer.runtime.llm.chat import Message
 from edgeinfer.runtime.llm.drafting import Drafter
@@ -313,7 +312,7 @@ class LLM:
         *,
         pooling: Pooling = "last",
         unit: bool = True,
-        go_on: Callable[[], None] = lambda: None,
+        go_on: Callable[[int], None] = lambda tokens: None,
     ) -> Floats:
         """Return a vector of each text, (texts, hidden) float32: the model as one of embeddings.
 
@@ -324,7 +323,7 @@ class LLM:
                 caller's to give.
             pooling: ``last`` takes the state of the last token, ``mean`` the mean of all.
             unit: vectors have the length 1, so that products of two are cosines.
-            go_on: Called before each step of reading; what it raises ends it.
+            go_on: Called before each step with the tokens that it reads; what it raises ends it.
 
         Raises:
             InputError: a text is empty or too long.
@@ -339,7 +338,7 @@ class LLM:
         documents: Sequence[str],
         *,
         instruction: str = INSTRUCTION,
-        go_on: Callable[[], None] = lambda: None,
+        go_on: Callable[[int], None] = lambda tokens: None,
     ) -> Floats:
         """Return how well each document answers a query, (documents,) float32 from 0 to 1.
 
@@ -350,7 +349,7 @@ class LLM:
             query: what is looked for.
             documents: texts to judge.
             instruction: what makes a document right.
-            go_on: Called before each step of reading; what it raises ends it.
+            go_on: Called before each step with the tokens that it reads; what it raises ends it.
 
         Raises:
             UsageError: the vocabulary has no tokens "yes" and "no".

@@ -37,7 +37,7 @@ class Vectors:
         sequences: Sequence[Sequence[int]],
         pooling: Pooling,
         unit: bool,
-        go_on: Callable[[], None] = lambda: None,
+        go_on: Callable[[int], None] = lambda tokens: None,
     ) -> Floats:
         """Return a vector of each sequence of tokens.
 
@@ -45,7 +45,8 @@ class Vectors:
             sequences: Sequences of tokens.
             pooling: which states count.
             unit: vectors have the length 1.
-            go_on: Called before each step; what it raises ends the work.
+            go_on: Called before each step with the tokens that it reads; what it raises ends the
+                work.
 
         Raises:
             InputError: a sequence is empty, too long, or of tokens that there are not.
@@ -72,7 +73,7 @@ class Vectors:
         sequences: Sequence[Sequence[int]],
         yes: int,
         no: int,
-        go_on: Callable[[], None] = lambda: None,
+        go_on: Callable[[int], None] = lambda tokens: None,
     ) -> Floats:
         """Return how much likelier one token is than another behind each sequence, 0 to 1.
 
@@ -87,7 +88,7 @@ class Vectors:
             with self._lock:
                 executor = self._checked([tokens])
                 for batch in self._batches(executor, tokens, "last"):
-                    go_on()
+                    go_on(len(batch.tokens))
                     logits = executor.step(batch)
                     if len(logits):
                         apart = float(logits[0, no]) - float(logits[0, yes])
@@ -110,11 +111,11 @@ class Vectors:
         executor: Executor,
         tokens: Sequence[int],
         pooling: Pooling,
-        go_on: Callable[[], None],
+        go_on: Callable[[int], None],
     ) -> Floats:
         total, count = np.zeros(executor.hidden, np.float32), len(tokens)
         for batch in self._batches(executor, tokens, pooling):
-            go_on()
+            go_on(len(batch.tokens))
             for state in executor.states(batch):
                 # One after the other: the sum does not depend on where the text was cut.
                 total += state

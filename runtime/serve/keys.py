@@ -7,6 +7,7 @@ import binascii
 import contextlib
 import hashlib
 import hmac
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -53,15 +54,20 @@ class Grant:
 
     Args:
         key: as it was given.
+        is_alone: there is no other one.
 
     Attributes:
         name: Name of the key.
         models: names that it may use; empty for all.
         digest: Digest of the key.
+        ahead: how far its requests may be put before others.
     """
 
-    def __init__(self, key: AccessKey) -> None:
+    def __init__(self, key: AccessKey, *, is_alone: bool) -> None:
         self.name, self.models = key.name, key.models
+        self.ahead: float = math.inf if is_alone else 0
+        if key.priority is not None:
+            self.ahead = key.priority
         self.digest = hashlib.sha256(key.secret.encode()).digest()
         self._requests = None if key.requests is None else Allowance(key.requests, "requests")
         self._tokens = None if key.tokens is None else Allowance(key.tokens, "tokens")
@@ -104,6 +110,19 @@ def owner() -> bytes:
     return b"" if grant is None else grant.digest
 
 
+def check_ahead(distance: float) -> None:
+    """Raise where the key of the request may not put it so far before others.
+
+    Raises:
+        RequestError: 403.
+    """
+    grant = GRANT.get()
+    if grant is not None and distance > grant.ahead:
+        raise RequestError(
+            403, f"priority: this key may be at most {grant.ahead:g} before others: priority=N"
+        )
+
+
 class Keys:
     """The keys of a server.
 
@@ -112,7 +131,7 @@ class Keys:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._grants = [Grant(read_key(key)) for key in keys]
+        self._grants = [Grant(read_key(key), is_alone=len(keys) == 1) for key in keys]
 
     def check(self, authorization: bytes | None, api_key: bytes | None) -> None:
         """Let a request in; ``GRANT`` is its key from then on.

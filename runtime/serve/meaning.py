@@ -16,6 +16,7 @@ from edgeinfer.heads import Embed
 from edgeinfer.media import audio, image
 from edgeinfer.results import Embedding, Result, Segmentation, as_json
 from edgeinfer.runtime.fleet import FleetModel
+from edgeinfer.runtime.llm.ranking import INSTRUCTION, question
 from edgeinfer.runtime.pipelines import (
     AudioPipeline,
     Pipeline,
@@ -34,8 +35,21 @@ if TYPE_CHECKING:
 Prompt = str | list[int]
 """A text, or its tokens."""
 
-LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
-"""Is set when the client of the request that runs here has left."""
+
+class Asking:
+    """A request that is worked for: whether its client is still there, and what was read for it.
+
+    Attributes:
+        left: is set when the client has left.
+        tokens: Tokens of texts that were read, also where the work ended early.
+    """
+
+    def __init__(self) -> None:
+        self.left, self.tokens = threading.Event(), 0
+
+
+ASKING: ContextVar[Asking | None] = ContextVar("asking", default=None)
+"""The request that runs here."""
 
 _CONTEXTS = 8
 """Times the model's context that texts of one request may fill."""
@@ -63,7 +77,7 @@ class Shared:
         Raises:
             DisconnectedError: nobody waits for the answer any more.
         """
-        _check_wanted()
+        _reads()
         return self._model.run(feeds)
 
     def close(self) -> None:
@@ -152,10 +166,14 @@ def vectors(pipeline: Pipeline, texts: Sequence[str]) -> tuple[Array, int]:
     """
     if not (isinstance(pipeline, SentencePipeline) and isinstance(pipeline.model.head, Embed)):
         raise RequestError(400, f"this model takes {pipeline.takes} and gives no vectors of texts")
-    given = [each for text in texts for each in pipeline(text)]
-    found = [each.vector for each in given if isinstance(each, Embedding)]
-    tokens = sum(pipeline.count(text) for text in texts)
-    return np.asarray(found, np.float32).reshape(len(texts), -1), tokens
+    found: list[Array] = []
+    total = 0
+    for text in texts:
+        tokens = pipeline.count(text)
+        _reads(tokens)
+        total += tokens
+        found += [each.vector for each in pipeline(text) if isinstance(each, Embedding)]
+    return np.asarray(found, np.float32).reshape(len(texts), -1), total
 
 
 def states(model: LLM, texts: Sequence[Prompt], pooling: str) -> tuple[Array, int]:
@@ -174,22 +192,25 @@ def states(model: LLM, texts: Sequence[Prompt], pooling: str) -> tuple[Array, in
     """
     read = [model.request(text).prompt for text in texts]
     tokens = _counted(model, read)
-    made = model.embed(read, pooling=cast("Pooling", pooling), go_on=_check_wanted)
+    made = model.embed(read, pooling=cast("Pooling", pooling), go_on=_reads)
     return made, tokens
 
 
 def judged(
     model: LLM, query: str, documents: Sequence[str], instruction: str | None
 ) -> tuple[Array, int]:
-    """Return how well documents answer a query by a language model, and the tokens of them.
+    """Return how well documents answer a query by a language model, and the tokens that were read.
+
+    The query is read for each document anew.
 
     Raises:
         UsageError: the model's vocabulary has no yes and no.
         InputError: a document is too long.
     """
-    more: dict[str, Any] = {} if instruction is None else {"instruction": instruction}
-    tokens = _counted(model, [model.request(text).prompt for text in (query, *documents)])
-    return model.rank(query, documents, go_on=_check_wanted, **more), tokens
+    instruction = INSTRUCTION if instruction is None else instruction
+    asked = (question(query, text, instruction) for text in documents)
+    tokens = _counted(model, [model.request(text).prompt for text in asked])
+    return model.rank(query, documents, instruction=instruction, go_on=_reads), tokens
 
 
 def _counted(model: LLM, read: Sequence[Sequence[int]]) -> int:
@@ -204,11 +225,18 @@ def _counted(model: LLM, read: Sequence[Sequence[int]]) -> int:
     return tokens
 
 
-def _check_wanted() -> None:
-    """Raise where nobody waits for the answer any more."""
-    left = LEFT.get()
-    if left is not None and left.is_set():
+def _reads(tokens: int = 0) -> None:
+    """Count tokens that are about to be read.
+
+    Raises:
+        DisconnectedError: nobody waits for the answer any more.
+    """
+    asking = ASKING.get()
+    if asking is None:
+        return
+    if asking.left.is_set():
         raise DisconnectedError
+    asking.tokens += tokens
 
 
 def _png(mask: Array) -> bytes:

@@ -6,13 +6,12 @@ import ipaddress
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import UsageError
-from edgeinfer.records import dataclass
 
 KEYS_ENV = "EDGEINFER_SERVE_KEYS"
 """Keys, separated by commas, where no file is given."""
@@ -25,6 +24,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 _FALLBACK = re.compile(rf"({NAME.pattern})=({NAME.pattern})(?::([1-9][0-9]{{0,8}}))?")
 _RATE = re.compile(r"([0-9]{1,12})/(s|min|h)")
+_TERMS = ("name", "models", "requests", "tokens", "priority")
+"""What a line may say of its key."""
+
+_WHOLE = re.compile(r"[0-9]{1,9}")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -51,6 +54,8 @@ class AccessKey:
         models: names that it may use; empty for all.
         requests: that it may make; None for no limit.
         tokens: Tokens of texts, read and written, that it may use; None for no limit.
+        priority: how far its requests may be put before others; None for any distance where there
+            is no other key, and else for none.
     """
 
     secret: str = field(repr=False)
@@ -58,6 +63,7 @@ class AccessKey:
     models: frozenset[str] = frozenset()
     requests: Rate | None = None
     tokens: Rate | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +199,7 @@ def keys_of(file: str | os.PathLike[str] | None) -> tuple[str, ...]:
 
 
 def read_key(line: str) -> AccessKey:
-    """Read ``KEY [name=…] [models=a,b] [requests=10/s] [tokens=20000/min]``.
+    """Read ``KEY [name=…] [models=a,b] [requests=10/s] [tokens=20000/min] [priority=5]``.
 
     Raises:
         UsageError: it is not of that form, or the key is short.
@@ -203,16 +209,18 @@ def read_key(line: str) -> AccessKey:
         raise UsageError("a key has fewer than 16 characters, so it could be guessed")
     parts = (term.partition("=") for term in terms)
     given = {name: value for name, _, value in parts}
-    if unknown := sorted(given.keys() - {"name", "models", "requests", "tokens"}):
+    if unknown := sorted(given.keys() - set(_TERMS)):
         # The rest of the line may be a key.
-        raise UsageError(
-            f"a key: {len(unknown)} unknown terms; known: name, models, requests, tokens"
-        )
+        raise UsageError(f"a key: {len(unknown)} unknown terms; known: {', '.join(_TERMS)}")
     models = frozenset(filter(None, given.get("models", "").split(",")))
     if "models" in given and not models:
         raise UsageError("a key: models: expected names, separated by commas")
     rates = {name: _rate(name, given[name]) for name in ("requests", "tokens") if name in given}
-    return AccessKey(secret, given.get("name", ""), models, **rates)
+    ahead = given.get("priority")
+    if ahead is not None and not _WHOLE.fullmatch(ahead):
+        raise UsageError(f"a key: priority={ahead}: expected a whole number, as in 5")
+    priority = None if ahead is None else int(ahead)
+    return AccessKey(secret, given.get("name", ""), models, **rates, priority=priority)
 
 
 def _rate(name: str, given: str) -> Rate:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
+import ssl
 import time
-from collections import Counter
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from edgeinfer.runtime.serve.connections import Connections, Handshake, address_of, files
 from edgeinfer.runtime.serve.exchange import KEY, Arrivals, Exchange
 
 MOST_HEAD = 64 << 10
@@ -111,15 +112,12 @@ class _Protocol(HttpToolsProtocol):
     Attributes:
         seconds: until a head must be there.
         arrivals: Arrivals of the server.
-        peers: connections by address.
-        most_of_one: Connections that one address may have.
+        doors: Connections of the server.
     """
 
     seconds: ClassVar[float]
     arrivals: ClassVar[Arrivals]
-    peers: ClassVar[Counter[str]]
-    most_of_one: ClassVar[int]
-    _peer = ""
+    doors: ClassVar[Connections]
     _head: asyncio.TimerHandle | None = None
     _around = _inside = 0
     _is_open = False
@@ -128,18 +126,14 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
-        self._peer = self.client[0] if self.client else ""
-        self.peers[self._peer] += 1
-        if self.peers[self._peer] > self.most_of_one:
+        if not self.doors.enter(self, address_of(transport)):
             transport.abort()
             return
         self._head = self.loop.call_later(self.seconds, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
-        self.peers[self._peer] -= 1
-        if not self.peers[self._peer]:
-            del self.peers[self._peer]
+        self.doors.leave(self)
         if self._rest is not None:
             self._rest.cancel()
         # These were to wait for the answer before, and nobody reads them now.
@@ -187,6 +181,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._arrived()
+        self.doors.asks(self)
         super().on_headers_complete()
         cast("dict[str, Any]", self.scope)[KEY] = Exchange(self.cycle, self.arrivals)
 
@@ -196,6 +191,7 @@ class _Protocol(HttpToolsProtocol):
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
+        self.doors.rests(self)
         # One timer for many requests: to make and close one for each takes two turns of the loop.
         self._since = self.loop.time()
         if self._rest is None:
@@ -214,6 +210,10 @@ class _Protocol(HttpToolsProtocol):
         else:
             self.timeout_keep_alive_handler()
 
+    def end(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+
     def _arrived(self) -> None:
         self._is_open = False
         if self._head is not None:
@@ -226,38 +226,33 @@ class _Protocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def protocol(seconds: float, arrivals: Arrivals) -> type[HttpToolsProtocol]:
-    """Return a protocol that closes connections whose next head does not come in time.
+def protocol(
+    seconds: float, arrivals: Arrivals, tls: ssl.SSLContext | None = None
+) -> type[asyncio.Protocol]:
+    """Return the protocol of a connection, which uvicorn makes.
 
     uvicorn limits how long a connection may rest between requests, but not how long one may take
     to send its first, so that clients that send a byte now and then keep connections forever. Its
-    parser keeps a header, an address or a trailer of any size.
+    parser keeps a header, an address or a trailer of any size, and it takes connections without an
+    end.
 
     Args:
         seconds: from the first byte, or from the connection, to the end of the head.
         arrivals: requests that have come are counted there.
+        tls: the certificate and its key; None for plain HTTP.
     """
     logging.getLogger("uvicorn.error").addFilter(_SELDOM)
-    own = {"seconds": seconds, "arrivals": arrivals, "peers": Counter(), "most_of_one": most()}
-    return type("Protocol", (_Protocol,), own)
+    connections = Connections(files())
+    own = {"seconds": seconds, "arrivals": arrivals, "doors": connections}
+    kind = type("Protocol", (_Protocol,), own)
+    return kind if tls is None else _secured(kind, connections, tls, seconds)
 
 
-def most() -> int:
-    """Return how many connections one address may have: a quarter of what this process may open.
+def _secured(
+    kind: type[_Protocol], connections: Connections, tls: ssl.SSLContext, seconds: float
+) -> type[asyncio.Protocol]:
+    class Secured(Handshake):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(connections, tls, seconds, partial(kind, **given))
 
-    What it may open is raised to what the system lets it.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows
-        return _LEAST
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MANY if hard == resource.RLIM_INFINITY else min(hard, _MANY)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-    return max(_LEAST, (_MANY if soft == resource.RLIM_INFINITY else min(soft, _MANY)) // 4)
-
-
-_LEAST, _MANY = 128, 1 << 16
+    return Secured

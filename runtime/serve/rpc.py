@@ -13,6 +13,7 @@ from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors, wire
+from edgeinfer.runtime.serve.connections import files
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, WAIT_S, Held
@@ -122,6 +123,8 @@ class Rpc:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", _STREAMS),
+                ("grpc.max_allowed_incoming_connections", files() // 4),
+                ("grpc.server_handshake_timeout_ms", round(1000 * options.limits.head_s)),
             ],
             maximum_concurrent_rpcs=_CALLS,
         )

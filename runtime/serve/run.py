@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -74,14 +75,14 @@ def serve(
     from edgeinfer.runtime.serve.hub import Hub
     from edgeinfer.runtime.serve.protocol import protocol
 
-    _check_readable(options)
+    tls = tls_of(options)
     listening = _listen(options.host, options.port)
     try:
         app = App(hub := Hub(models, options, trust, text, pipelines))
         config = uvicorn.Config(
             app,
             loop=_LOOP,
-            http=protocol(options.limits.head_s, hub.arrivals),
+            http=protocol(options.limits.head_s, hub.arrivals, tls),
             ws="none",
             proxy_headers=False,
             log_config=None,
@@ -89,8 +90,6 @@ def serve(
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=max(1, round(options.limits.drain_s)),
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.private_key,
         )
         # Who connects from now on waits for the loop to begin, and is not refused.
         listening.listen(_BACKLOG)
@@ -107,14 +106,27 @@ def serve(
         listening.close()
 
 
-def _check_readable(options: ServeOptions) -> None:
-    """Refuse files for TLS that OpenSSL, which takes their names, would wait for."""
+def tls_of(options: ServeOptions) -> ssl.SSLContext | None:
+    """Return the certificate and its key, made ready; None where none are given.
+
+    Raises:
+        UsageError: a file cannot be read, or holds something else.
+    """
+    if options.certificate is None or options.private_key is None:
+        return None
     for path in (options.certificate, options.private_key):
         try:
-            if path is not None:
-                open_file(path).close()
+            # OpenSSL, which takes their names, would wait for pipes.
+            open_file(path).close()
         except OSError as e:
             raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from e
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        found.load_cert_chain(options.certificate, options.private_key)
+    except ssl.SSLError as e:
+        name = options.certificate.name
+        raise UsageError(f"{name}: no certificate with this key, in PEM: {e.reason}") from e
+    return found
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 from edgeinfer.errors import DeadlineError
-from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.grammar_trial import is_plain
 from edgeinfer.runtime.llm.thread import COMPILING_S
 from edgeinfer.runtime.serve.http import (
@@ -23,7 +23,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
     to_json,
 )
-from edgeinfer.runtime.serve.keys import GRANT, Grant, owner
+from edgeinfer.runtime.serve.keys import GRANT, Grant, check_ahead, owner
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
@@ -104,12 +104,13 @@ async def submit(llm: LLM, request: SequenceRequest, wait_s: float | None) -> As
         wait_s: seconds in which the first token must have come; None for no limit.
 
     Raises:
-        RequestError: 429, the key has none left.
+        RequestError: 429, the key has none left; 403, it may not come so far before others.
         InputError: the request is not what the model takes.
     """
     grant = GRANT.get()
     if grant is not None:
         grant.check_tokens()
+    check_ahead(request.priority)
     # That a prompt was read before is told in the answer, and by its time: to its own key alone.
     request.salt = owner() + request.salt
     events = await _begun(llm, request)

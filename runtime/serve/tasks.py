@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextvars
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
@@ -164,28 +164,18 @@ class Tasks:
             await answer_json(send, {"text": text})
 
     async def _worked(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
-        """Run something of a model in a thread, within its queue."""
+        """Run something of a model in a thread; the tokens that it reads count for the key."""
+        grant, asking = GRANT.get(), meaning.Asking()
         with self._hub.counted(model), self._hub.place(model):
-            left = threading.Event()
-            token = meaning.LEFT.set(left)
+            token = meaning.ASKING.set(asking)
             pool = self._pool if model.text is None else self._readers
             task = pool.submit(partial(contextvars.copy_context().run, work))
-            meaning.LEFT.reset(token)
-            running = asyncio.wrap_future(task)
-            leaving = asyncio.ensure_future(client_left(receive))
+            meaning.ASKING.reset(token)
             try:
-                await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
-                if running.done():
-                    return await running
+                return await _awaited(task, receive, asking)
             finally:
-                leaving.cancel()
-                # Before its next run of the engine.
-                left.set()
-            # It has its place and its memory until it has ended; what waits for a thread ends here.
-            if not task.cancel():
-                await asyncio.wait((running,))
-                running.exception()
-            raise DisconnectedError
+                if grant is not None:
+                    grant.count_tokens(asking.tokens)
 
     async def _vectors(
         self, model: Served, receive: Receive, texts: Sequence[Prompt], pooling: str | None
@@ -205,14 +195,11 @@ class Tasks:
     async def _granted(
         self, model: Served, receive: Receive, work: Callable[[], tuple[Array, int]]
     ) -> tuple[Array, int]:
-        """Read texts, whose tokens count for the key."""
+        """Read texts, for a key that has tokens left."""
         grant = GRANT.get()
         if grant is not None:
             grant.check_tokens()
-        found, tokens = await self._worked(model, receive, work)
-        if grant is not None:
-            grant.count_tokens(tokens)
-        return found, tokens
+        return await self._worked(model, receive, work)
 
     async def _asked(self, receive: Receive, known: set[str]) -> tuple[dict[str, Any], Served]:
         data = await self._hub.read_json(receive)
@@ -275,6 +262,29 @@ class Tasks:
                 result["document"] = {"text": documents[result["index"]]}
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         await answer_json(send, {"model": model.name, "results": results, "usage": usage})
+
+
+async def _awaited(task: Future[R], receive: Receive, asking: meaning.Asking) -> R:
+    """Wait for work in a thread, which ends early where its client leaves.
+
+    Raises:
+        DisconnectedError: the client left.
+    """
+    running = asyncio.wrap_future(task)
+    leaving = asyncio.ensure_future(client_left(receive))
+    try:
+        await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            return await running
+    finally:
+        leaving.cancel()
+        # Before its next run of the engine.
+        asking.left.set()
+    # It has its place and its memory until it has ended; what waits for a thread ends here.
+    if not task.cancel():
+        await asyncio.wait((running,))
+        running.exception()
+    raise DisconnectedError
 
 
 def _pipeline(model: Served) -> Pipeline:

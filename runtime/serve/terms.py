@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.keys import check_ahead
 
 _KNOWN = frozenset(
     {"binary_data_output", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"}
@@ -42,11 +43,13 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
     """Read the parameters of a request; Triton counts timeouts in microseconds.
 
     Raises:
-        RequestError: names those that are not known, and values that are none of theirs.
+        RequestError: names those that are not known, and values that are none of theirs; the key
+            may not come before others by so much.
     """
     if unknown := sorted(parameters.keys() - _KNOWN):
         raise RequestError(400, f"parameters: {', '.join(unknown)}: not supported")
     priority, timeout = _number(parameters, "priority"), _number(parameters, "timeout")
+    check_ahead(priority or 0)
     starts, ends = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
     sequence = parameters.get("sequence_id")
     if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int | str)):

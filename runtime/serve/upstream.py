@@ -25,7 +25,7 @@ from edgeinfer.runtime.serve.http import (
     to_json,
 )
 from edgeinfer.runtime.serve.inflight import held
-from edgeinfer.runtime.serve.keys import GRANT
+from edgeinfer.runtime.serve.keys import GRANT, check_ahead
 from edgeinfer.runtime.serve.options import Upstream
 from edgeinfer.runtime.serve.streams import begin, watched, write
 
@@ -120,6 +120,9 @@ class Upstreams:
         grant = GRANT.get()
         if grant is not None:
             grant.check_tokens()
+        if isinstance(priority := data.get("priority"), int | float):
+            # Lower ones are first there.
+            check_ahead(-priority)
         charged = Charged(grant, path, data)
         content, head = to_json({**charged.data, "model": there.model}), _head(scope, there)
         await held().take(len(content))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from edgeinfer import tasks as tasks
     from edgeinfer import types as types
     from edgeinfer.bundle.archive import Bundle as Bundle
-    from edgeinfer.comparisons import compare as compare
     from edgeinfer.convert.model_info import inspect as inspect
     from edgeinfer.convert.pipeline.entry import check as check
     from edgeinfer.convert.pipeline.entry import export as export
@@ -52,7 +51,6 @@ _LAZY = {
     "Session": "edgeinfer.runtime.session",
     "bench": "edgeinfer.runtime.comparison",
     "check": "edgeinfer.convert.pipeline.entry",
-    "compare": "edgeinfer.comparisons",
     "devices": "edgeinfer.runtime.here",
     "evaluate": "edgeinfer.runtime.evaluation",
     "export": "edgeinfer.convert.pipeline.entry",
@@ -73,7 +71,6 @@ __all__ = [
     "__version__",
     "bench",
     "check",
-    "compare",
     "devices",
     "errors",
     "evaluate",

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from edgeinfer.records import dataclass
 
 Activation = Literal["none", "softmax", "sigmoid"]
 

@@ -11,10 +11,8 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
-
-from edgeinfer.records import dataclass
 
 P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741 # as P and R

@@ -12,12 +12,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgeinfer.errors import UsageError
-from edgeinfer.records import dataclass
 from edgeinfer.results import Detection
 from edgeinfer.types import Array
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
-
-from edgeinfer.records import dataclass
+from dataclasses import dataclass, replace
 
 _VERSION = re.compile(
     r"""\s* v? (?:(?P<epoch>\d+)!)? (?P<release>\d+(?:\.\d+)*)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -24,7 +25,6 @@ from edgeinfer.heads import (
     Turned,
 )
 from edgeinfer.media.geometry import ImagePlacement
-from edgeinfer.records import dataclass
 from edgeinfer.results import Detection
 from edgeinfer.types import Array
 

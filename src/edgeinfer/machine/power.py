@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeinfer.machine.sysfs import number, text
-from edgeinfer.records import dataclass
 
 _THROTTLED = {
     0: "the supply voltage is too low",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgeinfer.errors import InputError, UsageError
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array, ImageInput
 
 Size = tuple[int, int]

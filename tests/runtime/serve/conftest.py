@@ -25,6 +25,7 @@ from edgeinfer.runtime.serve.app import App
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.options import ServeOptions
 from edgeinfer.runtime.serve.protocol import protocol
+from edgeinfer.runtime.serve.run import tls_of
 from edgeinfer.types import TensorSpec
 from tests.runtime.conftest import Fakes, make_fakes, write_bundle
 from tests.runtime.llm.test_llm import model as tiny_model
@@ -96,11 +97,9 @@ class Starter:
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=protocol(hub.options.limits.head_s, hub.arrivals),
+            http=protocol(hub.options.limits.head_s, hub.arrivals, tls_of(hub.options)),
             log_config=None,
             lifespan="on",
-            ssl_certfile=hub.options.certificate,
-            ssl_keyfile=hub.options.private_key,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

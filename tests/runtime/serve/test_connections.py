@@ -100,8 +100,19 @@ def test_a_stream_whose_answers_nobody_reads_is_not_read_further() -> None:
 ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-def over_a_connection(rest_s: float, talk: Any) -> Any:
-    """Talk over one connection to a server whose connections may rest for so long."""
+def over_a_connection(
+    rest_s: float,
+    talk: Any,
+    *,
+    tls: Any = None,
+    whole: Any = None,
+    head_s: float = 30.0,
+    loop: Any = None,
+) -> Any:
+    """Talk over one connection to a server whose connections may rest for so long.
+
+    ``whole`` connects itself, to the address that it is given.
+    """
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-length", b"2")]
@@ -110,7 +121,8 @@ def over_a_connection(rest_s: float, talk: Any) -> Any:
 
     async def run() -> Any:
         config = uvicorn.Config(app, timeout_keep_alive=rest_s, lifespan="off", ws="none")  # type: ignore[arg-type]
-        kind, state = protocol(30.0, Arrivals()), ServerState()
+        kind: Any = protocol(head_s, Arrivals(), tls)
+        state = ServerState()
         config.load()
 
         def made() -> Any:
@@ -118,6 +130,11 @@ def over_a_connection(rest_s: float, talk: Any) -> Any:
 
         server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
+        if whole is not None:
+            try:
+                return await asyncio.wait_for(whole("127.0.0.1", port), 60)
+            finally:
+                server.close()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             return await asyncio.wait_for(talk(reader, writer), 20)
@@ -125,7 +142,8 @@ def over_a_connection(rest_s: float, talk: Any) -> Any:
             writer.close()
             server.close()
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(run())
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -184,7 +202,7 @@ def test_a_few_requests_may_be_sent_ahead() -> None:
 
 def test_one_address_has_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,100 silent ones of one client kept everybody else out."""
-    monkeypatch.setattr(protocol_module, "most", lambda: 1)
+    monkeypatch.setattr(protocol_module, "files", lambda: 4)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         host, port = writer.get_extra_info("peername")[:2]
@@ -198,19 +216,6 @@ def test_one_address_has_so_many_connections(monkeypatch: pytest.MonkeyPatch) ->
         return True
 
     assert over_a_connection(30.0, talk)
-
-
-def test_what_a_process_may_open_is_raised() -> None:
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[0]), before[1]))
-        found = protocol_module.most()
-        after = resource.getrlimit(resource.RLIMIT_NOFILE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert after[0] == min(before[1], 1 << 16)
-    assert found == max(128, after[0] // 4)
 
 
 def test_what_anybody_provokes_is_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:

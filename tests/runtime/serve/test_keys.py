@@ -37,9 +37,10 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("terms", "text"),
     [
-        ("model=a", "1 unknown terms; known: name, models, requests, tokens"),
+        ("model=a", "1 unknown terms; known: name, models, requests, tokens, priority"),
         ("another-key-in-the-line", "1 unknown terms"),
         ("models=", "models: expected names"),
+        ("priority=-1", "priority=-1: expected a whole number"),
         ("requests=10", "requests=10: expected as in 10/s"),
         ("tokens=0/s", "tokens=0/s: expected as in 10/s"),
         ("tokens=1/day", "expected as in 10/s"),
@@ -149,6 +150,27 @@ def test_requests_have_a_rate(start: Start) -> None:
     assert post(URL, json=body(), headers=other).status_code == 200
     # Who has no key uses nobody's.
     assert post(URL, json=body()).status_code == 401
+
+
+def test_no_key_goes_before_others_unless_it_may(start: Start) -> None:
+    """One key's requests could always run first."""
+    server = start(keys=(f"{KEY} priority=5", OTHER))
+
+    def sent(key: str, path: str, given: dict[str, Any]) -> int:
+        return server.client.post(path, json=given, headers={"x-api-key": key}).status_code
+
+    for ahead, first, second in ((0, 200, 200), (-9, 200, 200), (5, 200, 403), (6, 403, 403)):
+        for key, status in ((KEY, first), (OTHER, second)):
+            assert sent(key, URL, body(parameters={"priority": ahead})) == status
+            # Of texts lower values come first.
+            text = {"model": "tiny", "prompt": "a", "max_tokens": 1, "priority": -ahead}
+            assert sent(key, "/v1/completions", text) == status
+
+
+def test_the_only_key_comes_before_nobody_else(start: Start) -> None:
+    server = start(keys=(KEY,))
+    far = body(parameters={"priority": 1000})
+    assert server.client.post(URL, json=far, headers={"x-api-key": KEY}).status_code == 200
 
 
 def test_tokens_have_a_rate_on_every_api(start: Start) -> None:

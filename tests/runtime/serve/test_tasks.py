@@ -31,7 +31,7 @@ from tests.runtime.pipelines.test_image import COLOURS, SIZED
 from tests.runtime.pipelines.test_sentence import COUNT, PIECES
 from tests.runtime.pipelines.test_speech import bundles as speech_bundles
 from tests.runtime.pipelines.test_speech import samples
-from tests.runtime.serve.conftest import Server, Starter, text_bundle
+from tests.runtime.serve.conftest import KEY, Server, Starter, text_bundle
 
 pytest.importorskip("PIL")
 pytest.importorskip("tokenizers")
@@ -301,28 +301,78 @@ def test_a_language_model_gives_vectors_too(server: Server) -> None:
 
 def test_who_leaves_ends_the_reading_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four requests whose clients had left kept everybody's vectors waiting."""
-    left = threading.Event()
-    token = meaning.LEFT.set(left)
+    asking = meaning.Asking()
+    token = meaning.ASKING.set(asking)
     monkeypatch.setattr(LLM, "_open", lambda *_: tiny_model())
     llm, steps = LLM("tiny.edge"), 0
 
-    def go_on() -> None:
+    def go_on(tokens: int) -> None:
         nonlocal steps
         steps += 1
         if steps == 3:
-            left.set()
-        meaning._check_wanted()
+            asking.left.set()
+        meaning._reads(tokens)
 
     try:
         with pytest.raises(DisconnectedError):
             llm.embed([[5] * 40] * 50, go_on=go_on)
-        assert steps == 3
+        assert (steps, asking.tokens) == (3, 80)
         assert llm.embed([[5] * 40]).shape[0] == 1
         with pytest.raises(RequestError, match="tokens in one request; at most 4096"):
             meaning.states(llm, [[5] * 500] * 9, "last")
     finally:
-        meaning.LEFT.reset(token)
+        meaning.ASKING.reset(token)
         llm.close()
+
+
+def test_who_leaves_pays_for_what_was_read(
+    begin: tuple[Starter, Fakes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts of clients that left had been read for nothing."""
+    server = begin[0](keys=(f"{KEY} tokens=500/h",))
+    model = server.hub.models["tiny"].text
+    assert model is not None
+    headers, given = {"x-api-key": KEY}, {"model": "tiny", "input": [[5] * 40] * 4}
+    used = server.client.post("/v1/embeddings", json=given, headers=headers)
+    assert used.json()["usage"]["total_tokens"] == 160
+    kind: Any = type(model._reader()._executor)
+    states, third, opened, steps = kind.states, threading.Event(), threading.Event(), 0
+
+    def held(self: Any, batch: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            third.set()
+            assert opened.wait(30)
+        return states(self, batch)
+
+    monkeypatch.setattr(kind, "states", held)
+    with pytest.raises(httpx.ReadTimeout):
+        server.client.post("/v1/embeddings", json=given, headers=headers, timeout=1)
+    assert third.wait(30)
+    allowance = server.app._keys._grants[0]._tokens
+    assert allowance is not None
+    before = allowance._left
+    opened.set()
+    assert eventually(lambda: allowance._left < before)
+    # Three texts were begun, or all where the server had not seen yet that nobody waits.
+    assert before - allowance._left in (120, 160)
+
+
+def test_what_a_judge_reads_is_counted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query had counted once, and is read for each document."""
+    model = server.hub.models["tiny"].text
+    assert model is not None
+    monkeypatch.setattr(ranking, "ANSWERS", ("a", "b"))
+    asking = meaning.Asking()
+    token = meaning.ASKING.set(asking)
+    try:
+        _, tokens = meaning.judged(model, "dog", ["the cat", "a"], None)
+        assert asking.tokens == tokens
+        with pytest.raises(RequestError, match="tokens in one request; at most 4096"):
+            meaning.judged(model, "dog " * 50, ["a"] * 64, None)
+    finally:
+        meaning.ASKING.reset(token)
 
 
 def test_a_language_model_judges(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,236 @@
+"""Connections of a server: how many there may be, whose they are, and which of them give way.
+
+Who connects takes a descriptor before anybody knows a key of his. So one network has a share of
+them, and where nearly all are taken the oldest one that has asked nothing is closed for each that
+comes, then the one that has rested longest: a client that is answered keeps its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+_log = logging.getLogger("edgeinfer.serve")
+
+_LEAST, _MANY = 512, 1 << 16
+
+
+class Door(Protocol):
+    """A connection that can be ended."""
+
+    def end(self) -> None:
+        """End it at once."""
+        ...
+
+
+class Connections:
+    """Those of one server, on its event loop.
+
+    Args:
+        files: that this process may open.
+
+    Attributes:
+        share: Connections that one network may have.
+        most: Connections in all.
+    """
+
+    def __init__(self, files: int) -> None:
+        self.share, self.most = files // 4, files * 3 // 4
+        self._networks: Counter[str] = Counter()
+        self._open: dict[Door, str] = {}
+        # In the order in which they began to be so.
+        self._silent: dict[Door, None] = {}
+        self._resting: dict[Door, None] = {}
+        self._is_told = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, door: Door, address: str) -> bool:
+        """Take in a connection that has asked nothing yet; False where it may not come."""
+        network = _network(address)
+        if self._networks[network] >= self.share:
+            return False
+        if len(self._open) >= self.most and not self._made_room():
+            return False
+        self._networks[network] += 1
+        self._open[door] = network
+        self._silent[door] = None
+        return True
+
+    def leave(self, door: Door) -> None:
+        """Forget a connection; may be called again."""
+        network = self._open.pop(door, None)
+        if network is None:
+            return
+        self._silent.pop(door, None)
+        self._resting.pop(door, None)
+        self._networks[network] -= 1
+        if not self._networks[network]:
+            del self._networks[network]
+
+    def asks(self, door: Door) -> None:
+        """Note that the head of a request has come."""
+        self._silent.pop(door, None)
+        self._resting.pop(door, None)
+
+    def rests(self, door: Door) -> None:
+        """Note that all that a connection asked for is answered."""
+        if door in self._open:
+            self._resting[door] = None
+
+    def _made_room(self) -> bool:
+        if not self._is_told:
+            self._is_told = True
+            _log.warning(
+                "%d connections are open, as many as may be: for each that comes from now on, the "
+                "oldest that asks nothing is closed",
+                self.most,
+            )
+        for idle in (self._silent, self._resting):
+            if idle:
+                door = next(iter(idle))
+                self.leave(door)
+                door.end()
+                return True
+        return False
+
+
+def _network(address: str) -> str:
+    """Return whose an address is: who has one of IPv6 has the 2^64 beside it."""
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or int(found) >> 64)
+
+
+def files() -> int:
+    """Return how many files this process may open, which is raised to what the system lets it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return _LEAST
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY if hard == resource.RLIM_INFINITY else min(hard, _MANY)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return max(_LEAST, _MANY if soft == resource.RLIM_INFINITY else min(soft, _MANY))
+
+
+class Handshake(asyncio.Protocol):
+    """A connection until TLS is agreed upon; from then on another protocol has it.
+
+    asyncio's own servers of TLS tell nobody of a connection before that, so that those which never
+    end their handshakes would be counted nowhere.
+
+    Args:
+        connections: Connections of the server.
+        context: the certificate and its key.
+        seconds: until it must be there.
+        make: makes the protocol behind it.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        context: ssl.SSLContext,
+        seconds: float,
+        make: Callable[[], Any],
+    ) -> None:
+        self._connections, self._context, self._seconds = connections, context, seconds
+        self._make, self._loop = make, asyncio.get_running_loop()
+        self._transport: Any = None
+        self._early = b""
+        self._shaking: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin, unless there are too many."""
+        self._transport = transport
+        if not self._connections.enter(self, address_of(transport)):
+            transport.abort()
+            return
+        # TLS reads from the next turn on; uvloop begins to read now whatever it is told.
+        transport.pause_reading()
+        self._shaking = self._loop.create_task(self._shake())
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what came before TLS reads."""
+        self._early += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it; from TLS on its own protocol is told instead."""
+        self._connections.leave(self)
+
+    def end(self) -> None:
+        """End it at once."""
+        self._transport.abort()
+
+    async def _shake(self) -> None:
+        waiting = _Waiting()
+        try:
+            begun = asyncio.ensure_future(
+                self._loop.start_tls(
+                    self._transport,
+                    waiting,
+                    self._context,
+                    server_side=True,
+                    ssl_handshake_timeout=self._seconds,
+                )
+            )
+            await asyncio.sleep(0)
+            if self._early:
+                _feed(self._transport.get_protocol(), self._early)
+            secured: Any = await begun
+        except (OSError, RuntimeError, asyncio.TimeoutError):
+            # What TLS says is nobody's to be told; who left has ended it.
+            self._transport.abort()
+            return
+        finally:
+            self._connections.leave(self)
+        if secured is None or waiting.is_lost:
+            return
+        protocol = self._make()
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
+        if waiting.parts:
+            protocol.data_received(waiting.parts)
+
+
+def _feed(protocol: Any, data: bytes) -> None:
+    """Give data to a protocol as a transport does that reads into its buffers."""
+    while data:
+        buffer = protocol.get_buffer(len(data))
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        protocol.buffer_updated(count)
+        data = data[count:]
+
+
+class _Waiting(asyncio.Protocol):
+    """Keeps what came together with the end of a handshake."""
+
+    def __init__(self) -> None:
+        self.parts, self.is_lost = b"", False
+
+    def data_received(self, data: bytes) -> None:
+        self.parts += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+
+
+def address_of(transport: Any) -> str:
+    """Return the address of who is at the other end; empty where there is none."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
