@@ -171,6 +171,12 @@ class ConvertOptions(ArtifactOptions):
         RESULT,
         value=words.FOLDER,
     )
+    layers: bool = option(
+        False,
+        "Put error and time of each layer into the report. Each artifact is made once more with "
+        "every value as an output, and its engine's profiler runs it, where the engine has one.",
+        RESULT,
+    )
     unverified: bool = option(
         False,
         "Also write artifacts that nothing here can run. The bundle marks each of them as not "

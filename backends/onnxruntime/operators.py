@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,9 @@ from edgeinfer.errors import RunError
 RECORD_OPTION = "session.record_ep_graph_assignment_info"
 CPU_REFUSED_OPTION = "session.disable_cpu_ep_fallback"
 
-_BLOCKED = "_nchwc"
+_MADE = re.compile(r"(_nchwc|_token_[0-9]+)$")
+"""What the engine adds to the name of a node for which it takes an operator of its own."""
+
 _SUFFIX = "_kernel_time"
 _HOLDERS = frozenset({"If", "Loop", "Scan"})
 _ROLES: dict[str, Role] = {
@@ -35,6 +38,8 @@ _ROLES: dict[str, Role] = {
     "ReorderOutput": "reorder",
     "Transpose": "transpose",
     "Cast": "convert",
+    "QuantizeLinear": "convert",
+    "DequantizeLinear": "convert",
 }
 
 
@@ -149,7 +154,7 @@ def _operator(name: str, arguments: Mapping[str, Any], us: float) -> Operator:
     precision = _short(kinds[0]) if kinds else ""
     role = role_of(kind, _ROLES)
     # Copies and reorders are the engine's own; a transpose or a cast may be the model's.
-    nodes = () if role in ("copy", "reorder") else (name.removesuffix(_BLOCKED),)
+    nodes = () if role in ("copy", "reorder") else (_MADE.sub("", name),)
     return Operator(name, kind, unit, us, precision, role, nodes)
 
 

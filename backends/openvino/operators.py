@@ -25,6 +25,7 @@ _ROLES: dict[str, Role] = {
     "MemoryInput": "copy",
     "MemoryOutput": "copy",
 }
+_WITHOUT_BIAS = "/WithoutBiases"
 _NO_WORK = frozenset({"Parameter", "Result", "Constant"})
 _TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 _TYPES |= {
@@ -105,7 +106,8 @@ def _operator(
 ) -> Operator:
     fact = facts.get(info.node_name, {})
     given = fact.get("originalLayersNames", "")
-    nodes = tuple(n for n in given.split(",") if n)
+    # A convolution with a bias is two operators to the engine, and one node of the file.
+    nodes = tuple(dict.fromkeys(n.removesuffix(_WITHOUT_BIAS) for n in given.split(",") if n))
     precision = fact.get("runtimePrecision", "")
     kind = str(info.node_type)
     return Operator(

@@ -33,7 +33,7 @@ from edgeinfer.convert.llm.blocks import Integers, StoredTensor
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.source import LlmSource
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
-from edgeinfer.convert.pipeline.front import StageClock, Stages
+from edgeinfer.convert.pipeline.clock import StageClock, Stages
 from edgeinfer.convert.pipeline.request import resolve_profiles
 from edgeinfer.convert.quantize.recipe import STORED
 from edgeinfer.convert.verify import Answer, Change, Expected, Report, VariantResult, Vector

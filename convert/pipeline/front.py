@@ -6,31 +6,31 @@ process or in one of its own (``worker``), and it can be run again to explain wh
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.backends.base import Artifact, Backend, LoadOptions
+from edgeinfer.backends.base import Backend
 from edgeinfer.backends.onnxruntime.regions import FORMAT as REGIONS
 from edgeinfer.convert.late import late
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.target import Prepared as Ready
-from edgeinfer.convert.pipeline import engines
+from edgeinfer.convert.pipeline import clock, engines
+from edgeinfer.convert.pipeline.clock import StageClock, Stages
 from edgeinfer.convert.pipeline.engines import Wanted, place_for
 from edgeinfer.convert.pipeline.kept import StageFiles
+from edgeinfer.convert.pipeline.parts import PartEngine
 from edgeinfer.convert.pipeline.plan import Job, plan
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
 from edgeinfer.convert.pipeline.request import HALVES, Request, in_layout
-from edgeinfer.convert.pipeline.rows import on_request
 from edgeinfer.convert.pipeline.shape_checks import (
     check_input_ranges,
     check_ranges,
@@ -38,26 +38,21 @@ from edgeinfer.convert.pipeline.shape_checks import (
     check_tensors,
 )
 from edgeinfer.convert.quantize.half.stage import Halves, check_told, is_here
-from edgeinfer.convert.quantize.recipe import AUTO, recipe
 from edgeinfer.convert.quantize.stage import QuantizeStage
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.answers import Expected, Vector
 from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.convert.verify.ladder import rungs
+from edgeinfer.convert.verify.layer_table import NodeErrors
 from edgeinfer.errors import EdgeInferError, Problem, VerifyError
-from edgeinfer.machine.host import host
 from edgeinfer.metrics import Budget
 from edgeinfer.options import values_of
-from edgeinfer.types import Array, Feeds, ImageInput, InputRange, Preprocessing, Progress
+from edgeinfer.types import Feeds, ImageInput, InputRange, Preprocessing
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from edgeinfer.convert.sources import Source
-
-
-_COMPARED = frozenset({"onnx", "openvino_ir", "tflite"})
-"""Formats whose engine computes integers and floats, and takes its time from what it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +64,11 @@ class Written:
         name: Name of its folder among the variants.
         lowered: its files and what the lowering says of them.
         checks: Checks of its numbers, beyond those of its engines.
-        told: Checks in arithmetic that no engine here has, by the floats that an engine may be told
-            to compute the files in.
         plain: the float model for the same engine, outside of the variants' folders, where this
             machine can tell whether integers are faster; whoever has measured removes it.
+        on_request: Checks in arithmetic that no engine here has, by the floats that an engine may
+            be told to compute the files in.
+        errors: how far each node is off; None where nobody asked.
     """
 
     job: Job
@@ -81,6 +77,7 @@ class Written:
     checks: tuple[EngineResult, ...] = ()
     plain: Path | None = None
     on_request: Mapping[str, tuple[EngineResult, ...]] = field(default_factory=dict)
+    errors: NodeErrors | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +88,15 @@ class AlreadyKnown:
         vectors: what is run.
         expected: the oracles' answers.
         ranges: what float inputs lie between.
+        stages: how far the command is that this conversion is part of.
+        variants: ids of the variants that there are.
     """
 
     vectors: Sequence[Vector]
     expected: Expected
     ranges: Mapping[str, InputRange]
+    stages: Stages = field(default_factory=Stages)
+    variants: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,76 +107,7 @@ class PreparedConversion:
     written: tuple[Written, ...]
     preprocessing: Mapping[str, Preprocessing] = field(default_factory=dict)
     labels: Sequence[str] = ()
-    stages: Stages = field(default_factory=lambda: Stages())
-
-
-@dataclass(slots=True)
-class Stages:
-    """How far a conversion is.
-
-    Attributes:
-        number: Number of the stage that runs, from 1.
-        total: how many there will be; 0 where nobody counts.
-    """
-
-    number: int = 0
-    total: int = 0
-
-
-_COUNTED = re.compile(r"stage [0-9]+ of [0-9]+: ")
-
-
-def uncounted(what: str) -> str:
-    """Return what is being done, without how far a conversion is."""
-    return _COUNTED.sub("", what, count=1)
-
-
-BEFORE_JOBS = 5
-"""Stages of every conversion before those of its artifacts: the model is read, normalised, checked
-against the targets, given test vectors, and the oracles are asked."""
-
-
-def stages_of(request: Request, jobs: int) -> int:
-    """Return how many stages a conversion has that writes and verifies so many artifacts."""
-    wanted = recipe(request.precision)
-    each = 2 if wanted.name == "fp16" else 1
-    return BEFORE_JOBS + wanted.is_quantized + (each + 1) * jobs + 1
-
-
-class StageClock:
-    """Tells the user what is being done and how far it is, and remembers how long it took."""
-
-    def __init__(
-        self,
-        progress: Progress | None,
-        seconds: dict[str, float] | None = None,
-        stages: Stages | None = None,
-    ) -> None:
-        self.seconds = {} if seconds is None else seconds
-        self.stages = stages or Stages()
-        self._progress = progress
-
-    @contextmanager
-    def stage(self, what: str) -> Iterator[None]:
-        """Time a stage."""
-        self.stages.number += 1
-        self.tell(what, None)
-        start = time.perf_counter()
-        yield
-        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
-
-    def tell(self, what: str, done: float | None) -> None:
-        """Say what is being done within a stage, and what share of the stage is done."""
-        if self._progress is None:
-            return
-        stages = self.stages
-        if not stages.total:
-            self._progress(what, done)
-            return
-        # A stage that is repeated was not foreseen.
-        total = max(stages.total, stages.number)
-        share = (stages.number - 1 + (done or 0.0)) / total
-        self._progress(f"stage {stages.number} of {total}: {what}", min(share, 1.0))
+    stages: Stages = field(default_factory=Stages)
 
 
 _KEPT_BYTES = 32 << 20
@@ -189,9 +121,7 @@ class Front:
     def __init__(self, request: Request) -> None:
         """Read nothing yet; ``prepare`` does."""
         self._asked = request
-        formats = sum(len((*p.formats, *p.optional_formats)) for p in request.profiles)
-        foreseen = Stages(total=stages_of(request, formats))
-        self._clock = StageClock(request.progress, stages=foreseen)
+        self._clock = StageClock(request.progress, stages=clock.foreseen(request))
         self._kept = StageFiles(None if request.keep is None else Path(request.keep))
         self._ranges: dict[str, InputRange] = {}
 
@@ -227,6 +157,9 @@ class Front:
             VerifyError: it does not give the outputs that the user expects.
             OSError: an artifact cannot be written.
         """
+        stages = self._clock.stages
+        if known is not None:
+            self._clock.stages = stages = known.stages
         source, normalised = self._source, self._normalised
         report = self._new_report()
         self._refuse_contradictions()
@@ -242,7 +175,10 @@ class Front:
             )
         if known is not None:
             todo = replace(todo, jobs=tuple(replace(job, spare=True) for job in todo.jobs))
-        self._clock.stages.total = stages_of(self._request, len(todo.jobs))
+        request = self._request
+        asking = 0 if known is not None else clock.ASKING
+        rest = clock.lowering(request, todo.jobs) + clock.judging(request, todo.jobs)
+        stages.expect(asking + rest)
         lines = {
             "source": source.notes.lines,
             **normalised.changes,
@@ -265,16 +201,18 @@ class Front:
         if lines_of_half := self._halves.look(normalised.model, ordinary, ladder):
             report.changes.append(Change("half precision", tuple(lines_of_half)))
         tried = (
-            self._lower_or_leave(job, variants, report, todo.prepared.pop(0)) for job in todo.jobs
+            self._lower_or_leave(
+                *(job, variants, report, todo.prepared.pop(0)),
+                frozenset() if known is None else known.variants,
+            )
+            for job in todo.jobs
         )
         written = tuple(made for made in tried if made is not None)
         written, shared = late("pipeline.sharing").share_weights(written)
         if shared:
             report.changes.append(Change("targets", tuple(shared)))
-        request = self._request
-        stages = self._clock.stages
         # What was left out is not run either.
-        stages.total = stages.number + len(written) + 1
+        stages.expect(clock.judging(request, [made.job for made in written]))
         return PreparedConversion(report, written, request.preprocessing, request.labels, stages)
 
     def explain(
@@ -298,46 +236,12 @@ class Front:
             backend = next(iter(next(turns)), None)
             self._quantize.prepare(normal, self._new_report(), [job])
             normal = self._quantize.base(normal)
-            finding = explain(normal, feeds, partial(self._lower_and_run, job, backend), budget)
+            finding = explain(normal, feeds, self._part_engine(job, backend), budget)
         saved = bool(finding.save(folder))
         return replace(finding, model=None, inputs={}, expected={}), saved
 
-    def _lower_and_run(
-        self, job: Job, backend: Backend | None, model: ir.Model, feeds: Feeds
-    ) -> dict[str, Array]:
-        """Run a part of the model in a format's engine; without one, in half-precision arithmetic.
-
-        Raises:
-            CannotEvaluate: half-precision arithmetic does not know an operator.
-        """
-        from edgeinfer.convert import passes
-
-        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
-            folder = Path(temporary)
-            graph = self._quantize.graph(job, model)
-            # A part of the model has other inputs and outputs.
-            options = replace(
-                self._halves.options(self._options, job.profile),
-                shape_sets=(),
-                ranges={},
-                states={},
-                pictures=(),
-                classifier=False,
-                samples=(),
-                integers={},
-                io_dtypes={},
-            )
-            lowered = target_for(job.format).lower(graph, job.profile, options, folder)
-            if backend is None:
-                return dict(self._halves.run(graph, lowered, feeds))
-            specs = passes.input_specs(model), passes.output_specs(model)
-            artifact = Artifact(job.format, lowered.files[0], *specs)
-            device = place_for(job.profile.machine).device
-            executable = backend.load(artifact, LoadOptions(device))
-            try:
-                return executable.run(feeds)
-            finally:
-                executable.close()
+    def _part_engine(self, job: Job, backend: Backend | None) -> PartEngine:
+        return PartEngine(job, backend, self._quantize, self._halves, self._options)
 
     @cached_property
     def _source(self) -> Source:
@@ -486,16 +390,26 @@ class Front:
             )
 
     def _lower_or_leave(
-        self, job: Job, variants: Path, report: Report, ready: Ready | None
+        self,
+        job: Job,
+        variants: Path,
+        report: Report,
+        ready: Ready | None,
+        known: AbstractSet[str],
     ) -> Written | None:
         try:
-            return self._lower(job, variants, report, ready)
+            made = self._lower(job, variants, report, ready)
+            precision = made.lowered.precision
+            if not any(f"{p.name}-{job.format}-{precision}" in known for p in job.profiles):
+                return made
+            why = f"nothing in it is other than in {precision}, which is there"
         except EdgeInferError as error:
             if not job.spare:
                 raise
-            shutil.rmtree(variants / self._name(job), ignore_errors=True)
-            report.changes.append(Change("targets", (f"{job.title} was left out: {error}",)))
-            return None
+            why = str(error)
+        shutil.rmtree(variants / self._name(job), ignore_errors=True)
+        report.changes.append(Change("targets", (f"{job.title} was left out: {why}",)))
+        return None
 
     def _name(self, job: Job) -> str:
         return f"{job.profile.name}-{job.format}-{self._request.precision}"
@@ -545,13 +459,35 @@ class Front:
                 with self._stage(f"half precision of {job.title}"):
                     checks, line = self._halves.check(normal, lowered, report)
             lowered = replace(lowered, notes=(*lowered.notes, line))
-        return Written(job, name, lowered, checks, self._plain(job), self._told(job, report))
+        return Written(
+            *(job, name, lowered, checks, self._plain(job), self._told(job, report)),
+            self._errors(job, lowered, report) if self._request.layers else None,
+        )
+
+    def _errors(self, job: Job, lowered: Lowered, report: Report) -> NodeErrors:
+        """Find how far each node of the graph is off in the first engine of an artifact."""
+        from edgeinfer.convert.verify.layers import errors
+
+        ordinary = [i for i, v in enumerate(report.vectors) if not v.edge]
+        vector = next(iter(ordinary), 0)
+        names, place = [e.backend for e in lowered.engines], place_for(job.profile.machine)
+        with (
+            self._stage(f"errors of the layers of {job.title}"),
+            closing(engines.in_turn([Wanted(names, place)])) as turns,
+        ):
+            able = [b for b in next(turns) if b.probe().available]
+            if not able:
+                return NodeErrors("", vector, (), f"no engine for {job.title} is here")
+            normal = self._normalised.model
+            graph, made = self._quantize.base(normal), self._quantize.graph(job, normal)
+            run = self._part_engine(job, able[0]).run
+            found, note = errors(graph, made, report.vectors[vector].feeds, run)
+            return NodeErrors(able[0].name, vector, found, note)
 
     def _told(self, job: Job, report: Report) -> dict[str, tuple[EngineResult, ...]]:
         """Judge floats that no engine here computes in; with nothing to say where one does."""
-        also = self._request.also
         found: dict[str, tuple[EngineResult, ...]] = {}
-        for kind in dict.fromkeys(k for p in job.profiles for k in on_request(p, job.format, also)):
+        for kind in clock.requested(self._request, job):
             found[kind] = ()
             if not is_here(kind, job.profile.unit):
                 with self._stage(f"{kind} arithmetic of {job.title}"):
@@ -560,9 +496,7 @@ class Front:
 
     def _plain(self, job: Job) -> Path | None:
         """Write the float model beside one of integers that this machine's engines run."""
-        asked = self._quantize.recipe
-        here = any(host().is_kind(profile) for profile in job.profiles)
-        if not asked.is_quantized or asked.name == AUTO or job.format not in _COMPARED or not here:
+        if not clock.is_raced(self._request, job):
             return None
         folder = Path(tempfile.mkdtemp(prefix="edgeinfer-"))
         options = replace(self._options, precision="fp32", recipe="fp32", one_file=False)

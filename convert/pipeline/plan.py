@@ -95,7 +95,7 @@ def plan(
     ready: list[Prepared | None] = []
     notes: list[str] = []
     refused: dict[str, list[Problem]] = {}
-    wanted = _shared(profiles, integers, _apart(model, profiles, options))
+    wanted = shared(profiles, integers, _apart(model, profiles, options))
     if alone and len(wanted) > 1:
         raise UsageError(
             f"one artifact was asked for, and {' and '.join(job.title for job in wanted)} need one "
@@ -158,7 +158,7 @@ def _with_code(jobs: list[Job], code: Profile) -> list[Job]:
     return [*jobs, Job("tvm", (code,), spare=True)]
 
 
-def _shared(profiles: Sequence[Profile], integers: bool, apart: AbstractSet[str]) -> list[Job]:
+def shared(profiles: Sequence[Profile], integers: bool, apart: AbstractSet[str]) -> list[Job]:
     """Make one job for each artifact, led by a target that needs it where there is one."""
     jobs: dict[tuple[str, tuple[Quantization, ...], str, bool, bool], Job] = {}
     for needed in (True, False):

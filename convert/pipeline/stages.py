@@ -25,6 +25,7 @@ from edgeinfer.bundle.trust import HINT, level_of, native_parts
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert.lower.tvm.machines import MACHINES
 from edgeinfer.convert.pipeline import engines, rows
+from edgeinfer.convert.pipeline.clock import StageClock, Stages, followed
 from edgeinfer.convert.pipeline.command import command_of
 from edgeinfer.convert.pipeline.described import add_files, check_described, head_in_layout
 from edgeinfer.convert.pipeline.engines import EnginePlace, Wanted, place_of
@@ -33,7 +34,6 @@ from edgeinfer.convert.pipeline.front import (
     AlreadyKnown,
     Front,
     PreparedConversion,
-    StageClock,
     Written,
 )
 from edgeinfer.convert.pipeline.provenance import SBOM_NAME, oracles, sbom, tools_of
@@ -41,6 +41,7 @@ from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.pipeline.worker import Worker, can_work_apart
 from edgeinfer.convert.quantize.recipe import AUTO, recipe
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
+from edgeinfer.convert.verify import layer_table as layers
 from edgeinfer.convert.verify.answers import Answer, Vector
 from edgeinfer.convert.verify.carried import carried, fitting, room_for, size_of
 from edgeinfer.convert.verify.gate import NOT_RUN
@@ -76,8 +77,9 @@ def run_stages(request: Request) -> ExportResult:
         prepared.report.command = command_of(request)
         clock = StageClock(request.progress, prepared.report.seconds, prepared.stages)
         variants = _judged(request, prepared, front, writer, clock)
+        clock.stages.expect(0)
         for further in rows.conversions(request):
-            variants += _beside(further, prepared.report, writer)
+            variants += _beside(further, prepared.report, writer, clock.stages)
         with clock.stage("write the result"):
             return _finish(request, prepared, variants, writer, described)
 
@@ -103,13 +105,16 @@ def _judged(
             slower = _times_slower(written, backends, judged, report, clock)
             if _is_taken(written, judged, request, report, front, writer, slower):
                 taken.append(written)
+                _add_layers(written, backends, judged, report, clock)
                 own = _adopted(written, judged, writer)
                 variants += [*own, *_told(written, own, backends, request, report, clock)]
     _remove_left(prepared.written, taken, writer.folder(_VARIANTS))
     return variants
 
 
-def _beside(request: Request, report: Report, writer: BundleWriter) -> list[Variant]:
+def _beside(
+    request: Request, report: Report, writer: BundleWriter, stages: Stages
+) -> list[Variant]:
     """Convert to a further precision, with the vectors and the expected outputs of the first.
 
     What cannot be written or is wrong is left out, and the report says so.
@@ -117,16 +122,22 @@ def _beside(request: Request, report: Report, writer: BundleWriter) -> list[Vari
     if report.expected is None:
         raise VerifyError("internal error: there are no expected outputs")
     front = _front(request)
-    known = AlreadyKnown(report.vectors, report.expected, report.ranges)
+    own_stages = followed(stages, request)
+    there = frozenset(v.id for v in report.variants)
+    known = AlreadyKnown(report.vectors, report.expected, report.ranges, own_stages, there)
     try:
         prepared = front.prepare(writer.folder(_VARIANTS), known)
+        own_stages = prepared.stages
         clock = StageClock(request.progress, prepared.report.seconds, prepared.stages)
         variants = _judged(request, prepared, front, writer, clock)
     except (ConvertError, UsageError, NotAvailableError) as e:
         report.changes.append(Change("targets", (f"{request.precision} was left out: {e}",)))
         return []
+    finally:
+        stages.go_on_behind(own_stages)
     own = prepared.report
-    lines = [f"{request.precision}: {line}" for c in own.changes for line in _about(c)]
+    prefix = f"{request.precision}: "
+    lines = [prefix + line.removeprefix(prefix) for c in own.changes for line in _about(c)]
     report.changes += [Change("targets", tuple(lines))] if lines else []
     report.variants += own.variants
     for target, ids in own.targets.items():
@@ -250,10 +261,7 @@ def _verified(
     """
     if report.expected is None:
         raise VerifyError("internal error: there are no expected outputs")
-    job, lowered = written.job, written.lowered
-    artifact = Artifact(
-        job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
-    )
+    job, lowered, artifact = written.job, written.lowered, _artifact(written, report)
     units: dict[Unit, VariantResult] = {}
     found: dict[tuple[Unit, bool], VariantResult] = {}
     judged: dict[Profile, VariantResult] = {}
@@ -300,11 +308,8 @@ def _times_slower(
     try:
         if not all(result.passed for result in judged.values()):
             return None
-        job, lowered = written.job, written.lowered
-        artifact = Artifact(
-            job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
-        )
-        with clock.stage(f"time {job.title} beside fp32"):
+        artifact = _artifact(written, report)
+        with clock.stage(f"time {written.job.title} beside fp32"):
             plain = replace(artifact, path=written.plain, precision="fp32")
             return times_slower(backends, artifact, plain, report.vectors[0].feeds)
     finally:
@@ -343,6 +348,37 @@ def _is_taken(
     if wrong is not None and not unverified:
         raise _explained(written, report, wrong, front, writer.output)
     return True
+
+
+def _add_layers(
+    written: Written,
+    backends: Sequence[Backend],
+    judged: Mapping[Profile, VariantResult],
+    report: Report,
+    clock: StageClock,
+) -> None:
+    """Put the errors and times of an artifact's layers into the report, where they were asked for.
+
+    Only a machine of the target's kind tells times.
+    """
+    errors = written.errors
+    if errors is None:
+        return
+    backend = next((b for b in backends if b.name == errors.engine), None)
+    profile, why_not = None, ""
+    with clock.stage(f"time the layers of {written.job.title}"):
+        if any(r.is_of_target for r in judged.values()) and backend is not None:
+            feeds = report.vectors[errors.vector].feeds
+            device = place_of(written.job.profile).device
+            profile, why_not = layers.timed(backend, _artifact(written, report), feeds, device)
+    for result in judged.values():
+        known = (profile, why_not) if result.is_of_target else (None, layers.ELSEWHERE)
+        report.layers[result.id] = layers.table(errors, *known)
+
+
+def _artifact(written: Written, report: Report) -> Artifact:
+    job, lowered = written.job, written.lowered
+    return Artifact(job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision)
 
 
 def _remove_left(written: Sequence[Written], taken: Sequence[Written], base: Path) -> None:

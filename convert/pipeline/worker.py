@@ -20,8 +20,9 @@ from typing import Any, TextIO
 
 from edgeinfer.backends.process import child
 from edgeinfer.backends.process.deadline import announce
+from edgeinfer.convert.pipeline.clock import uncounted
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
-from edgeinfer.convert.pipeline.front import AlreadyKnown, Front, PreparedConversion, uncounted
+from edgeinfer.convert.pipeline.front import AlreadyKnown, Front, PreparedConversion
 from edgeinfer.convert.pipeline.plan import Job
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.verify import Finding

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from edgeinfer.errors import CrashedError, EdgeInferError
 from edgeinfer.metrics import Budget, OutputMetrics, check, compare
 from edgeinfer.types import Array, Feeds
 
-LowerAndRun = Callable[[ir.Model, Feeds], dict[str, Array]]
+LowerAndRun = Callable[[ir.Model, Feeds], Mapping[str, Array]]
 """Lower a (sub-)model, load it in the engine, run it once; outputs by name."""
 
 _SMALL = 10
@@ -44,7 +44,7 @@ def explain(
         budget: the variant's.
         seconds: when to stop narrowing down.
     """
-    values, wide = _oracle_values(model, feeds)
+    values, wide = oracle_values(model, feeds)
     if not values:
         return Finding(note="no oracle can run the normalised graph, so no node can be named")
     search = _Search(model, values, wide, lower_and_run, budget, time.monotonic() + seconds)
@@ -229,7 +229,7 @@ class _Search:
         return time.monotonic() < self.until
 
 
-def _oracle_values(model: ir.Model, feeds: Feeds) -> tuple[dict[str, Array], dict[str, Array]]:
+def oracle_values(model: ir.Model, feeds: Feeds) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return every value of the graph, and the same in float64 as far as it can be had.
 
     The first are ONNX Runtime's, or our evaluation's where it cannot run the graph.

@@ -58,6 +58,7 @@ class Report:
         machine: that made it, and whose times those in it are.
         command: line that asks for the same conversion; empty where none is known.
         targets: ids of the variants that each target has; targets that share one name the same.
+        layers: errors and times of layers, by variant; JSON-ready; empty where nobody asked.
         language: Language of a language model, by variant, how near it is on text; JSON-ready.
     """
 
@@ -78,6 +79,7 @@ class Report:
     quantization: dict[str, Any] | None = None
     ranges: dict[str, InputRange] = field(default_factory=dict)
     machine: MachineHost = field(default_factory=host)
+    layers: dict[str, Any] = field(default_factory=dict)
     language: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     targets: dict[str, list[str]] = field(default_factory=dict)
@@ -131,6 +133,7 @@ class Report:
             "variants": [v.to_json() for v in self.variants],
             "findings": {k: f.to_json() for k, f in self.findings.items()},
             "quantization": self.quantization,
+            **({"layers": self.layers} if self.layers else {}),
             **({"language": self.language} if self.language else {}),
             "tools": dict(self.tools),
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},

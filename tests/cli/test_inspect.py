@@ -71,6 +71,40 @@ def test_json(cli: Any, bundle: Path, model: Path) -> None:
     assert source["operators"] == {"ReduceMean": 1}
 
 
+def test_the_layers_of_a_conversion(cli: Any, bundle: Path, model: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made.edge"
+    assert (
+        cli("convert", model, "-t", "onnxruntime", "-t", "rpi5", "--layers", "-o", made).code == 0
+    )
+    result = cli("inspect", made, "--layers")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    first = (
+        "onnxruntime-onnx-fp32: errors in onnxruntime on vector 0, times by ONNX Runtime's profiler"
+    )
+    assert lines[0] == first
+    assert lines[1].split() == [
+        "layer",
+        "operator",
+        "signal",
+        "to",
+        "error",
+        *["largest", "error", "us", "step"],
+    ]
+    assert "ReduceMean" in lines[2]
+    assert "rpi5-tflite-fp32: errors in litert on vector 0" in lines
+    assert (
+        "note: this machine is none of the target's kind, so its times would say nothing" in lines
+    )
+    data = json.loads(cli("inspect", made, "--json").out)
+    assert [row["op"] for row in data["report"]["layers"]["rpi5-tflite-fp32"]["rows"]] == [
+        "ReduceMean"
+    ]
+    refused = cli("inspect", bundle, "--layers")
+    assert refused.code == 2
+    assert "was converted without --layers" in refused.err
+
+
 def test_the_report_is_taken_out(cli: Any, bundle: Path, model: Path) -> None:
     path = bundle.with_name("report.json")
     result = cli("inspect", bundle, "--report", path)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.argument("path", metavar="MODEL|BUNDLE")
 @click.option("--report", metavar="FILE", help="Write the bundle's report, .html or .json.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@click.option("--layers", is_flag=True, help="Show error and time of each layer, as converted.")
 @TRUST_SOURCE
 @trust_options(runs=False)
 @output_options
@@ -36,6 +37,7 @@ def inspect(
     path: str,
     report: str | None,
     overwrite: bool,
+    layers: bool,
     trust_source: bool,
     trust: dict[str, Any],
     out: Output,
@@ -56,6 +58,8 @@ def inspect(
                 out.remark(f"wrote {report}")
             manifest = bundle.manifest
             conversion = bundle.report() or {}
+            if layers and not conversion.get("layers"):
+                raise UsageError(f"{path}: was converted without --layers; convert it with that")
             out.result(
                 {
                     "kind": "bundle",
@@ -63,10 +67,14 @@ def inspect(
                     "trust": _trust(bundle),
                     "report": conversion,
                 },
-                lambda: _bundle_view(bundle.location, manifest, conversion, _trust_line(bundle)),
+                lambda: (
+                    _layers_view(conversion["layers"])
+                    if layers
+                    else _bundle_view(bundle.location, manifest, conversion, _trust_line(bundle))
+                ),
             )
         return
-    if report is not None:
+    if report is not None or layers:
         raise UsageError(f"{path}: only a bundle has a report; convert the model first")
     from edgeinfer.convert.sniff import is_llm
 
@@ -82,6 +90,31 @@ def inspect(
         found = inspected(named.model, **named.arguments())
     data = {"kind": "model", **_plain(found)}
     out.result(data, lambda: _model_view(data))
+
+
+def _layers_view(found: dict[str, Any]) -> Iterator[str | Table]:
+    columns = ("layer", "operator", ">signal to error", ">largest error", ">us", "step")
+    for id, one in found.items():
+        engine = one["engine"] or "no engine"
+        clock = f", times by {one['clock']}" if one["clock"] else ""
+        yield f"{id}: errors in {engine} on vector {one['vector']}{clock}"
+        yield table(columns, [_layer(row) for row in one["rows"]])
+        yield from (f"note: {line}" for line in one["notes"])
+        for role, total in one["own"].items():
+            yield f"the engine's own: {total['count']} of kind {role}, {total['us']:.1f} us"
+        yield ""
+
+
+def _layer(row: dict[str, Any]) -> tuple[str, ...]:
+    db, largest, us = row["sqnr_db"], row["max_rel"], row["us"]
+    return (
+        row["node"],
+        row["op"],
+        "-" if db is None else db if isinstance(db, str) else f"{db:.0f} dB",
+        "-" if largest is None else f"{largest:.2g}",
+        "" if us is None else f"{us:.1f}",
+        row["step"],
+    )
 
 
 def _plain(record: Any) -> dict[str, Any]:

@@ -84,6 +84,24 @@ def test_told_rows_are_the_files_of_fp32(convert: Convert) -> None:
     assert {r.id for r in made.report.variants} == found.keys()
 
 
+def test_a_precision_that_changes_nothing_is_left_out(tmp_path: Path) -> None:
+    """Nobody said what the input holds, so every layer of it stays fp32."""
+    net = """<ir_version: 10, opset_import: ["": 20]> g (float[N,4] x) => (float[N,4] y)
+        <float[4] w = {1.5, -2.0, 0.25, 3.0}> { a = Mul(x, w) y = Add(a, x) }"""
+    onnx.save(onnx.parser.parse_model(net), tmp_path / "m.onnx")
+    made = export(
+        *(tmp_path / "m.onnx", tmp_path / "m.edge"), targets=["onnxruntime", "rpi5"], also=["fp16"]
+    )
+    assert {v.precision for v in made.manifest.variants} == {"fp32"}
+    told = lines(made)
+    same = "was left out: nothing in it is other than in fp32, which is there"
+    assert f"fp16: onnxruntime, rpi5 (onnx) {same}" in told
+    assert f"fp16: rpi5 (tflite) {same}" in told
+    assert "fp16: fp16:" not in told
+    with zipfile.ZipFile(made.path) as bundle:
+        assert not any("fp16" in name for name in bundle.namelist())
+
+
 def test_what_is_wrong_is_left_out_and_told(convert: Convert) -> None:
     made = convert("openvino", "cuda", also="bf16,tf32", far=4096.0)
     ids = {v.id for v in made.manifest.variants}

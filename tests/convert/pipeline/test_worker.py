@@ -22,7 +22,7 @@ from edgeinfer import errors
 from edgeinfer.backends.process.child import IN_PROCESS
 from edgeinfer.convert.lower.onnxruntime import target as onnx_target
 from edgeinfer.convert.pipeline import entry
-from edgeinfer.convert.pipeline.front import uncounted
+from edgeinfer.convert.pipeline.clock import uncounted
 from edgeinfer.errors import CrashedError, EdgeInferError, Problem, UsageError, VerifyError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes")

@@ -1,6 +1,7 @@
 """The report is JSON that programs read and one page that is safe to open and complete."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.backends.base import Coverage
+from edgeinfer.backends.operators import Operator, OperatorProfile
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.verify import (
     Answer,
@@ -22,6 +24,7 @@ from edgeinfer.convert.verify import (
     VariantResult,
     Vector,
 )
+from edgeinfer.convert.verify.layer_table import NodeError, NodeErrors, table
 from edgeinfer.convert.verify.page import (
     db_text,
     number_text,
@@ -76,9 +79,24 @@ def report(name: str = TIMER) -> Report:
         findings={
             "cpu-onnx-int8": Finding(name, "Conv", name, (name,), breaches=(name,), note=name)
         },
+        layers={name: _layers(name)},
         tools={"onnx": "1.23"},
         seconds={"read": 0.5, "lower": 1.25},
     )
+
+
+def _layers(name: str) -> dict[str, Any]:
+    nodes = (
+        NodeError(name, "Conv", ("c",), 98.6, 1e-6),
+        NodeError("relu", "Relu", ("r",), math.inf, 0.0),
+        NodeError("shape", "Shape", ("s",), None, None),
+    )
+    steps = (
+        Operator(name, "Conv", "CPU", 30.0, nodes=(name, "relu")),
+        Operator("reorder", "Reorder", "CPU", 10.0, role="reorder"),
+    )
+    profile = OperatorProfile(name, steps, 20, 50.0, 45.0, note=name)
+    return table(NodeErrors("onnxruntime", 1, nodes), profile, "")
 
 
 _TAKEN = Coverage("XNNPACK", 12, 2, ("GATHER", "GATHER", "SIN"))
@@ -209,6 +227,24 @@ def test_the_next_steps_to_the_graph_are_named() -> None:
     html = report().to_html()
     assert "in Netron" in html
     assert "edgeinfer bench BUNDLE --ops" in html
+
+
+def test_each_layer_has_its_error_and_its_time() -> None:
+    text = " ".join(" ".join(Page(report().to_html()).text).split())
+    assert "3 layers, errors in onnxruntime on vector 1, times by" in text
+    assert f"{TIMER} Conv 99 dB 1e-06 30.0 75.0%" in text
+    assert f"relu Relu equal 0 in {TIMER}" in text
+    assert "shape Shape \u2013 \u2013" in text
+    assert "the engine's own: 1 of kind reorder, 10.0 µs" in text
+    assert "convert with --layers" not in text
+
+
+def test_a_page_without_layers_says_how_to_have_them() -> None:
+    made = report()
+    made.layers = {}
+    text = " ".join(Page(made.to_html()).text)
+    assert "Layers" not in text
+    assert "--layers" in text
 
 
 def test_bars_stay_within_their_track() -> None:
