@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from edgeinfer import bounded
-from edgeinfer.bounded import Archive, absence, json_bytes, open_file, parse_json, read_bounded
+from edgeinfer.bounded import (
+    Archive,
+    absence,
+    json_bytes,
+    leads_out,
+    open_file,
+    parse_json,
+    read_bounded,
+)
 from edgeinfer.bundle.sealing import key_from
 from edgeinfer.bundle.signing import _pem
 from edgeinfer.errors import UsageError
@@ -123,3 +131,25 @@ def test_json_takes_no_more_than_is_reckoned(text: Callable[[], str]) -> None:
 def test_a_vocabulary_with_merges_is_read() -> None:
     """Half a million merges, as large vocabularies have them, each a list of two."""
     assert len(parse_json("[" + '["ab","c"],' * 500_000 + "0]")) == 500_001
+
+
+def test_links_lead_out_but_those_of_a_hub_cache(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "key", tmp_path / "model"
+    outside.write_text("secret")
+    folder.mkdir()
+    (folder / "own").write_text("data")
+    (folder / "link").symlink_to(outside)
+    (folder / "within").symlink_to(folder / "own")
+    assert [leads_out(folder / n, folder) for n in ("own", "within", "link")] == [
+        False,
+        False,
+        True,
+    ]
+    snapshot, blob = tmp_path / "hub/snapshots/ab", tmp_path / "hub/blobs/12"
+    snapshot.mkdir(parents=True)
+    blob.parent.mkdir()
+    blob.write_text("data")
+    (snapshot / "config.json").symlink_to(blob)
+    (snapshot / "link").symlink_to(outside)
+    assert not leads_out(snapshot / "config.json", snapshot)
+    assert leads_out(snapshot / "link", snapshot)

@@ -51,6 +51,40 @@ NEVER = frozenset(
 MOST_SIZES, MOST_SIZE = 64, 1 << 40
 """Elements of an input that may be sizes of a result, and where counting such a size ends."""
 
+MOST_WORK = 1 << 26
+"""Products that one node may take; engines lay out what they convolve once for each."""
+
+_DOTS = frozenset({"MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"})
+MOST_DOT_WORK = 1 << 31
+
+_HEAVY = frozenset(
+    {
+        "AveragePool",
+        "Attention",
+        "Col2Im",
+        "Conv",
+        "ConvInteger",
+        "ConvTranspose",
+        "DeformConv",
+        "Det",
+        "DFT",
+        "Einsum",
+        "GRU",
+        "LRN",
+        "LSTM",
+        "LpPool",
+        "MaxPool",
+        "MaxRoiPool",
+        "NonMaxSuppression",
+        "QLinearConv",
+        "RNN",
+        "RoiAlign",
+        "STFT",
+        "Unique",
+    }
+)
+"""Operators whose work is not that of reading what goes in and writing what comes out."""
+
 _PLAIN = {
     ir.DataType.FLOAT,
     ir.DataType.DOUBLE,
@@ -111,7 +145,8 @@ class FoldConstants(ir.passes.InPlacePass):
         return outcome(model, count)
 
     def _results(self, node: ir.Node, imports: dict[str, int]) -> list[Array] | None:
-        if _predicted_growth(node, imports) > NODE_GROWTH_BYTES:
+        shapes = _shapes(node, imports)
+        if _predicted_growth(node, shapes) > NODE_GROWTH_BYTES or _is_long(node, shapes):
             return None
         arrays = [None if v is None else _array(v) for v in node.inputs]
         results = self._evaluate(node, imports, arrays)
@@ -155,10 +190,29 @@ def _bytes(value: ir.Value | None) -> int:
     return 0 if tensor is None else tensor.nbytes
 
 
-def _predicted_growth(node: ir.Node, imports: dict[str, int]) -> int:
+def _is_long(node: ir.Node, shapes: list[tuple[int, ...]]) -> bool:
+    """Whether a node's work is out of proportion to the sizes of what goes in and comes out."""
+    made = max(map(math.prod, shapes), default=0)
+    given = [math.prod(_array(v).shape) for v in node.inputs if v is not None]
+    if node.op_type in _DOTS:
+        # Rows times columns times what is summed, whose root is between the other two's.
+        return math.isqrt(made * math.prod(sorted(given)[-2:])) > MOST_DOT_WORK
+    if node.op_type not in _HEAVY:
+        return False
+    turns = [
+        math.prod(abs(n) for n in a.as_ints())
+        if a.type == ir.AttributeType.INTS
+        else abs(a.as_int())
+        for a in node.attributes.values()
+        if a.type in (ir.AttributeType.INT, ir.AttributeType.INTS)
+    ]
+    return made * max(1, *given, *turns) > MOST_WORK
+
+
+def _predicted_growth(node: ir.Node, shapes: list[tuple[int, ...]]) -> int:
     """Foresee the growth by the shapes, so that nothing huge is computed only to be thrown away."""
     total = 0
-    for output, shape in zip(node.outputs, _shapes(node, imports), strict=True):
+    for output, shape in zip(node.outputs, shapes, strict=True):
         size = output.dtype.itemsize if output.dtype is not None else 1
         total += int(math.prod(shape) * size)
     return total - _input_bytes(node)

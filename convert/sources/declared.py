@@ -7,29 +7,14 @@ is tried on zeros where that is cheap.
 
 from __future__ import annotations
 
-import tempfile
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
-from edgeinfer.convert import onnx_file
 from edgeinfer.convert.passes.inference import infer, stand_in
 from edgeinfer.convert.sources.quiet import quiet_logging
+from edgeinfer.convert.sources.shapes_of_a_run import shapes_of_a_run
 from edgeinfer.errors import Remarks
-from edgeinfer.types import Array
-
-_PROBE_BYTES = 256 << 20
-"""Weights above this are not worth a trial run for a declaration."""
-
-_PROBE_SECONDS = 3.0
-
-_PROBE_SIZES = ((2, 32), (2, 2), (1, 1))
-"""Sizes for unknown first axes and for all others; the first that runs is used."""
 
 _Dims = tuple[int | None, ...]
 _Key = tuple[str, str]
@@ -117,7 +102,7 @@ def _line(value: ir.Value, truth: Sequence[int | None], how: str) -> str:
 
 def _try(model: ir.Model, doubtful: list[ir.Value], notes: Remarks) -> None:
     """Run the model once on zeros; sizes that a run contradicts are unknown from then on."""
-    shapes = _run_shapes(model, [value.name or "" for value in doubtful])
+    shapes = shapes_of_a_run(model, [value.name or "" for value in doubtful])
     for value, actual in zip(doubtful, shapes, strict=False):
         declared = _dims(value)
         if not _contradict(declared, actual):
@@ -143,77 +128,3 @@ def _ranks_are_fixed(model: ir.Model) -> bool:
         for graph in model.graphs()
         for node in graph
     )
-
-
-def _run_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:
-    """Shapes of the outputs in a run; empty when a run is not cheap or no size works."""
-    tensors = [
-        v.const_value for v in model.graph.initializers.values() if v.const_value is not None
-    ]
-    if sum(t.nbytes for t in tensors) > _PROBE_BYTES:
-        return []
-    if not has_onnxruntime():
-        return _evaluated_shapes(model, outputs)
-    ort = import_onnxruntime()
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    run = ort.RunOptions()
-    run.log_severity_level = 4
-    timer = threading.Timer(_PROBE_SECONDS, setattr, (run, "terminate", True))
-    timer.start()
-    try:
-        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
-            path = Path(folder) / "model.onnx"
-            onnx_file.save(model, path)
-            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        for first, other in _PROBE_SIZES:
-            try:
-                results = session.run(outputs, _zeros(model, first, other), run)
-            except Exception:
-                # ONNX Runtime has no common error class; this size does not fit the model.
-                continue
-            return [np.shape(r) for r in results]
-    except Exception:
-        # The same: a model that does not load here keeps its declarations, lowering will tell.
-        return []
-    finally:
-        timer.cancel()
-    return []
-
-
-def _evaluated_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:
-    """The same by an evaluation in NumPy."""
-    from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
-
-    evaluator, left = Evaluator(model, wide=False), _PROBE_SECONDS
-    for first, other in _PROBE_SIZES:
-        start = time.thread_time()
-        try:
-            found = evaluator.run(_zeros(model, first, other), seconds=left, wanted=outputs)
-        except (CannotEvaluate, ValueError):
-            # The second is of sizes of -1, which some writers mean for open ones.
-            left -= time.thread_time() - start
-            continue
-        return [np.shape(found[name]) for name in outputs]
-    return []
-
-
-def _zeros(model: ir.Model, first: int, other: int) -> dict[str, Array]:
-    sizes: dict[str, int] = {}
-    feeds = {}
-    for value in model.graph.inputs:
-        dims = []
-        for axis, dim in enumerate(value.shape if value.shape is not None else ()):
-            size = first if axis == 0 else other
-            if isinstance(dim, int):
-                size = dim
-            elif dim.value:
-                size = sizes.setdefault(dim.value, size)
-            dims.append(size)
-        kind = value.dtype if value.dtype is not None else ir.DataType.FLOAT
-        dtype = object if kind == ir.DataType.STRING else kind.numpy()
-        feeds[value.name or ""] = (
-            np.full(dims, "", dtype) if dtype is object else np.zeros(dims, dtype)
-        )
-    return feeds

@@ -8,7 +8,7 @@ from pathlib import Path, PureWindowsPath
 
 import onnx_ir as ir
 
-from edgeinfer.bounded import open_file
+from edgeinfer.bounded import leads_out, open_file
 from edgeinfer.errors import SourceError
 
 
@@ -90,11 +90,9 @@ def _locate(location: str, folder: Path, who: str) -> Path:
     if not location:
         raise SourceError(f"{who} is stored outside the model, but no file is named")
     path = folder / location
-    root = folder.resolve()
     absolute = Path(location).is_absolute() or bool(PureWindowsPath(location).drive)
     try:
-        leaves = absolute or not path.resolve().is_relative_to(root)
-        if leaves:
+        if absolute or leads_out(path, folder):
             raise SourceError(
                 f"{who} is stored in {location!r}, which leaves the model's folder; put the file "
                 "beside the model and refer to it by a relative path"

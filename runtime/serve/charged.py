@@ -169,19 +169,21 @@ async def split(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     Raises:
         RequestError: 502, an event is too large.
     """
-    held = b""
+    held = bytearray()
     async for part in parts:
         # A line may have ended with what was held.
-        begin, done = max(0, len(held) - 2), 0
+        begin, done, made = max(0, len(held) - 2), 0, list[bytes]()
         held += part
         for found in _END.finditer(held, begin):
-            yield held[done : found.end()]
+            made.append(bytes(held[done : found.end()]))
             done = found.end()
-        held = held[done:]
+        del held[:done]
+        for event in made:
+            yield event
         if len(held) > MOST_EVENT:
             raise RequestError(502, f"an event of the other server is larger than {MOST_EVENT}")
     if held:
-        yield held
+        yield bytes(held)
 
 
 def _data(event: bytes) -> Any:

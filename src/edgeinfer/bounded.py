@@ -96,6 +96,21 @@ def _regular(path: Place, flags: int) -> int:
 _NO_FILE = "is a device or a pipe; give a file"
 
 
+def leads_out(place: Path, folder: Path) -> bool:
+    """Whether a link takes a file out of the folder that it is said to lie in.
+
+    Caches of model hubs keep the files of ``snapshots/NAME`` as links to ``blobs`` beside it.
+
+    Raises:
+        OSError: links lead in a circle; on some systems a RuntimeError.
+    """
+    found, within = place.resolve(), folder.resolve()
+    if found.is_relative_to(within):
+        return False
+    hub = within.parents[1] / "blobs" if within.parent.name == "snapshots" else None
+    return hub is None or found.parent != hub
+
+
 def read_bounded(path: Path, most: int) -> bytes:
     """Return a file's bytes, unless there are more than ``most``.
 

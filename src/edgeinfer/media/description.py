@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer import toml
-from edgeinfer.bounded import parse_json, read_bounded
+from edgeinfer.bounded import leads_out, parse_json, read_bounded
 from edgeinfer.bundle import headrules
 from edgeinfer.bundle.codec import by_kind, decode
 from edgeinfer.bundle.paths import path_problem
@@ -124,7 +124,7 @@ def _beside(path: Path, name: str) -> Path:
         UsageError: the name leads elsewhere.
     """
     problem, place = path_problem(name), path.parent / name
-    if not problem and not place.resolve().is_relative_to(path.parent.resolve()):
+    if not problem and leads_out(place, path.parent):
         problem = "is a link that leaves the folder"
     if problem:
         raise UsageError(f"{path}: the file {name!r} {problem}; put it beside {path.name}")

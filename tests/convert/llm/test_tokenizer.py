@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.convert.llm import tokenizer
-from edgeinfer.convert.llm.source import LlmSource
+from edgeinfer.convert.llm.source import LlmSource, read
 from edgeinfer.errors import SourceError
 from edgeinfer.llm.generation import FILE_NAME, TEMPLATE_NAME, TOKENIZER_NAME, Generation
 from tests.backends.llm.small import CONFIG
@@ -153,3 +153,13 @@ def test_tokens_have_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tokenizer, "_MOST_TOGETHER", 3)
     with pytest.raises(ValueError, match="the tokens have 4 characters, at most 3 are read"):
         tokenizer._check_fields({"tokens": ["ab", "cd"]})
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "model.safetensors"])
+def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (key := tmp_path / "key").write_text("secret")
+    (folder := tmp_path / "model").mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / name).symlink_to(key)
+    with pytest.raises(SourceError, match=f"links that lead out of the folder: '{name}'"):
+        read(folder)

@@ -1,4 +1,9 @@
+import resource
+from typing import Any
+
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -188,3 +193,30 @@ def test_a_result_whose_size_a_chain_of_nodes_makes_is_not_computed(
     FoldConstants(evaluate)(model)
     assert done
     assert set(done) <= SMALL
+
+
+def folded(text: str, *shapes: tuple[int, ...], kind: type[Any]) -> list[str]:
+    """Operators that are left; inputs ``a`` and ``b`` are initializers of ones."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["":17]> {text}')
+    for name, shape in zip("ab", shapes, strict=True):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, kind), name))
+    rewritten = ir.from_proto(model)
+    FoldConstants()(rewritten)
+    return [node.op_type for node in rewritten.graph]
+
+
+def test_what_takes_long_is_not_folded() -> None:
+    # An engine lays out what it convolves once for each place of the kernel: 6 GB here.
+    text = (
+        "g (float[N] x) => (float[1, 1, M, L] y)"
+        " { t = ConvInteger(a, b) f = Cast<to = 1>(t) y = Add(f, x) }"
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    shapes = (1, 1, 600, 600), (1, 1, 300, 300)
+    assert folded(text, *shapes, kind=np.uint8) == ["ConvInteger", "Cast", "Add"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+def test_products_of_weights_are_folded() -> None:
+    text = "g (float[N, 64] x) => (float[N, 64] y) { t = MatMul(a, b) y = Add(x, t) }"
+    assert folded(text, (256, 512), (512, 64), kind=np.float32) == ["Add"]

@@ -1,12 +1,14 @@
 """Declared shapes that are false are replaced; true ones and their names stay."""
 
+import resource
+
 import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.sources import declared, read
+from edgeinfer.convert.sources import read, shapes_of_a_run
 from edgeinfer.types import Dim
 
 
@@ -100,7 +102,7 @@ def test_declaration_stays_where_no_run_is_possible() -> None:
 
 
 def test_no_trial_run_for_a_huge_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declared, "_PROBE_BYTES", 3)
+    monkeypatch.setattr(shapes_of_a_run, "_PROBE_BYTES", 3)
     model = onnx.parser.parse_model(
         header(
             "float[N] x", "float[5] y", "[a] t = Add(x, w) [s] s = Shape(t) [b] y = Reshape(t, s)"
@@ -117,3 +119,27 @@ def test_string_and_scalar_inputs_are_tried_too() -> None:
     found, notes = shapes(header("string[N] s, float x", "string[N] t, int64[0, 9] k", body))
     assert found[0] == ("N",)
     assert len(notes) == 1
+
+
+@pytest.mark.usefixtures("conversions_apart")
+@pytest.mark.parametrize(
+    "body",
+    [
+        # 16 GB, and a product of minutes.
+        "[b] b = Constant <value = int64[1] {4000000000}> () [s] s = Add(n, b)"
+        " [c] y = ConstantOfShape(s)",
+        "[b] b = Constant <value = int64[2] {8000, 8000}> () [s] s = Add(n, b)"
+        " [c] t = ConstantOfShape(s) [m] u = MatMul(t, t) [v] v = MatMul(u, t) [k] k = NonZero(v)"
+        " [w] w = ReduceMax <keepdims = 0> (k) [d] d = Cast <to = 1> (w) [z] z = Constant <value = "
+        "int64[1] {1}> () [y] y = Reshape(d, z)",
+    ],
+)
+def test_a_trial_run_takes_little_memory_and_time(body: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    found, notes = shapes(header("int64[1] n", "float[5] y", body))
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert found == [(5,)] or notes
+    assert after.ru_maxrss - before.ru_maxrss < 100 << 10
+    assert after.ru_utime - before.ru_utime < 20
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert children.ru_maxrss < 600 << 10

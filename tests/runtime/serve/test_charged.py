@@ -244,6 +244,16 @@ def test_events_are_split_as_they_end(size: int) -> None:
         assert [text for e in found if (text := e.strip())] == [e.strip() for e in whole]
 
 
+def test_time_of_a_split_grows_with_what_comes() -> None:
+    def taken(size: int) -> float:
+        start = time.process_time()
+        assert len(asyncio.run(gathered(charged.split(parts(b"a" * size, 1))))) == 1
+        return time.process_time() - start
+
+    taken(1000)
+    assert taken(320_000) < 16 * max(taken(40_000), 1e-3)
+
+
 def test_an_event_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charged, "MOST_EVENT", 100)
     assert len(asyncio.run(gathered(charged.split(parts(b"data: a\n\n" * 100, 64))))) == 100
