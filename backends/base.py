@@ -8,12 +8,13 @@ in ``edgeinfer.backends.testing``.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from edgeinfer.machine.device import Device as Device
 from edgeinfer.machine.device import DeviceKind as DeviceKind
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, Progress, TensorSpec
 
 A = TypeVar("A")

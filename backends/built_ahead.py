@@ -13,7 +13,6 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
@@ -23,6 +22,7 @@ from edgeinfer.backends.engine_store import EngineKey, EngineStore
 from edgeinfer.bundle.cache import cache_root
 from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError, RunError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds, Progress, TensorSpec
 
 _TIMING = "timing"

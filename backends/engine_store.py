@@ -15,7 +15,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +22,7 @@ from typing import BinaryIO
 from edgeinfer.bounded import sha256_of
 from edgeinfer.bundle.cache import exposure, private_folder
 from edgeinfer.errors import LoadError
+from edgeinfer.records import dataclass
 
 RECORD = "key.json"
 """Beside the engine's files: what it was built for, and the SHA-256 of each file."""

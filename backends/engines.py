@@ -16,10 +16,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from types import ModuleType
 
 from edgeinfer.machine.pages import loading_code
+from edgeinfer.records import dataclass
 
 _OPENVINO_TELEMETRY = "openvino_telemetry"
 _SPEC_PACKAGE = "_edgeinfer_coreml_spec"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds
 
 Role = Literal["compute", "copy", "reorder", "transpose", "convert", "manage"]

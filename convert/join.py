@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from edgeinfer.bundle.writer import sync_tree
 from edgeinfer.convert.lower.coreml.functions import join_packages
 from edgeinfer.errors import BundleError, OutputError, UsageError, VerifyError
 from edgeinfer.metrics import OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.records import dataclass
 
 BACKEND = "coreml-reference"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.bundle.storage import is_bundle
 from edgeinfer.convert.late import late
 from edgeinfer.convert.sniff import is_llm
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.convert import option_words as words
 from edgeinfer.options import Section, about, option
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.accuracy import Metric

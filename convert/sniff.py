@@ -9,13 +9,13 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file, parse_json
 from edgeinfer.errors import SourceError
+from edgeinfer.records import dataclass
 from edgeinfer.wire import Wire, walk
 
 Kind = Literal["onnx", "pt2", "tflite"]

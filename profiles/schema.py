@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from edgeinfer.records import dataclass
 
 FORMATS = frozenset({"onnx", "openvino_ir", "tflite", "mlprogram", "aimodel", "tvm", "onnx_tvm"})
 """Artifact formats of a manifest's variants."""

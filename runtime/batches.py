@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.types import Feeds, TensorSpec
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import cycle, islice
 from typing import Generic, Protocol, TypeVar
@@ -20,6 +20,7 @@ from edgeinfer.backends.base import Executable
 from edgeinfer.bundle.manifest import VectorRecord
 from edgeinfer.errors import BackendError, InputError
 from edgeinfer.metrics import Budget, check, compare
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.select import Measured
 from edgeinfer.types import Array
 

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ from edgeinfer.machine.cores import cores_here, on_cores
 from edgeinfer.machine.fingerprint import fingerprint, known_facts
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.metrics import budget_for
+from edgeinfer.records import dataclass
 from edgeinfer.runtime import probes
 from edgeinfer.runtime.chips import chip_here
 from edgeinfer.runtime.chosen import Choice
@@ -476,8 +477,7 @@ class _Chooser:
         _log.info("timing %d candidates, for %g s at most", len(self._loaded), RACE_S)
         alone = len(self._loaded) < 2
         policy = self._request.policy
-        # A load whose choice is remembered measures nothing.
-        from edgeinfer.runtime import bench
+        from edgeinfer.runtime import bench  # which a remembered choice has no need of
 
         for pair, measured in bench.measure(
             self._loaded,

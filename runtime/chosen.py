@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edgeinfer.backends.base import Executable
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.machine.fingerprint import Fingerprint
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.failover import SurvivingExecutable
 from edgeinfer.runtime.select import Candidate, Plan
 from edgeinfer.runtime.settling import SettlingExecutable

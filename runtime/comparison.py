@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from edgeinfer.backends.onnxruntime.regions import FORMAT as REGIONS
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import BackendError, BundleError, InputError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.pairs import Pairs, fallen, open_pair, opened, pairs
 from edgeinfer.runtime.plain import ENGINES, plain_call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from edgeinfer.bundle.values import fits
 from edgeinfer.errors import BackendError, InputError, NotAvailableError, UsageError
 from edgeinfer.llm.generation import is_language_model
 from edgeinfer.metrics import Budget, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.pairs import open_pair, pairs, within
 from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.verification import TIME_LIMIT_S

@@ -6,7 +6,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from edgeinfer.bundle.values import fits
 from edgeinfer.errors import BackendError, InputError, UsageError
 from edgeinfer.llm.generation import is_language_model
 from edgeinfer.media.samples import SampleSet, open_data
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.pairs import open_pair, opened, pairs
 from edgeinfer.runtime.select import Candidate, Rejected

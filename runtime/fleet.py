@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from edgeinfer.machine.cores import cores_here
 from edgeinfer.machine.fingerprint import known_facts
 from edgeinfer.machine.pages import give_back
 from edgeinfer.options import method_called_with, option, values_of
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.batches import Batching, alike, check_batching, together
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.memory_budget import ResidentSession

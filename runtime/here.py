@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Probe
 from edgeinfer.machine import fingerprint as machines
 from edgeinfer.machine.fingerprint import Facts, Fingerprint
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from edgeinfer.bundle.opening import Opening
 from edgeinfer.options import Section, Value, about, option
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.backends.base import DeviceKind

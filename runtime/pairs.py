@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from edgeinfer.bundle.consent import KINDS
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
 from edgeinfer.machine.fingerprint import fingerprint
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.offered_variants import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.cache import readable_folder, writable_folder
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import BackendError, InputError, NotAvailableError, UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Progress, TensorSpec
 
 _VECTORS = 8

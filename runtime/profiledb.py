@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from edgeinfer.backends.base import Probe
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.codec import decode
 from edgeinfer.bundle.passing import is_passing
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.select import Measured
 
 if TYPE_CHECKING:

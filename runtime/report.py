@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.codec import encode
 from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.metrics import OutputMetrics
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.select import Candidate, Rejected
 
 _OVERLAP = 1.05

@@ -16,12 +16,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError, RunError
 from edgeinfer.machine.cores import on_cores
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 Outputs = dict[str, Array]

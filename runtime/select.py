@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from edgeinfer.backends.base import DeviceKind, Probe
@@ -15,6 +15,7 @@ from edgeinfer.bundle.passing import is_passing
 from edgeinfer.errors import NotAvailableError, RefusedError, UsageError
 from edgeinfer.machine.arithmetic import lacking
 from edgeinfer.machine.fingerprint import Fingerprint
+from edgeinfer.records import dataclass
 from edgeinfer.versions import accepts
 
 if TYPE_CHECKING:

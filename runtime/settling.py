@@ -6,7 +6,6 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -14,6 +13,7 @@ from weakref import WeakSet
 from edgeinfer import forks
 from edgeinfer.backends.base import Bound, Executable
 from edgeinfer.errors import BackendError, ClosedError, EdgeInferError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.select import Candidate, Plan
 from edgeinfer.types import Array, Feeds, TensorSpec

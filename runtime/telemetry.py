@@ -12,12 +12,13 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import Any, ParamSpec, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
+
+from edgeinfer.records import dataclass
 
 K = TypeVar("K")
 

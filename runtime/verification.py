@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from edgeinfer.bundle.manifest import Variant
 from edgeinfer.bundle.values import fits
 from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
 from edgeinfer.metrics import WIDENED, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.pairs import Pairs, open_pair, opened, pairs
 from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.select import Rejected

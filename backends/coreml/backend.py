@@ -9,7 +9,6 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +44,7 @@ from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.installed import install
 from edgeinfer.machine.apple_chips import advice, chip
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 NAME = "coreml"

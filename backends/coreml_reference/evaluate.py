@@ -8,7 +8,7 @@ result is rounded to float16, as the program's types say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from edgeinfer.backends.coreml_reference.program import (
 )
 from edgeinfer.backends.coreml_reference.registry import OPS, Entry
 from edgeinfer.errors import LoadError, RunError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _CONTROL = ("cond", "while_loop")

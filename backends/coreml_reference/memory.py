@@ -7,7 +7,6 @@ neither. Then a state is written before the run and read after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from edgeinfer.backends.base import Artifact
 from edgeinfer.backends.checks import array_type
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 STATES = "edgeinfer.states"

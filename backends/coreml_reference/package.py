@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from edgeinfer.backends.engines import import_coreml_spec
 from edgeinfer.bounded import open_file, parse_json, read_bounded
 from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _MANIFEST = "Manifest.json"

@@ -8,12 +8,13 @@ Source: coremltools, mlmodel/format/MIL.proto.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from edgeinfer.errors import LoadError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 # MIL.proto, enum DataType. Types narrower than a byte are held in a byte each.

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 Ints: TypeAlias = tuple[int, ...]

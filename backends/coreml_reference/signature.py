@@ -7,7 +7,7 @@ says in its metadata which name of the model each of its names stands for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from edgeinfer.backends.coreml_reference.package import Feature, FunctionDescrip
 from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.values import beyond, integer_bounds
 from edgeinfer.errors import LoadError, RunError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Dim, TensorSpec
 
 NAMES = "edgeinfer.names"

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from edgeinfer import forks
 from edgeinfer.backends.engines import import_litert
 from edgeinfer.backends.process.trial import Trials, answer
+from edgeinfer.records import dataclass
 
 TRIALS = Trials("litert", "edgeinfer.backends.litert.trial")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
 from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3}

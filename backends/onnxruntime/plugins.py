@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.records import dataclass
 
 _PREFIX = "onnxruntime_ep_"
 

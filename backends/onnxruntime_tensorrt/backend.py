@@ -9,7 +9,7 @@ tests use a stand-in for the provider.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +45,7 @@ from edgeinfer.backends.tensorrt.library import library_version, machine_facts
 from edgeinfer.errors import LoadError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.machine.cuda import check_bf16, cuda_devices
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, Progress, TensorSpec
 
 NAME = "onnxruntime-tensorrt"

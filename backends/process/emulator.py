@@ -13,13 +13,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
 from edgeinfer import _version
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.machine.sysfs import text
+from edgeinfer.records import dataclass
 
 QEMU, FOLDER = "EDGEINFER_QEMU", "EDGEINFER_ARM"
 OLDEST = 9

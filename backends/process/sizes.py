@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds, TensorSpec
 
 Examples = Callable[[], Iterable[tuple[Feeds, Feeds]]]

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from edgeinfer.backends.base import LoadOptions, ShapeRange
 from edgeinfer.backends.built_ahead import check_named
 from edgeinfer.backends.checks import one_line
 from edgeinfer.errors import LoadError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 NAME = "tensorrt"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
@@ -21,6 +20,7 @@ from edgeinfer.backends.checks import array_type, check_buffers, check_feeds, on
 from edgeinfer.backends.tensorrt.build import NAME, reason_of
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.machine.cuda import Memory, Recording, Stream, Transfers
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 _DTYPES = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 Values = dict[str, Array]

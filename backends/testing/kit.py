@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +12,7 @@ from edgeinfer.backends.base import Backend
 from edgeinfer.backends.testing import binding, loading, running
 from edgeinfer.backends.testing.models import CASES
 from edgeinfer.backends.testing.subject import MakeArtifact, Subject, onnx_artifact
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     import pytest

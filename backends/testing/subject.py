@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
 from edgeinfer.backends.testing.cases import Case
+from edgeinfer.records import dataclass
 from edgeinfer.types import Dim, TensorSpec
 
 MakeArtifact = Callable[[bytes, Path], Artifact]

@@ -17,7 +17,6 @@ import platform
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, TensorSpec
 
 ENTRY = "edgeinfer_run"

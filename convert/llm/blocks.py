@@ -11,10 +11,10 @@ Microscaling Formats 1.0; the tests compare each type with the ``gguf`` package.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _SUPER = 256

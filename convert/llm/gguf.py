@@ -9,7 +9,6 @@ import itertools
 import mmap
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from edgeinfer.bounded import open_file
 from edgeinfer.convert.llm.blocks import KINDS, MOST_TENSORS, StoredTensor
 from edgeinfer.convert.sniff import GGUF_MAGIC
 from edgeinfer.errors import SourceError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _NUMBERS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
@@ -14,6 +14,7 @@ from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.errors import NotAvailableError, SourceError
 from edgeinfer.llm.step import PAGE, Executor, StepBatch
 from edgeinfer.media.growth import check_growth
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 MARGIN = 1.0

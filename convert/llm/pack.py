@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from edgeinfer.kernels.defs.llm.form import (
     zero_for,
 )
 from edgeinfer.llm import tape
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _PAGE = 4096

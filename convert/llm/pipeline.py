@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ from edgeinfer.llm.generation import FORMAT, TOKENIZER_NAME
 from edgeinfer.llm.tape import FILE_NAME as TAPE_NAME
 from edgeinfer.llm.tape import Tape
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from edgeinfer.kernels.defs.llm.heads import Attend
 from edgeinfer.kernels.defs.llm.product import Epilogue, Product
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.tape import Attention, Call, Phase, Products, Rows
+from edgeinfer.records import dataclass
 
 CACHES = ("float16", "uint8", "uint4")
 

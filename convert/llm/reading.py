@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.llm.step import StepBatch
 from edgeinfer.machine.cpu import read_cpu
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

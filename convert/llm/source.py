@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from edgeinfer.convert.llm.families import FAMILIES
 from edgeinfer.convert.llm.families.base import Family, Tensors, from_gguf, from_hf
 from edgeinfer.errors import SourceError
 from edgeinfer.llm import LlmConfig
+from edgeinfer.records import dataclass
 
 _MOST_LISTED = 12
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 LIMIT = 1 << 24

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +19,7 @@ from edgeinfer.convert.lower.mask_inputs import clamp_mask_inputs
 from edgeinfer.convert.passes.clean_cast import CleanCast
 from edgeinfer.convert.passes.infra import Namer
 from edgeinfer.errors import Remarks
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 LARGEST = 65504.0

@@ -17,7 +17,6 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -33,6 +32,7 @@ from edgeinfer.convert.lower.signature import (
 from edgeinfer.convert.lower.single import op_name
 from edgeinfer.convert.lower.tabular import undefined
 from edgeinfer.errors import Problem, Reason, UnsupportedError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _STRINGS = "strings, and the format has numbers only"

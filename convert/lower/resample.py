@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 F32 = np.float32

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -16,6 +15,7 @@ from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import op_name, walk
 from edgeinfer.convert.passes.inference import infer
 from edgeinfer.errors import Problem, Reason, Remarks
+from edgeinfer.records import dataclass
 
 Repair = Callable[[ir.Model, ir.Node], bool]
 """Rewrites a node in place; False when this one cannot be."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+
+from edgeinfer.records import dataclass
 
 REQUIRED: Any = inspect.Parameter.empty
 """Stands for the default of an attribute that has none."""

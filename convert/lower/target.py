@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,6 +13,7 @@ from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.options import ArtifactOptions
 from edgeinfer.errors import Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds, Stored
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
@@ -48,6 +48,7 @@ from edgeinfer.convert.passes.share_duplicates import ShareInitializers, ShareNo
 from edgeinfer.convert.passes.state_defaults import StateDefaults
 from edgeinfer.convert.passes.static_shapes import BindShapes, Shapes
 from edgeinfer.convert.passes.widen_halves import WidenHalves
+from edgeinfer.records import dataclass
 
 __all__ = [
     "FUSIONS",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
@@ -19,6 +17,7 @@ from edgeinfer.convert.passes.infra import (
     used_outputs,
 )
 from edgeinfer.convert.passes.rewrite import FLOATS, ReplacementBuilder, sweep
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 MAX_GAIN = 1e4

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx
+
+from edgeinfer.records import dataclass
 
 _LONGEST = 256
 """Elements that an operator may take to be followed; no tensor has so many sizes."""

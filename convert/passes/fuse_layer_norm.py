@@ -9,7 +9,7 @@ import onnx_ir as ir
 from edgeinfer.convert.passes import norm
 from edgeinfer.convert.passes.infra import attr
 from edgeinfer.convert.passes.match import Match, Number, OpPattern, Pattern, var
-from edgeinfer.convert.passes.rewrite import Fusion, ReplacementBuilder
+from edgeinfer.convert.passes.rewrite import FLOATS, Fusion, ReplacementBuilder
 
 _x = var("x")
 _centred = (_x - norm.mean(_x, "axes")).named("centred")
@@ -38,6 +38,7 @@ class FuseLayerNorm(Fusion):
     """
 
     since: ClassVar[int] = 17
+    dtypes: ClassVar[frozenset[ir.DataType]] = FLOATS | {ir.DataType.FLOAT16}
     patterns: ClassVar[tuple[Pattern, ...]] = (_formula,)
 
     def fuse(self, match: Match, out: ir.Value, build: ReplacementBuilder) -> bool:
@@ -63,7 +64,8 @@ class AbsorbLayerNormScale(Fusion):
     """Take a product or a sum that follows ``LayerNormalization`` into its scale and bias.
 
     The other operand must have the shape of the normalised axes, or be a constant that broadcasts
-    to it. A computed one is taken only in the place of ones or of no bias.
+    to it. A computed one is taken only in the place of ones or of no bias, and so is any in half
+    precision, where another product would round differently.
 
     Given::
 
@@ -74,6 +76,7 @@ class AbsorbLayerNormScale(Fusion):
         y = LayerNormalization(x, scale, bias)
     """
 
+    dtypes: ClassVar[frozenset[ir.DataType]] = FuseLayerNorm.dtypes
     patterns: ClassVar[tuple[Pattern, ...]] = (
         OpPattern("Mul", (_normal, _c)),
         OpPattern("Mul", (_biased, _c)),
@@ -113,11 +116,13 @@ def _scaled(
     if factor is None:
         fits = bias is None and norm.exact_shape(c, shape) and norm.all_equal(scale, 1.0)
         return (c,) if fits else None
-    if old is None:
+    if old is None or (scale.dtype not in FLOATS and not norm.all_equal(scale, 1.0)):
         return None
     joined = (build.const(old * factor, "scale"),)
     if bias is None:
         return joined
+    if scale.dtype not in FLOATS:
+        return None
     shift = norm.per_element(bias, shape)
     return None if shift is None else (*joined, build.const(shift * factor, "bias"))
 
@@ -134,5 +139,5 @@ def _shifted(
         return (scale, c) if bias is None and norm.exact_shape(c, shape) else None
     if bias is None:
         return scale, build.const(shift, "bias")
-    old = norm.per_element(bias, shape)
+    old = norm.per_element(bias, shape) if scale.dtype in FLOATS else None
     return None if old is None else (scale, build.const(old + shift, "bias"))

@@ -30,8 +30,8 @@ _normal = OpPattern("RMSNormalization", (_x, var("scale"))).named("normal")
 class FuseRmsNorm(Fusion):
     """Make ``RMSNormalization`` of a value over its root mean square.
 
-    Half precision is fused only where the exporter computes in float32 between two casts, which is
-    what ``stash_type=1`` says.
+    In half precision too, with or without the exporter's casts around it: its squares are computed
+    in single precision either way. bfloat16 is fused only between two casts.
 
     Given::
 
@@ -54,7 +54,9 @@ class FuseRmsNorm(Fusion):
         """Build one node."""
         x = match.values["x"]
         cast = "narrow" in match.values
-        if x.dtype != out.dtype or x.shape is None or (not cast and x.dtype not in FLOATS):
+        if x.dtype != out.dtype or x.shape is None:
+            return False
+        if not cast and x.dtype == ir.DataType.BFLOAT16:
             return False
         axis = norm.trailing_axis(x, match.values["axes"])
         scale = None if axis is None else norm.ones(x, axis, out.dtype)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import Namer, add_initializer, dims_of
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 Perm = tuple[int, ...]

@@ -15,12 +15,13 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import constant
+from edgeinfer.records import dataclass
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 _MAX_NODES = 16

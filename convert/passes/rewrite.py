@@ -15,7 +15,8 @@ from edgeinfer.types import Array
 
 FLOATS = frozenset({ir.DataType.FLOAT})
 """Types that fusions work in. In half precision the roundings inside a pattern are as large as the
-differences that users can see; for double precision the engines have no fused kernels."""
+differences that users can see, unless the formula is one that is computed in single precision
+(``verify.beyond_half``); for double precision the engines have no fused kernels."""
 
 
 class ReplacementBuilder:

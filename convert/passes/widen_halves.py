@@ -2,82 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
-    DEFAULT_DOMAINS,
     Namer,
     PassOutcome,
     add_initializer,
+    attr,
     constant,
+    is_op,
     outcome,
+    remove_node,
+    replace_value,
+    walk,
 )
-
-INNER = frozenset({
-    *("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"),
-    *("MeanVarianceNormalization", "LpNormalization", "BatchNormalization", "LRN"),
-    *("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
-    *("ReduceLogSumExp", "CumSum", "GlobalAveragePool", "AveragePool", "LpPool", "GlobalLpPool"),
-    *("Softmax", "LogSoftmax", "Softplus", "Mish", "Gelu"),
-})  # fmt: skip
-"""Operators that compute something larger than what they give, or add many up.
-
-A square of 300 is beyond half precision though the deviation that it is for is not. Operators of
-one element each give what they compute, so there the model itself says that it is rounded.
-"""
+from edgeinfer.convert.verify.beyond_half import beyond_half
 
 _HALF, _SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 
 
 class WidenHalves(ir.passes.InPlacePass):
-    """Let operators with large inner results compute in single precision.
+    """Let what passes through large numbers compute in single precision.
 
-    Given: ``float16 y = InstanceNormalization(float16 x, s, b)``
-    Result: ``y = Cast<float16>(InstanceNormalization(Cast<float>(x), Cast<float>(s), ...))``
+    Given::
+
+        d = Sub(x, ReduceMean(x)); y = Div(d, Sqrt(ReduceMean(Mul(d, d))))
+
+    Result::
+
+        a = Cast<float>(x); d = Sub(a, ReduceMean(a))
+        y = Cast<float16>(Div(d, Sqrt(ReduceMean(Mul(d, d)))))
 
     Engines differ in what they add up in: some take each operator apart and round every step.
     """
 
     def call(self, model: ir.Model) -> PassOutcome:
-        """Wrap each such operator of the main graph; constants are widened at once."""
+        """Widen such operators of every graph; constants are widened at once."""
         namer, count = Namer(model), 0
-        for node in list(model.graph):
-            if node.domain not in DEFAULT_DOMAINS or node.op_type not in INNER:
-                continue
-            if any(v is not None and v.dtype == _HALF for v in node.inputs):
-                _widen(model.graph, node, namer)
-                count += 1
-        note = f"{count} operators of half precision add up in fp32" if count else ""
+        for graph in list(walk(model.graph)):
+            if found := beyond_half(graph):
+                _Widener(graph, found, namer).run()
+                count += len(found)
+        note = f"{count} operators of half precision are computed in fp32" if count else ""
         return outcome(model, count, *filter(None, [note]))
 
 
-def _widen(graph: ir.Graph, node: ir.Node, namer: Namer) -> None:
-    for index, value in enumerate(node.inputs):
-        if value is None or value.dtype != _HALF:
-            continue
-        tensor = constant(value)
-        if tensor is not None:
-            name = namer.fresh(f"{value.name}.fp32")
-            wide = add_initializer(graph, name, tensor.numpy().astype(np.float32))
-        else:
-            cast = _cast(value, _SINGLE, namer.fresh(f"{value.name}.fp32"))
-            graph.insert_before(node, cast)
-            wide = cast.outputs[0]
-        node.replace_input_with(index, wide)
-    for value in list(node.outputs):
-        if not value.name or value.dtype != _HALF:
-            continue
+class _Widener:
+    """Changes types in one graph and puts casts at the borders, one for each value."""
+
+    def __init__(self, graph: ir.Graph, found: AbstractSet[ir.Node], namer: Namer) -> None:
+        self.graph, self.found, self.namer = graph, found, namer
+        self.wide: dict[ir.Value, ir.Value] = {}
+
+    def run(self) -> None:
+        """Rewrite the graph."""
+        nodes = [node for node in self.graph if node in self.found]
+        for node in nodes:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.dtype == _HALF:
+                    node.replace_input_with(index, self._widened(value, node))
+            for value in node.outputs:
+                if value.name and value.dtype == _HALF:
+                    self._made(value, node)
+        for node in nodes:
+            value = node.inputs[0]
+            is_single = is_op(node, "Cast") and attr(node, "to") == _SINGLE
+            if is_single and value is not None and replace_value(node.outputs[0], value):
+                remove_node(node)
+
+    def _widened(self, value: ir.Value, node: ir.Node) -> ir.Value:
+        """Return a value of another precision in single precision."""
+        if value not in self.wide:
+            name = self.namer.fresh(f"{value.name}.fp32")
+            tensor = constant(value)
+            if tensor is not None:
+                array = tensor.numpy().astype(np.float32)
+                self.wide[value] = add_initializer(self.graph, name, array)
+            else:
+                cast = _cast(value, _SINGLE, name)
+                self.graph.insert_before(node, cast)
+                self.wide[value] = cast.outputs[0]
+        return self.wide[value]
+
+    def _made(self, value: ir.Value, node: ir.Node) -> None:
+        """Make a result single, and half again for those that want it so."""
         # A new type: a clone shares its types with the source.
         value.type = ir.TensorType(_SINGLE)
-        users, outputs = list(value.uses()), [i for i, o in enumerate(graph.outputs) if o is value]
-        cast = _cast(value, _HALF, namer.fresh(f"{value.name}.fp16"))
-        graph.insert_after(node, cast)
+        others = [(user, i) for user, i in value.uses() if user not in self.found]
+        outputs = [i for i, o in enumerate(self.graph.outputs) if o is value]
+        if not others and not outputs:
+            return
+        cast = _cast(value, _HALF, self.namer.fresh(f"{value.name}.fp16"))
+        self.graph.insert_after(node, cast)
         made = cast.outputs[0]
-        for user, index in users:
+        for user, index in others:
             user.replace_input_with(index, made)
         for index in outputs:
-            graph.outputs[index] = made
+            self.graph.outputs[index] = made
         if outputs:
             made.name, value.name = value.name, made.name
             cast.name = made.name

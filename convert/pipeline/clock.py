@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from edgeinfer.convert.pipeline.plan import Job, shared
 from edgeinfer.convert.pipeline.request import Request
@@ -14,6 +13,7 @@ from edgeinfer.convert.pipeline.rows import conversions, on_request
 from edgeinfer.convert.quantize.half.stage import is_here
 from edgeinfer.convert.quantize.recipe import AUTO, recipe
 from edgeinfer.machine.host import host
+from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 _OPENING = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import ClassVar
 
 from edgeinfer.backends import registry
@@ -25,6 +24,7 @@ from edgeinfer.errors import NotAvailableError
 from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.machine.host import host
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.records import dataclass
 
 _PATIENCE_S = 600.0
 """For loading and for one run: an engine that hangs fails the gate."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from edgeinfer.convert.quantize.recipe import STORED
 from edgeinfer.convert.sniff import is_llm, sniff
 from edgeinfer.errors import Problem, UsageError
 from edgeinfer.options import called_with, default_of, values_of
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.manifest import Manifest

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ from edgeinfer.convert.verify.layer_table import NodeErrors
 from edgeinfer.errors import EdgeInferError, Problem, VerifyError
 from edgeinfer.metrics import Budget
 from edgeinfer.options import values_of
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds, ImageInput, InputRange, Preprocessing
 
 if TYPE_CHECKING:

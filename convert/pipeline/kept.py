@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeinfer.errors import OutputError
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     import onnx_ir as ir

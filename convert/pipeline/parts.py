@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from edgeinfer.convert.pipeline.engines import place_for
 from edgeinfer.convert.pipeline.plan import Job
 from edgeinfer.convert.quantize.half.stage import Halves
 from edgeinfer.convert.quantize.stage import QuantizeStage
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 if TYPE_CHECKING:

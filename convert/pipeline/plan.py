@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from edgeinfer.backends.onnxruntime.regions import FORMAT as REGIONS
@@ -13,6 +13,7 @@ from edgeinfer.convert.lower.target import LowerOptions, Prepared
 from edgeinfer.convert.machine_code import eligibility
 from edgeinfer.errors import NotAvailableError, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile, Quantization
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     import onnx_ir as ir

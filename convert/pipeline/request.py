@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from edgeinfer.convert.quantize.recipe import (
 from edgeinfer.errors import OutputError, UsageError
 from edgeinfer.options import default_of, values_of
 from edgeinfer.profiles.schema import MACHINE_CODE, Profile
+from edgeinfer.records import dataclass
 from edgeinfer.types import ImageInput, Preprocessing, TensorSpec
 
 if TYPE_CHECKING:

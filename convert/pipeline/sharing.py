@@ -12,7 +12,7 @@ import hashlib
 import mmap
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from edgeinfer.convert.lower.onnxruntime.target import EXTERNAL_ABOVE
 from edgeinfer.convert.lower.transposed_weights import may_turn, transposed
 from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.infra import Namer, add_initializer
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.convert.pipeline.front import Written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -37,6 +37,7 @@ from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
 from edgeinfer.media.samples import SampleSet
 from edgeinfer.profiles.schema import FLOAT8, Profile, Quantization
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds, Preprocessing, Progress, TensorSpec
 
 _WRITTEN = {False: "integers", True: "floats of 8 bits"}

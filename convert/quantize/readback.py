@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import import_coremltools, import_onnxruntime, import_openvino
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

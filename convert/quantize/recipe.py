@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 Method = Literal["minmax", "percentile", "entropy", "mse"]
 METHODS: tuple[Method, ...] = ("minmax", "percentile", "entropy", "mse")

@@ -6,7 +6,7 @@ import itertools
 import math
 import tempfile
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from edgeinfer.convert.quantize.calibrate.observe import open_session, with_outp
 from edgeinfer.convert.quantize.calibration import Quantizer
 from edgeinfer.media.samples import SampleSet
 from edgeinfer.profiles.schema import Quantization
+from edgeinfer.records import dataclass
 
 SAMPLES = 8
 """Samples that layers are compared on."""

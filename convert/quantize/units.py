@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import constant, rank, small
 from edgeinfer.profiles.schema import FLOAT8, Quantization
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})

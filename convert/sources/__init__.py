@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.convert.sniff import sniff
 from edgeinfer.errors import Remarks, SourceError, UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Preprocessing, TensorSpec
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
 from edgeinfer.errors import SourceError
+from edgeinfer.records import dataclass
 from edgeinfer.wire import read_varint, varint
 
 SMALL_BYTES = 4096

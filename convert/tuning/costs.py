@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ from edgeinfer.backends.checks import array_type
 from edgeinfer.backends.operators import OperatorProfile, Profiling
 from edgeinfer.backends.process.isolated import IsolatedBackend
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds, TensorSpec
 
 ENGINES = ("onnxruntime", "openvino")

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.tune import Tuner, TuningBudget, Where, WorkloadOutcome, sure_gain
 from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.records import dataclass
 from edgeinfer.remote.ssh import SCHEME
 from edgeinfer.types import Progress
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +13,7 @@ from edgeinfer.convert.verify.kinds import Kind
 from edgeinfer.convert.verify.ladder import LARGEST, REACH
 from edgeinfer.convert.verify.sizes import Shapes
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.records import dataclass
 from edgeinfer.types import (
     Array,
     Feeds,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from edgeinfer.metrics import OutputMetrics
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from edgeinfer.convert.verify.locate import all_values
 from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.convert.verify.vectors import make_vectors
 from edgeinfer.metrics import Budget, check, compare
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds
 
 READABLE = (".onnx", ".tflite")

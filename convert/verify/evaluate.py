@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
 from edgeinfer.convert.verify import contrib
+from edgeinfer.convert.verify.beyond_half import beyond_half
 from edgeinfer.convert.verify.operators import OPERATORS, TABULAR, Operator, Unhandled
 from edgeinfer.convert.verify.submodel import used_values
 from edgeinfer.types import Array, Feeds
@@ -85,6 +86,8 @@ class Evaluator:
         if self._round:
             model = ShapeInferencePass(data_prop=False)(model).model
         self.graph = model.graph
+        graphs = model.graphs() if self._round else ()
+        self._single = {node for graph in graphs for node in beyond_half(graph)}
         self._opsets = {("" if d in _MAIN else d): v for d, v in model.opset_imports.items()}
         self._wide, self._own = wide, own
         self._halved = np.dtype(halved) if halved else None
@@ -160,16 +163,17 @@ class Evaluator:
             raise CannotEvaluate(f"{_title(node)} failed ({why})") from e
         for value, result in zip(node.outputs, results, strict=False):
             result = self._widen(result)
-            if self._round and value.dtype in self._rounded and isinstance(result, np.ndarray):
-                result = result.astype(value.dtype.numpy()).astype(np.float64)
-            values[value] = result
+            if node not in self._single:
+                values[value] = self._to(value.dtype, result)
+            else:
+                values[value] = _in_range(self._to(ir.DataType.FLOAT, result))
 
     def _compute(self, node: ir.Node, values: Values) -> Sequence[Any]:
         if node.domain in _MAIN and node.op_type in ("If", "Loop", "Scan"):
             return self._control(node, values)
         if node.domain in _MAIN and node.op_type == "Constant" and "value" in node.attributes:
             return (node.attributes["value"].as_tensor().numpy(),)
-        inputs = [None if v is None else self._get(values, v) for v in node.inputs]
+        inputs = [None if v is None else self._operand(values, v, node) for v in node.inputs]
         if self._tf32 and node.domain in _MAIN and (count := _PRODUCTS.get(node.op_type)):
             inputs[:count] = [in_tf32(x) for x in inputs[:count]]
         kernel = self._kernels.get(node)
@@ -177,9 +181,21 @@ class Evaluator:
             kernel = self._kernels[node] = self._load(node)
         return kernel(*inputs)
 
+    def _operand(self, values: Values, value: ir.Value, node: ir.Node) -> Any:
+        inside = node in self._single and value.graph is node.graph
+        return values[value] if inside and value in values else self._get(values, value)
+
+    def _to(self, kind: ir.DataType | None, result: Any) -> Any:
+        """Round to a type, where results are rounded."""
+        if not self._round or kind not in self._rounded or not isinstance(result, np.ndarray):
+            return result
+        return result.astype(kind.numpy()).astype(np.float64)
+
     def _get(self, values: Values, value: ir.Value) -> Any:
         if value in values:
-            return values[value]
+            # What a formula of large numbers makes is rounded where others read it.
+            is_wide = value.producer() in self._single
+            return self._to(value.dtype, values[value]) if is_wide else values[value]
         if value.const_value is None:
             raise CannotEvaluate(f"value {value.name!r} has no source")
         return self._weight(value.const_value)
@@ -303,6 +319,14 @@ class Evaluator:
             array = np.stack(stack[::-1] if reverse else stack)
             stacked.append(np.moveaxis(array, 0, axis % array.ndim))
         return [*state, *stacked]
+
+
+def _in_range(result: Any) -> Any:
+    """Give float64 the range of single precision, in which the formula is to be computed."""
+    if not isinstance(result, np.ndarray) or result.dtype != np.float64:
+        return result
+    single = result.astype(np.float32)
+    return np.where(np.isfinite(single) & ((single != 0) | (result == 0)), result, single)
 
 
 def _in_single(

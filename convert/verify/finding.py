@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from edgeinfer.convert.late import late
 from edgeinfer.errors import OutputError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _README = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,14 @@ from edgeinfer.metrics import (
     winners_lost,
     worst,
 )
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 HALF = "half-arithmetic"
 """Name of a result that no engine gave: the artifact in arithmetic that rounds every result."""
 
 PASS, FAIL, NOT_RUN = "pass", "fail", "not run"
-"""The verdicts, with ``metrics.WIDENED``. What no engine ran on the unit that it is meant for was
-not run, whatever another unit made of it."""
+"""The verdicts, with ``metrics.WIDENED``. What ran only on a unit not meant for it did not run."""
 
 _UNDECIDED = (
     "rounding alone decides it on every input that was tried, so nothing of it can be judged: give "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
 
 Name = Literal[

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.backends.base import Artifact, Backend, DeviceKind, LoadOptions
 from edgeinfer.backends.operators import Operator, OperatorProfile, Profiling
 from edgeinfer.errors import BackendError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds
 
 _RUNS = 20

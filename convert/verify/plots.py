@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from edgeinfer.records import dataclass
 
 WIDTH, HEIGHT = 660, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 14, 44

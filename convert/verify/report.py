@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from edgeinfer.convert.verify.finding import Finding
 from edgeinfer.convert.verify.gate import FAIL, NOT_RUN, PASS, VariantResult
 from edgeinfer.machine.host import MachineHost, host
 from edgeinfer.metrics import WIDENED
+from edgeinfer.records import dataclass
 from edgeinfer.types import InputRange, TensorSpec
 
 SCHEMA = 1

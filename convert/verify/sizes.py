@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from edgeinfer.convert.verify.kinds import Kind
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Dim, TensorSpec
 
 Shapes = dict[str, tuple[int, ...]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from edgeinfer.convert.verify.thresholds import at_thresholds
 from edgeinfer.convert.verify.unusual import free_integers, unusual
 from edgeinfer.errors import InputError, RunError, SourceError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, InputRange, Preprocessing, TensorSpec, nbytes
 
 if TYPE_CHECKING:

@@ -6,13 +6,12 @@ and value is read once for all rows that share it, and none behind the last toke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, loop, registers, splat, store
+from edgeinfer.records import dataclass
 
 BLOCK = 16
 """Tokens between two corrections of the sums; elements of a vector."""

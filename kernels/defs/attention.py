@@ -12,13 +12,12 @@ it; that of its value goes into its weight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, splat, store
+from edgeinfer.records import dataclass
 
 PAGE = 16
 """Tokens of a page."""

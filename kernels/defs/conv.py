@@ -7,7 +7,6 @@ as many whole output rows as fill a block, so that results are stored in their o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from tvm import tirx
@@ -26,6 +25,7 @@ from edgeinfer.kernels.defs.emit import (
     store,
 )
 from edgeinfer.kernels.defs.gemm import PARALLEL_ABOVE, Finish, block, pack_rows, tile_for
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _PANEL = 128

@@ -8,7 +8,6 @@ the cache, several at once, as the same address for a whole warp; pixels as neig
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, store
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (TVM's own name for it)
+
+from edgeinfer.records import dataclass
 
 Expr = Any
 """An expression of TensorIR; its operators are Python's."""

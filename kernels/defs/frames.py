@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
@@ -19,6 +17,7 @@ from edgeinfer.kernels.defs.emit import (
     pieces,
     splat,
 )
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _PARALLEL_ABOVE = 1 << 17

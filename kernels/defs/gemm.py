@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,6 +23,7 @@ from edgeinfer.kernels.defs.emit import (
     store,
 )
 from edgeinfer.kernels.defs.fold import folded
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 PARALLEL_ABOVE = 2_000_000

@@ -8,7 +8,6 @@ rounded to 8 bits by blocks of 32 as they come in, with a scale for each block.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
 from edgeinfer.kernels.defs.fold import folded
 from edgeinfer.kernels.defs.math import is_nan
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 BLOCK = 32

@@ -14,7 +14,7 @@ in float32. There an infinite element makes NaN of what it meets, as NaN does.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from tvm import tirx
@@ -23,6 +23,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import ahead
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, store
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 BLOCK = 32

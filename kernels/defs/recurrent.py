@@ -7,7 +7,6 @@ order: a block holds all gates of some elements of the state, whose sums never l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -27,6 +26,7 @@ from edgeinfer.kernels.defs.emit import (
     splat,
     store,
 )
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 

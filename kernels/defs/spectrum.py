@@ -7,7 +7,6 @@ all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.kernels.defs import fourier, math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
 from edgeinfer.media import stages
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _LOGS = {"none": 0.0, "natural": 1.0, "log10": 1 / np.log(10), "db": 10 / np.log(10)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -21,6 +21,7 @@ from tvm import s_tir, tirx
 
 from edgeinfer.kernels.defs.cuda import CudaTile, Strip, Sum, product, window
 from edgeinfer.kernels.tuning import workload
+from edgeinfer.records import dataclass
 
 PRODUCT, WINDOW = "product", "window"
 

@@ -15,7 +15,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, BinaryIO
@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from edgeinfer.bounded import SPARE, TIMES, json_bytes, parse_json
 from edgeinfer.bundle.held import try_lock
 from edgeinfer.errors import EdgeInferError, OutputError
+from edgeinfer.records import dataclass
 
 VERSION = 1
 

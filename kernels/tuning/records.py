@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
 from edgeinfer.errors import UsageError
 from edgeinfer.kernels.tuning.database import FINAL, Database, Read, Record, best
 from edgeinfer.kernels.tuning.processor import is_kin
+from edgeinfer.records import dataclass
 
 SHIPPED = Path(__file__).parents[1] / "records"
 

@@ -12,13 +12,14 @@ import os
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
 import tvm.s_tir
+
+from edgeinfer.records import dataclass
 
 
 def _without_intrinsics() -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, WORTH, Database, Record
 from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.worker import LostError, TuningWorker
+from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 _SEARCH, _MEASURE = "edgeinfer.kernels.tuning.search", "edgeinfer.kernels.tuning.measure"

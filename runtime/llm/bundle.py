@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.backends.llm.backend import open_executor
@@ -22,6 +21,7 @@ from edgeinfer.llm import LlmConfig, config, generation
 from edgeinfer.llm.generation import Generation
 from edgeinfer.machine.cgroup import read_limits
 from edgeinfer.machine.facts import free_mb
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.executor import PAGE, Executor
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer

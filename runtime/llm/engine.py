@@ -12,12 +12,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from edgeinfer.errors import ClosedError, EdgeInferError, InputError, QueueFullError
 from edgeinfer.machine.energy import Energy
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm import prefix
 from edgeinfer.runtime.llm.cache import PagedCache
 from edgeinfer.runtime.llm.drafting import Drafter

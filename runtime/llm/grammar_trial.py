@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.backends.process import child
 from edgeinfer.backends.process.trial import answer, limit_memory
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import InputError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.params import Grammar
 
 WITHIN = "one that is compiled within the limits"

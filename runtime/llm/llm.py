@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import InputError, LoadError, UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.bundle import BundledModel, CacheSizes, read
 from edgeinfer.runtime.llm.chat import Message
 from edgeinfer.runtime.llm.drafting import Drafter

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from edgeinfer.errors import InputError
+from edgeinfer.records import dataclass
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 """``stop``: a stop token, a stop string or the end of a grammar; ``length``: no more tokens."""

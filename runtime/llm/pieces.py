@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.errors import DamagedError
+from edgeinfer.records import dataclass
 
 _MOST_STEPS, _MOST_STRIPS = 64, 64
 _GROWTH, _FREE = 16, 64

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.drafts import Acceptance, Lookup
 from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.grammar import Matcher

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from edgeinfer.machine.energy import Energy
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.params import Usage
 from edgeinfer.runtime.telemetry import Percentiles, SizeHistogram, TimeHistogram
 

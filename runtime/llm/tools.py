@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import InputError, UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.params import Grammar
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -17,6 +16,7 @@ from edgeinfer.decode.vectors import embed
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Notes, SpotWord
 from edgeinfer.media.audio import Framer, open_recording, pieces, resampled
+from edgeinfer.records import dataclass
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says, shaped
 from edgeinfer.runtime.pipelines.spectra import spectra

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from edgeinfer.backends.tvm.plain_functions import Functions, HeldArray
 from edgeinfer.media.windows import Neighbours
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.pipelines.canvas import Canvas
 from edgeinfer.runtime.pipelines.resizing import READABLE
 from edgeinfer.types import Array

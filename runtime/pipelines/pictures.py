@@ -7,7 +7,6 @@ itself, and before the code is used it has to give what Pillow gives on a few pi
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from edgeinfer.media.geometry import ImagePlacement, Laid, Steps, steps
 from edgeinfer.media.image import Picture, open_picture, prepare
 from edgeinfer.media.pixels import pixels_of
 from edgeinfer.media.windows import Neighbours, TooManyError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.pipelines.blending import Blending
 from edgeinfer.runtime.pipelines.canvas import Canvas, UnfitError, level_of
 from edgeinfer.runtime.pipelines.resizing import READABLE, Resizing, resizing, windows_across

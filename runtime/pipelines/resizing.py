@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from edgeinfer.backends.tvm.plain_functions import HeldArray
 from edgeinfer.media.windows import ONE, Neighbours, ResizeWindows, neighbours, windows
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 READABLE = 32

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+_MOST_PER_SECOND, _LEAST = 100, 16
+"""Tokens of a second of sound, and of the shortest window: more than anybody says."""
+
+
 class SpeechPipeline:
     """A model that makes frames of a recording, and one that writes what they say.
 
@@ -36,7 +40,7 @@ class SpeechPipeline:
         writes: takes that and tokens and gives scores of the next one.
 
     Raises:
-        UsageError: they do not fit together.
+        UsageError: they do not fit together, or windows overlap.
         DamagedError: the vocabulary is none.
     """
 
@@ -50,6 +54,14 @@ class SpeechPipeline:
             raise UsageError(f"{hears.path}: {hears.head.kind!r} gives no frames for a chain")
         if not isinstance(head, WriteSpeech):
             raise UsageError(f"{writes.path}: {head.kind!r} writes no text of a recording")
+        hop = record.hop if isinstance(record, AudioInput) else record.step
+        if record.samples is not None and hop is not None and hop < record.samples:
+            # Their texts are joined: what two windows hear would be said twice, and each is written
+            # with as many runs as it has tokens.
+            raise UsageError(
+                f"{hears.path}: expected windows that do not overlap, received one of "
+                f"{record.samples} samples each {hop} samples"
+            )
         self.models = [hears, writes]
         self.model = writes
         self.rate = record.sample_rate
@@ -100,10 +112,10 @@ class SpeechPipeline:
         feeds = {name: outputs[output] for name, output in self._tokens.encoded.items()}
         if not feeds:
             feeds = self._tokens.framed(features(hears, outputs))
-        most = self._head.most
+        seconds = len(window) / self.rate
+        most = min(self._head.most, max(_LEAST, math.ceil(seconds * _MOST_PER_SECOND)))
         if self._head.per_second:
             # At least one: nobody says nothing at all in a shorter piece.
-            seconds = len(window) / self.rate
             most = min(most, max(1, math.ceil(seconds * self._head.per_second)))
         return self._tokens.write(feeds, most)
 

@@ -9,10 +9,10 @@ import hashlib
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 ENTRY_BYTES = 450

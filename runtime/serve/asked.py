@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
 from edgeinfer.runtime.llm.sequence import SequenceRequest

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 Run = Callable[[Feeds], Mapping[str, Array]]

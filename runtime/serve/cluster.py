@@ -6,15 +6,20 @@ counters, allowances of keys, and what is loaded. So nothing is loaded or unload
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.app import App
 from edgeinfer.runtime.serve.front import Behind, ClusterFront
 from edgeinfer.runtime.serve.hub import Hub
@@ -228,13 +233,13 @@ def serve_cluster(
     import ray
     from ray import serve
 
-    if "RAY_ADDRESS" in os.environ:
-        ray.init(log_to_driver=False)
-    else:
-        # The dashboard would let whoever reaches it run programs.
-        ray.init("local", log_to_driver=False, include_dashboard=False)
     ended = threading.Event()
-    try:
+    with contextlib.ExitStack() as kept:
+        if "RAY_ADDRESS" in os.environ:
+            ray.init(log_to_driver=False)
+        else:
+            _start_locally(kept.enter_context(_private()))
+        kept.callback(ray.shutdown)
         serve.start(http_options={"host": options.host, "port": options.port})
         serve.run(deployment(models, options, replicas, **more), name=NAME, route_prefix="/")
         # Last, because Ray has handlers of its own, which abort.
@@ -244,5 +249,18 @@ def serve_cluster(
             started(f"http://{options.host}:{options.port}")
         ended.wait()
         serve.delete(NAME)
-    finally:
-        ray.shutdown()
+
+
+def _private() -> Scratch:
+    # Paths of sockets end at 107 bytes, and Ray's own part takes 65.
+    is_short = len(tempfile.gettempdir()) <= 20
+    return Scratch(within=None if is_short else Path("/tmp"))
+
+
+def _start_locally(folder: Path) -> None:
+    """Start a node of Ray whose files lie where no other user of the machine gets."""
+    import ray
+
+    # Ray lets everybody write its folders, so one around them keeps others out. The dashboard would
+    # let whoever reaches it run programs.
+    ray.init("local", log_to_driver=False, include_dashboard=False, _temp_dir=str(folder / "ray"))

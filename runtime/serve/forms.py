@@ -6,8 +6,8 @@ Source: RFC 7578, RFC 2046.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.http import RequestError
 
 _BOUNDARY = re.compile(rb'boundary="?([^";,]{1,70})"?', re.IGNORECASE)

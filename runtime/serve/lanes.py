@@ -12,8 +12,8 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.batches import alike
 from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.scheduler import Outputs

@@ -6,12 +6,13 @@ import ipaddress
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 KEYS_ENV = "EDGEINFER_SERVE_KEYS"
 """Keys, separated by commas, where no file is given."""

@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edgeinfer.bundle.manifest import StateRecord
 from edgeinfer.errors import QueueFullError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.keys import owner
 from edgeinfer.runtime.serve.terms import Terms

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.lanes import Lane

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 from edgeinfer.errors import DeadlineError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.grammar_trial import is_plain
 from edgeinfer.runtime.llm.thread import COMPILING_S
 from edgeinfer.runtime.serve.http import (

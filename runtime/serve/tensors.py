@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.http import RequestError, from_json, to_json
 from edgeinfer.types import Array, TensorSpec
 

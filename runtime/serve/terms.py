@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.keys import check_ahead
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edgeinfer import tasks as tasks
     from edgeinfer import types as types
     from edgeinfer.bundle.archive import Bundle as Bundle
+    from edgeinfer.comparisons import compare as compare
     from edgeinfer.convert.model_info import inspect as inspect
     from edgeinfer.convert.pipeline.entry import check as check
     from edgeinfer.convert.pipeline.entry import export as export
@@ -51,6 +52,7 @@ _LAZY = {
     "Session": "edgeinfer.runtime.session",
     "bench": "edgeinfer.runtime.comparison",
     "check": "edgeinfer.convert.pipeline.entry",
+    "compare": "edgeinfer.comparisons",
     "devices": "edgeinfer.runtime.here",
     "evaluate": "edgeinfer.runtime.evaluation",
     "export": "edgeinfer.convert.pipeline.entry",
@@ -71,6 +73,7 @@ __all__ = [
     "__version__",
     "bench",
     "check",
+    "compare",
     "devices",
     "errors",
     "evaluate",

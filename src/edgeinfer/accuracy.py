@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 Outputs = Mapping[str, Array]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeinfer.metrics import Budget
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _MOST = 256

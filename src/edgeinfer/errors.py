@@ -36,8 +36,10 @@ Exit codes of the command line: 0 fine, 1 a finding about the model, 2 usage or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Literal
+
+from edgeinfer.records import dataclass
 
 Reason = Literal[
     "unsupported_op",

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from edgeinfer.records import dataclass
 
 Activation = Literal["none", "softmax", "sigmoid"]
 

@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from edgeinfer.errors import UsageError
 from edgeinfer.parts import alike, whole_shape
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _MIN_SLICE = 16

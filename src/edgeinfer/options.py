@@ -11,8 +11,10 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from edgeinfer.records import dataclass
 
 P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741 # as P and R

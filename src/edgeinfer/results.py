@@ -6,11 +6,12 @@ of the top left pixel is (0, 0). Times are seconds from the beginning of the rec
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 Point = tuple[float, float]

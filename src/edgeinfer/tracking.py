@@ -12,11 +12,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.results import Detection
 from edgeinfer.types import Array
 

@@ -7,8 +7,9 @@ was asked does not wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

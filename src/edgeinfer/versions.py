@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from edgeinfer.records import dataclass
 
 _VERSION = re.compile(
     r"""\s* v? (?:(?P<epoch>\d+)!)? (?P<release>\d+(?:\.\d+)*)

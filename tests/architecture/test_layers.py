@@ -13,6 +13,7 @@ from tests.architecture.tree import FOLDERS, ROOT, modules, python_files
 LAYERS = {
     "cli": 6,
     "tasks": 5,
+    "comparisons": 5,
     "tracking": 2,
     "runtime": 4,
     "convert": 4,
@@ -37,6 +38,7 @@ LAYERS = {
     "errors": 0,
     "_version": 0,
     "bounded": 0,
+    "records": -1,
     "versions": 0,
     "wire": 0,
     "toml": 0,
@@ -78,6 +80,7 @@ INSIDE_CONVERT = {
     "convert.verify.operators": 1,
     "convert.verify.contrib": 2,
     "convert.verify.submodel": 1,
+    "convert.verify.beyond_half": 1,
     "convert.quantize.recipe": 1,
     "convert.options": 2,
     "convert.option_words": 1,
@@ -299,3 +302,14 @@ def test_the_version_is_read_without_the_public_package() -> None:
         if i.module in ("edgeinfer", "edgeinfer.__version__")
     ]
     assert found == [], "import edgeinfer._version"
+
+
+def test_classes_of_fields_are_written_late() -> None:
+    """The standard library compiles their methods in every process that imports them."""
+    late = "edgeinfer.records"
+    theirs = [
+        m.where
+        for m in modules()
+        if m.name != late and any(i.module == "dataclasses.dataclass" for i in m.imports)
+    ]
+    assert theirs == []

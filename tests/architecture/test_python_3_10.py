@@ -39,7 +39,7 @@ def _is_of_device(module: Module) -> bool:
     part = module.name.split(".")[1:2]
     return (
         part[:1] != []
-        and part[0] in (*DEVICE, "tasks", "cli")
+        and part[0] in (*DEVICE, "tasks", "comparisons", "cli")
         and not module.name.startswith(APART)
     )
 

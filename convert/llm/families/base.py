@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.rope import RopeError, divided, rope
 from edgeinfer.errors import SourceError
 from edgeinfer.llm import LlmConfig, Rope
+from edgeinfer.records import dataclass
 
 Tensors = dict[str, StoredTensor]
 

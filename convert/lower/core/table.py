@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.registry import Registry
 from edgeinfer.convert.lower.signature import of_schema
+from edgeinfer.records import dataclass
 
 Body = Callable[..., Any]
 Kind = Literal["elements", "tensors", "reduction", "moved"]

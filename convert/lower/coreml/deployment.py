@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

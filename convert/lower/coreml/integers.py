@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.ports import Port
 from edgeinfer.convert.lower.coreml.tensor import WHOLE, Span, limits
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 _HALF, _EXACT = (1 << 30) - 1, 1 << 24
 

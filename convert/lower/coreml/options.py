@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edgeinfer.convert.lower.coreml.deployment import DEFAULT, Deployment
 from edgeinfer.convert.quantize.recipe import Packing
+from edgeinfer.records import dataclass
 from edgeinfer.types import ImageInput
 
 Sizes = tuple[int, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from edgeinfer.convert.lower.coreml.options import LARGEST, CoreMLOptions
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.errors import Problem, UnsupportedError
+from edgeinfer.records import dataclass
 
 # fmt: off
 _RESERVED = frozenset({

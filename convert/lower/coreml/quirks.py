@@ -7,7 +7,6 @@ the oldest system concerned is gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
@@ -17,6 +16,7 @@ from edgeinfer.convert.lower.coreml.rewrites import deepen, flat_product
 from edgeinfer.convert.lower.rules import attribute
 from edgeinfer.convert.passes.infra import static_shape
 from edgeinfer.errors import Remarks
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from edgeinfer.records import dataclass
 
 
 def read_back(path: Path) -> tuple[str, dict[str, int]]:

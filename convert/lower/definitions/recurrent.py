@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.definitions.body import Body, attribute, input_at
 from edgeinfer.convert.verify.operators.activations import with_numbers
+from edgeinfer.records import dataclass
 
 MOST_STEPS = 128
 """Each step is nodes of its own, in either direction."""

@@ -5,7 +5,7 @@ For targets with strong types it is the form that TensorRT compiles, which this 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -48,6 +48,7 @@ from edgeinfer.convert.lower.whole_spans import Spans
 from edgeinfer.convert.passes.split_attention import SplitAttention
 from edgeinfer.errors import Problem, Remarks, UsageError
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.records import dataclass
 
 EXTERNAL_ABOVE = 16 << 20
 """Bytes of weights above which they go into a file of their own. ONNX Runtime maps that file, where

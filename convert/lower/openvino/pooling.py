@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

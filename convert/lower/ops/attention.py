@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from edgeinfer.convert.lower.core.portable import Elements, Moved, Value
 from edgeinfer.convert.lower.core.table import moved
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.records import dataclass
 
 _MASKED = {2: -3e4, 4: -3e38}
 """Added to hidden scores, by the size of an element: lower than any other, and sums of it stay

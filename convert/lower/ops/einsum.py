@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.convert.lower.core.portable import Moved, Value
 from edgeinfer.convert.lower.core.table import moved
 from edgeinfer.convert.lower.equation import Labels, parse
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.core.table import moved
 from edgeinfer.convert.lower.ops import activation
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.verify.operators.activations import with_numbers
+from edgeinfer.records import dataclass
 
 Function = Callable[[Elements, Value], Value]
 State = tuple[Value, ...]

@@ -8,12 +8,13 @@ the part, since what is fused stays in the cache. The guess only says what is tr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.single import has_subgraph
+from edgeinfer.records import dataclass
 
 _MOST_NODES = 2000
 """Of a graph that is looked at; ways between nodes take the square of it in bits."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from edgeinfer.backends.onnxruntime.regions import DOMAIN
 from edgeinfer.convert.passes.infra import Namer, add_initializer
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 

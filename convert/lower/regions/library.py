@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from edgeinfer.convert.lower.tvm.tuned import Tuning
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.errors import Remarks
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, TensorSpec
 
 _HOST = Path(__file__).with_name("host.c")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -13,6 +12,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.convert.lower.regions.outcome import Figures
 from edgeinfer.errors import RunError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 ROUNDS = 21

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 MODULE = "edgeinfer.convert.lower.regions.race"

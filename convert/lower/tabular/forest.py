@@ -6,13 +6,13 @@ Source: ONNX, ai.onnx.ml, TreeEnsembleClassifier and TreeEnsembleRegressor (1 to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.tabular.body import NotDefinedError, values_of
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 LEQ, LT, EQ = 0, 1, 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 Size = int | None

@@ -13,7 +13,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from edgeinfer.bounded import ZIP_ERRORS, Archive, parse_json
 from edgeinfer.bundle import headrules
+from edgeinfer.records import dataclass
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
 
 ENTRY = "TFLITE_METADATA"

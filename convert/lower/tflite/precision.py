@@ -5,11 +5,11 @@ from __future__ import annotations
 import mmap
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgeinfer.convert.lower.tflite.writer import schema
+from edgeinfer.records import dataclass
 
 _NAMES = {
     **{"FLOAT16": "fp16", "BFLOAT16": "bf16", "FLOAT32": "fp32", "FLOAT64": "fp64"},

@@ -8,12 +8,13 @@ the model gives back every one of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor, TensorQuantization
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _MOVES: dict[str, tuple[int, ...]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from edgeinfer.convert.lower.core.portable import Moved
 from edgeinfer.convert.lower.ops.recurrent import Cell, Direction
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 UNROLL = 64

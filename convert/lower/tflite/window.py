@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.graph import Size
+from edgeinfer.records import dataclass
 
 VALID, SAME = 1, 0
 """The schema's numbers of the two paddings."""

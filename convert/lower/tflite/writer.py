@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor, TensorQuantization
 from edgeinfer.convert.lower.tflite.versions import version_of
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 FILE_IDENTIFIER = b"TFL3"

@@ -6,7 +6,6 @@ import logging
 import shutil
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from edgeinfer.kernels.defs.emit import KernelCpu
 from edgeinfer.kernels.rules import cuda
 from edgeinfer.kernels.rules.cpu import schedule
 from edgeinfer.kernels.tuning import workload
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 DIRECT_UP_TO = 150

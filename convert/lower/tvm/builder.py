@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.registry import HELD
 from edgeinfer.kernels.defs.emit import KernelCpu
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ takes inputs, outputs and weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import relax, s_tir, tirx
 
 from edgeinfer.backends.tvm.library import ENTRY
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _LOOPS = tvm.transform.Sequential(

@@ -12,7 +12,6 @@ which is ``2**k`` turns in a stack of ``k`` calls, and ends as soon as nothing g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +19,7 @@ from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.tvm.builder import Builder, Size, Tensor, plain
 from edgeinfer.convert.passes.infra import bodies
+from edgeinfer.records import dataclass
 
 
 def outside(graph: ir.Graph) -> list[ir.Value]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -16,6 +15,7 @@ from edgeinfer.convert.lower.tvm.tuned import Product, product_function
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, splat
 from edgeinfer.kernels.defs.gemm import Finish
 from edgeinfer.kernels.defs.math import named
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -17,6 +16,7 @@ from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.registry import OPS
 from edgeinfer.convert.lower.tvm.tuned import Tuning
 from edgeinfer.errors import Problem
+from edgeinfer.records import dataclass
 
 __all__ = ["LoweredModule", "lower_graph"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     import tvm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from edgeinfer.convert.lower.tvm.tuned import MARK
 from edgeinfer.kernels.defs import ahead, gemv
 from edgeinfer.kernels.defs.gemm import PARALLEL_ABOVE
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:

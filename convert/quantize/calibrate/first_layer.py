@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from edgeinfer.convert.passes.infra import constant
 from edgeinfer.convert.quantize.calibrate.judge import DataFinding, Level
 from edgeinfer.convert.quantize.calibrate.observe import watched
 from edgeinfer.errors import RunError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 SAMPLES = 32

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 BINS = 8192

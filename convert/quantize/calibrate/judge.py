@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from edgeinfer.convert.quantize.calibrate.histogram import ChannelStats, Histogram
 from edgeinfer.errors import UsageError
 from edgeinfer.media.samples import Sample, SampleSet
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, ImageInput, Preprocessing, TensorSpec
 
 Level = Literal["refused", "weak", "note"]

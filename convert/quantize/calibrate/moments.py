@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.quantize.calibrate.observe import watched
 from edgeinfer.convert.quantize.units import array_of
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 MOST_INPUTS = 2304

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from edgeinfer.backends.onnxruntime.sums import precise_entries
 from edgeinfer.convert.quantize.calibrate.histogram import ChannelStats, Histogram
 from edgeinfer.convert.quantize.units import Unit
 from edgeinfer.errors import RunError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 _AT_ONCE = 256 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ from edgeinfer.convert.quantize.calibrate.histogram import BINS, Histogram
 from edgeinfer.convert.quantize.recipe import Method
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import FLOAT8
+from edgeinfer.records import dataclass
 
 LARGEST_FLOAT8 = 448
 """Of E4M3 without infinities (ONNX, "Float stored in 8 bits")."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +16,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.halve import LARGEST, SMALLEST_NORMAL, only_masks
 from edgeinfer.convert.quantize.calibrate.observe import watched
 from edgeinfer.errors import RunError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 MARGIN = 2.0

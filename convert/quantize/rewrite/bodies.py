@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from edgeinfer.convert.quantize.rewrite.weight_only import channels_axis, takes_
 from edgeinfer.convert.quantize.rewrite.weights import StoredIntegers, mark, store
 from edgeinfer.convert.quantize.units import WEIGHTED, array_of, is_flat
 from edgeinfer.profiles.schema import Quantization
+from edgeinfer.records import dataclass
 
 LEAST = 256
 """Elements from which a float constant in a body counts as weights."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -35,6 +35,7 @@ from edgeinfer.convert.quantize.units import (
     weights_axis,
 )
 from edgeinfer.profiles.schema import FLOAT8, Quantization
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _TYPES = {

@@ -6,7 +6,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from edgeinfer.convert.quantize.rewrite.weight_only import block_of, takes_integ
 from edgeinfer.convert.quantize.rewrite.weights import store, store_blocks
 from edgeinfer.convert.quantize.units import WEIGHTED, array_of, is_flat, lay_out
 from edgeinfer.profiles.schema import Quantization
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds
 
 PAYS = 0.95

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +30,7 @@ from edgeinfer.convert.passes.infra import (
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.quantize.calibrate.ranges import Scale
 from edgeinfer.convert.quantize.units import Layout, Unit, array_of
+from edgeinfer.records import dataclass
 
 _EIGHTS = frozenset({"int8", "uint8"})
 

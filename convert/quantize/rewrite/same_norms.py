@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +26,7 @@ from edgeinfer.convert.passes.infra import (
 )
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.quantize.calibrate.histogram import Histogram
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _MOST = 2.0**24

@@ -8,7 +8,7 @@ so little the same ones will do, as a thousandth of a weight is an eighth of a s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,7 @@ from edgeinfer.convert.passes.transposed_constants import twins
 from edgeinfer.convert.quantize.rewrite.tie_free_scales import off_ties
 from edgeinfer.convert.quantize.rewrite.weights import StoredIntegers, exact_scale, store
 from edgeinfer.convert.quantize.units import Unit, array_of
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 SHARED = 256

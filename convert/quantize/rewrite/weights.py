@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import ml_dtypes
@@ -14,6 +13,7 @@ from edgeinfer.convert.lower.target import ARITHMETIC_KEY
 from edgeinfer.convert.quantize.calibrate.ranges import LARGEST_FLOAT8, SMALLEST, half_float8
 from edgeinfer.convert.quantize.rewrite.tie_free_scales import off_ties
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 LARGEST_BIAS = float(2**31 - 2**8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from edgeinfer.convert.quantize.search.trial import (
     key_of,
 )
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.accuracy import Metric

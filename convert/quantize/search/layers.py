@@ -8,12 +8,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from edgeinfer.convert.quantize.search.quality import Loss
 from edgeinfer.convert.quantize.search.timing_source import LIKE_SIZE
+from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 Measure = Callable[[frozenset[str]], "Point"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.convert.quantize.search.quality import Judgement, Loss
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 BLOCKS = 16
 """Parts of the samples that are left out in turn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from edgeinfer import channels
 from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.errors import UsageError
 from edgeinfer.metrics import budget_for
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 TOP1 = TaskMeasure("top1")

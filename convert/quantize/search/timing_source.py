@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from edgeinfer.backends.base import Backend
 from edgeinfer.backends.process import emulator
 from edgeinfer.machine.host import host
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.records import dataclass
 
 LIKE_SIZE = 1.02
 """Files that differ by less are alike: where nothing is timed, other things tell them apart."""

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from edgeinfer.convert.quantize.search.timing_source import TimingSource, clock_
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.media.samples import SampleSet
 from edgeinfer.metrics import budget_for
+from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds, TensorSpec, nbytes
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.records import dataclass
 
 _SAME, _VALID = 1, 2
 """As the structs count them, in which 0 means that nothing is known."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ import numpy as np
 from edgeinfer.bounded import open_file
 from edgeinfer.convert.lower.tflite.writer import FILE_IDENTIFIER, schema
 from edgeinfer.errors import SourceError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _WORD = 4

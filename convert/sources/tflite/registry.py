@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from edgeinfer.records import dataclass
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from edgeinfer.convert.sources.tflite.file import (
     FileTensor,
     Sparsity,
 )
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 SMALL_BYTES = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +21,7 @@ from edgeinfer.convert.verify.bounds.forward import forward, of_constant
 from edgeinfer.convert.verify.bounds.limits import limits
 from edgeinfer.convert.verify.bounds.node import BoundedNode, shape_of
 from edgeinfer.convert.verify.bounds.span import ANY, Span
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from edgeinfer.convert.verify.bounds.forward import reduced
 from edgeinfer.convert.verify.bounds.node import BoundedNode
 from edgeinfer.convert.verify.bounds.span import ANY, Span
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

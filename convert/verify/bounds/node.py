@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.constants import evaluate_node
 from edgeinfer.convert.passes.infra import attr, constant
 from edgeinfer.convert.verify.bounds.span import ANY, Span
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _MOST_READ = 1 << 16

@@ -6,7 +6,6 @@ The ONNX reference leaves out sequence lengths, functions of one's own, clipping
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from edgeinfer.convert.verify.operators.activations import with_numbers
 from edgeinfer.convert.verify.operators.window import Unhandled
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 Attributes = Mapping[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
@@ -11,6 +10,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.kernels.defs.attention import PAGE
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, registers, splat, store
 from edgeinfer.kernels.defs.llm.steps import across, held, larger, smaller
+from edgeinfer.records import dataclass
 
 TABLE = 1 << 24
 """Entries of all sequences' tables."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from edgeinfer.kernels.defs.gemv import DOTS, Dot
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 STEP = 32

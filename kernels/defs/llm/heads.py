@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu
 from edgeinfer.kernels.defs.llm.cache import Pages
+from edgeinfer.records import dataclass
 
 POSITIONS = 1 << 20
 """Of a sequence, at most."""

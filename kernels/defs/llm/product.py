@@ -8,7 +8,6 @@ each asks for its bytes ahead. What is summed, and in which order, depends on ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from tvm import tirx
@@ -29,6 +28,7 @@ from edgeinfer.kernels.defs.llm.steps import (
     span_of,
     zeros,
 )
+from edgeinfer.records import dataclass
 
 Epilogue = Literal["store", "add", "silu", "gelu_tanh"]
 """What becomes of a sum: it is written, added to what is there, or the gate of one that lies half

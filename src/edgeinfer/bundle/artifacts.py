@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from edgeinfer.bundle.archive import Bundle
@@ -16,6 +15,7 @@ from edgeinfer.bundle.staging import Staging
 from edgeinfer.bundle.trust import PAGE
 from edgeinfer.bundle.writer import BundleWriter, sync_tree, writing
 from edgeinfer.errors import BundleError, OutputError, UsageError
+from edgeinfer.records import dataclass
 
 _STEM = "model"
 _PIPELINE = "pipeline/"

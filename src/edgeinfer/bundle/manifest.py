@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edgeinfer.bundle import rules
@@ -11,6 +11,7 @@ from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
 from edgeinfer.heads import Head
 from edgeinfer.metrics import Budget, OutputMetrics
+from edgeinfer.records import dataclass
 from edgeinfer.types import InputRange, Preprocessing, Stored, TensorSpec
 from edgeinfer.versions import accepts
 

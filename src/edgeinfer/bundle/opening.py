@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgeinfer.options import Section, Value, about, default_of, option, options_of
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.trust import Native

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.bounded import read_bounded
@@ -14,6 +13,7 @@ from edgeinfer.bundle.counters import raise_counters
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.signing import Signature, curve_keys, ids_of, verified
 from edgeinfer.errors import SignatureError, UsageError
+from edgeinfer.records import dataclass
 
 REVOKED_ENV = "EDGEINFER_REVOKED"
 """A file of digests of bundles and ids of keys that are not trusted any more, one a line."""

@@ -15,13 +15,14 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bounded import parse_json, read_bounded
 from edgeinfer.errors import NotAvailableError, OutputError, SignatureError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from edgeinfer.bundle.made import is_made_here
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant

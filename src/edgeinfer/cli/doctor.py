@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from edgeinfer._version import __version__
 from edgeinfer.cli.declared import declared
 from edgeinfer.cli.output import Output, output_options, size, table, together
 from edgeinfer.cli.trust import trust_options
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.options import ChoiceOptions
 
 if TYPE_CHECKING:

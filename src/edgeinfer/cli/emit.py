@@ -12,7 +12,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from click.core import ParameterSource
 
 from edgeinfer._version import __version__
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.options import (
     model_name,
     pipeline_name,

@@ -25,7 +25,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 import click
@@ -33,6 +33,7 @@ import click
 from edgeinfer.cli.output import to_json, visible
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.installed import without_converter
+from edgeinfer.records import dataclass
 
 DEBUG = "EDGEINFER_DEBUG"
 BUG, INTERRUPTED, PIPE, TERMINATED = 70, 130, 141, 143

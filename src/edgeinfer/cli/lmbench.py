@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgeinfer.cli.output import milliseconds, table
 from edgeinfer.errors import NotAvailableError, OutOfPagesError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 if TYPE_CHECKING:

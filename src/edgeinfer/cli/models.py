@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from edgeinfer.errors import NotAvailableError, SourceError, UsageError
+from edgeinfer.records import dataclass
 
 _CALLABLE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 

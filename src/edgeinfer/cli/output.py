@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from edgeinfer.bounded import visible as visible
 from edgeinfer.cli.table import Table
 from edgeinfer.cli.table import render as render
 from edgeinfer.cli.table import table as table
+from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 

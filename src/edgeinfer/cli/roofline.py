@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _READ_BYTES = 128 << 20

@@ -8,9 +8,9 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from edgeinfer.bounded import visible
+from edgeinfer.records import dataclass
 
 PIPE_WIDTH = 200
 """Columns where nobody looks at a terminal: wide enough not to break a line."""

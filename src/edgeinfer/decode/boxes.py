@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +24,7 @@ from edgeinfer.heads import (
     Turned,
 )
 from edgeinfer.media.geometry import ImagePlacement
+from edgeinfer.records import dataclass
 from edgeinfer.results import Detection
 from edgeinfer.types import Array
 

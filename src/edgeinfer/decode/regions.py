@@ -7,13 +7,12 @@ offsetting its outline and boxing that again amounts to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from edgeinfer.errors import RunError
 from edgeinfer.heads import FindText
 from edgeinfer.media.geometry import ImagePlacement
+from edgeinfer.records import dataclass
 from edgeinfer.results import Text
 from edgeinfer.types import Array
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ import numpy as np
 from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 FILE_NAME = "llm.json"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle

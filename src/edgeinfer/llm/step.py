@@ -7,11 +7,12 @@ cancelling frees page numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from edgeinfer.records import dataclass
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]

@@ -27,12 +27,12 @@ nobody waits for its rounding.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
+from edgeinfer.records import dataclass
 
 FILE_NAME = "tape.json"
 WEIGHTS_NAME = "weights.bin"

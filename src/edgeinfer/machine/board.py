@@ -6,10 +6,11 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from edgeinfer.machine.sysfs import text
+from edgeinfer.records import dataclass
 
 _JETPACK = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7"}
 """L4T release to JetPack: https://developer.nvidia.com/embedded/jetpack-archive. JetPack 7.2, for

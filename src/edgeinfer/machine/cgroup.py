@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.machine.sysfs import indices, number, text
+from edgeinfer.records import dataclass
 
 _NO_LIMIT = 1 << 60
 """Version 1 writes a number near 2^63 for "no limit"."""

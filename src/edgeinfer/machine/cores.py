@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.machine.cpu import Cluster
+from edgeinfer.records import dataclass
 
 _FAST = 0.8
 """Share of the fastest core's speed from which one counts as fast: cores of one kind differ a

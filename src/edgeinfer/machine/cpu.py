@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.machine.sysfs import indices, number, text
+from edgeinfer.records import dataclass
 
 DECISIVE = frozenset(
     {

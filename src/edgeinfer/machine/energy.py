@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from edgeinfer.machine.power import read_power, read_temperatures
 from edgeinfer.machine.sysfs import number, text
+from edgeinfer.records import dataclass
 
 POWERCAP = Path("/sys/class/powercap")
 _PERIOD_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from edgeinfer.machine.cgroup import Limits, read_limits
 from edgeinfer.machine.cpu import Cpu, read_cpu
 from edgeinfer.machine.nvml import library, read_nvml
 from edgeinfer.machine.power import Power, read_power
+from edgeinfer.records import dataclass
 
 _SYSTEMS = {"darwin": "macos"}
 _ARCHES = {"amd64": "x86_64", "arm64": "aarch64"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.machine.board import Gpu
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.machine.facts import Facts, read_facts
 from edgeinfer.machine.power import power_mode
+from edgeinfer.records import dataclass
 
 __all__ = ["Facts", "Fingerprint", "fingerprint", "known_facts", "read_facts"]
 

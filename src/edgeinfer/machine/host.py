@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import platform
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.machine import apple_chips
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.machine.sysfs import text
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

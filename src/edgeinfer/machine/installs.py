@@ -9,11 +9,11 @@ from __future__ import annotations
 import shlex
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.installed import package
 from edgeinfer.machine.facts import Facts
+from edgeinfer.records import dataclass
 
 Version = tuple[int, ...]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from edgeinfer.machine.sysfs import number, text
+from edgeinfer.records import dataclass
 
 _THROTTLED = {
     0: "the supply voltage is too low",

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from edgeinfer.bundle.paths import path_problem
 from edgeinfer.errors import UsageError
 from edgeinfer.heads import Head, files_of
 from edgeinfer.media.preprocessing import filled, input_problems, known_keys, read_labels, read_text
+from edgeinfer.records import dataclass
 from edgeinfer.types import Preprocessing, TextInput
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from edgeinfer.errors import InputError, UsageError
 from edgeinfer.media.arrays import read_arrays
 from edgeinfer.media.audio import windows
 from edgeinfer.media.image import load_image
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, AudioInput, ImageInput, Preprocessing, TensorSpec
 
 BATCH = 16

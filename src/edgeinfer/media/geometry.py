@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from edgeinfer.errors import InputError, UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, ImageInput
 
 Size = tuple[int, int]

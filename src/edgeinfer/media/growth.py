@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from edgeinfer.errors import InputError
 from edgeinfer.media.expressions import longest_text
+from edgeinfer.records import dataclass
 
 MOST = 1024
 """Characters that one of a text may become."""

@@ -18,7 +18,6 @@ outputs mean is said in a pipeline file, see ``edgeinfer.media.description``.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle import headrules
 from edgeinfer.bundle.codec import by_kind, decode
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.types import ImageInput, Preprocessing
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgeinfer.errors import InputError, UsageError
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec
 
 LABELS = "labels"

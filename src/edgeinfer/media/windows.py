@@ -9,13 +9,13 @@ the same way: what comes out are the weights.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from edgeinfer.media.image import neighbours_of
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 ONE = 1 << 22

@@ -16,7 +16,6 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +25,7 @@ from edgeinfer import _version
 from edgeinfer.bounded import parse_json, visible
 from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.installed import BACKENDS, RUNTIME
+from edgeinfer.records import dataclass
 from edgeinfer.remote import ssh
 
 LEFT_OUT = frozenset({"convert", "kernels", "__pycache__"})

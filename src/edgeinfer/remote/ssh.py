@@ -6,10 +6,10 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.records import dataclass
 
 SCHEME = "ssh://"
 CLIENT = "EDGEINFER_SSH"

@@ -3,7 +3,7 @@ import pytest
 
 from edgeinfer.convert.passes.fuse_layer_norm import AbsorbLayerNormScale, FuseLayerNorm
 from edgeinfer.types import Array
-from tests.convert.passes.fusing import check_fused, check_left_alone
+from tests.convert.passes.fusing import check_fused, check_left_alone, graph, ops
 
 RNG = np.random.default_rng(0)
 X = (3 * RNG.standard_normal((2, 5, 4)) + 1).astype(np.float32)
@@ -20,6 +20,10 @@ STATISTICS = (
 )
 W, B = np.array([1, 2, 3, 0.5]), np.array([0.1, 0.2, 0.3, 0.4])
 ONE = {"LayerNormalization": 1}
+
+
+def bits(value: float) -> int:
+    return int(np.float16(value).view(np.uint16))
 
 
 def normal(x: Array, axes: tuple[int, ...] = (-1,), eps: float = 1e-5) -> Array:
@@ -63,6 +67,32 @@ def test_several_trailing_axes_are_taken_in_any_order() -> None:
 )
 def test_scale_and_bias_are_taken_in(tail: str, expected: Array) -> None:
     check_fused(HEAD + CONSTANTS + f"{{ {STATISTICS} {tail} }}", BOTH, ONE, {"x": X}, expected)
+
+
+HALF = (
+    "g (float16[2,5,4] x) => (float16[2,5,4] y) <int64[1] last = {-1},"
+    f" float16 two = {{{bits(2.0)}}}, float16 eps = {{{bits(1e-5)}}},"
+    f" float16[4] w = {{{', '.join(str(bits(v)) for v in W)}}}> "
+)
+
+
+@pytest.mark.parametrize(
+    ("tail", "left"),
+    [
+        ("y = Div(d, s)", {}),
+        ("n = Div(d, s) t = Mul(n, w) y = Add(t, w)", {}),
+        ("n = Div(d, s) t = Mul(n, w) y = Mul(t, w)", {"Mul": 1}),
+        ("n = Div(d, s) t = Add(n, w) y = Mul(t, w)", {"Mul": 1}),
+        ("n = Div(d, s) t = Add(n, w) y = Add(t, w)", {"Add": 1}),
+    ],
+)
+def test_half_precision_is_fused_where_no_constants_are_joined(
+    tail: str, left: dict[str, int]
+) -> None:
+    model = graph(f"{HALF} {{ {STATISTICS} {tail} }}")
+    for step in BOTH:
+        step(model)
+    assert ops(model) == ONE | left
 
 
 @pytest.mark.parametrize("shape", ["1,1,4", "1,4"])

@@ -70,12 +70,22 @@ def test_a_widened_value_with_other_readers_stays_for_them() -> None:
     assert ops(model) == ONE | {"Cast": 1, "Neg": 1}
 
 
-def test_half_precision_without_casts_is_left_alone() -> None:
-    text = (
-        "g (float16[2,4] x) => (float16[2,4] y) <int64[1] last = {-1}, float16 two = {16384},"
-        " float16 eps = {5243}> { " + ROOT + " y = Div(x, s) }"
-    )
-    check_left_alone(text, *BOTH)
+PLAIN = (
+    "g (float16[2,4] x) => (float16[2,4] y) <int64[1] last = {-1}, float16 two = {16384},"
+    " float16 eps = {5243}> { " + ROOT + " y = Div(x, s) }"
+)
+
+
+def test_half_precision_without_casts_is_fused_too() -> None:
+    model = graph(PLAIN)
+    for step in BOTH:
+        step(model)
+    assert ops(model) == ONE
+    assert model.graph.outputs[0].dtype == ir.DataType.FLOAT16
+
+
+def test_bfloat16_without_casts_is_left_alone() -> None:
+    check_left_alone(PLAIN.replace("float16", "bfloat16").replace("5243", "14120"), *BOTH)
 
 
 def test_a_scale_in_half_precision_is_not_multiplied_in() -> None:

@@ -1,5 +1,7 @@
 """What half-precision models add up and square is right where single precision is."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ from edgeinfer.convert.lower import LowerOptions, target_for
 from edgeinfer.convert.passes.shapes import InferShapes
 from edgeinfer.convert.passes.widen_halves import WidenHalves
 from edgeinfer.convert.verify.evaluate import Evaluator
+from edgeinfer.types import Array
+from tests.convert.lower.tvm import run as tvm
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
 W = "float16[4] w, float16[4] b"
@@ -67,6 +71,211 @@ def test_inner_sums_do_not_leave_the_range(kind: str, target: str, tmp_path: Pat
     executable.close()
     assert found.dtype == np.float16
     np.testing.assert_allclose(found.astype(np.float32), right, rtol=4e-3, atol=2e-3)
+
+
+FORMULAS: dict[str, tuple[str, Callable[[Array], Array]]] = {
+    "power": (
+        "m = ReduceMean(x, last) d = Sub(x, m) q = Pow(d, two) v = ReduceMean(q, last) "
+        "e = Add(v, small) s = Sqrt(e) y = Div(d, s)",
+        lambda x: centred(x, 2) / (variance(x, 2) + 1e-5) ** 0.5,
+    ),
+    "product": (
+        "m = ReduceMean(x, channels) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, channels) "
+        "e = Add(v, small) s = Sqrt(e) r = Reciprocal(s) n = Mul(d, r) y = Mul(n, two)",
+        lambda x: 2 * centred(x, 1) / (variance(x, 1) + 1e-5) ** 0.5,
+    ),
+    "instance": (
+        "m = GlobalAveragePool(x) d = Sub(x, m) d2 = Sub(x, m) q = Mul(d, d2) "
+        "v = GlobalAveragePool(q) e = Add(v, small) s = Pow(e, root) y = Div(d, s)",
+        lambda x: centred(x, 2) / (variance(x, 2) + 1e-5) ** 0.5,
+    ),
+    "root mean square": (
+        "q = Mul(x, x) v = ReduceMean(q, channels) e = Add(v, small) s = Sqrt(e) "
+        "r = Div(one, s) y = Mul(x, r)",
+        lambda x: x / ((x**2).mean(1, keepdims=True) + 1e-5) ** 0.5,
+    ),
+    "sum of squares": (
+        "q = ReduceSumSquare(x, last) v = Div(q, count) e = Add(v, small) i = Reciprocal(e) "
+        "r = Sqrt(i) y = Mul(x, r)",
+        lambda x: x / ((x**2).mean(2, keepdims=True) + 1e-5) ** 0.5,
+    ),
+    "length": (
+        "n = ReduceL2(x, all) y = Div(x, n)",
+        lambda x: x / ((x**2).sum(keepdims=True)) ** 0.5,
+    ),
+    "deviation": (
+        "m = ReduceMean(x, last) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, last) y = Sqrt(v)",
+        lambda x: variance(x, 2) ** 0.5,
+    ),
+    "mean of a sum": (
+        "s = ReduceSum(x, all) y = Mul(s, part)",
+        lambda x: x.sum(keepdims=True) * np.float64(np.float16(1 / 512)),
+    ),
+}
+"""What models write out, with what it means; a square, or a sum, is beyond half precision."""
+
+EXPONENTIALS: dict[str, tuple[str, Callable[[Array], Array]]] = {
+    "softmax": (
+        "e = Exp(x) s = ReduceSum(e, last) y = Div(e, s)",
+        lambda x: np.exp(x) / np.exp(x).sum(2, keepdims=True),
+    ),
+    "softplus": ("e = Exp(x) p = Add(e, one) y = Log(p)", lambda x: np.log(np.exp(x) + 1)),
+    "cast": (
+        "e = Exp(x) f = Cast<to=1>(e) l = Log(f) y = Cast<to=10>(l)",
+        lambda x: x,
+    ),
+}
+
+
+def centred(x: Array, axis: int) -> Array:
+    return np.asarray(x - x.mean(axis, keepdims=True))
+
+
+def variance(x: Array, axis: int) -> Array:
+    return np.asarray((centred(x, axis) ** 2).mean(axis, keepdims=True))
+
+
+CONSTANTS = {
+    **{"one": 1.0, "two": 2.0, "small": 1e-5, "root": 0.5, "count": 64.0, "part": 1 / 512},
+    **{"last": [2], "channels": [1], "all": [0, 1, 2]},
+}
+
+
+def written(formulas: dict[str, tuple[str, Callable[[Array], Array]]]) -> ir.Model:
+    """Return a model of half precision with an output for each formula."""
+    body, outputs = [], []
+    # Each formula has names of its own, but for the input and the constants.
+    own = "|".join(rf"{n}\b" for n in ("x", "to", *CONSTANTS))
+    for index, (text, _) in enumerate(formulas.values()):
+        named = re.sub(rf"\b(?!{own})([a-z][a-z0-9]*)\b(?!\()", rf"\1_{index}", text)
+        body.append(named)
+        outputs.append(f"float16[a{index},b{index},c{index}] y_{index}")
+    text = " ".join(body)
+    needed = {n: v for n, v in CONSTANTS.items() if re.search(rf"\b{n}\b", text)}
+    made = ir.from_onnx_text(
+        f"{HEAD} g (float16[2,4,64] x) => ({', '.join(outputs)}) <"
+        + ", ".join(
+            f"int64[{len(v)}] {n} = {{{', '.join(map(str, v))}}}"
+            if isinstance(v, list)
+            else f"float {n} = {{{v}}}"
+            for n, v in needed.items()
+        )
+        + f"> {{ {text} }}"
+    )
+    for value in made.graph.initializers.values():
+        if value.dtype == ir.DataType.FLOAT and value.const_value is not None:
+            half = value.const_value.numpy().astype(np.float16)
+            value.const_value = ir.tensor(half, name=value.name)
+            value.type = ir.TensorType(ir.DataType.FLOAT16)
+    return made
+
+
+def draws() -> dict[str, Array]:
+    """Values whose squares half precision holds, and those whose squares it does not hold."""
+    rng = np.random.default_rng(0)
+    noise, sign = rng.standard_normal((2, 2, 4, 64))
+    spread = {s: np.sign(sign) * s + noise for s in (1.0, 300.0, 3000.0)}
+    drawn = {**{f"+-{s:g}": v for s, v in spread.items()}, "far mean": 1000.0 + noise}
+    return {n: np.asarray(v.astype(np.float16)) for n, v in drawn.items()}
+
+
+def same(found: Array, right: Array, what: str) -> None:
+    assert found.dtype == np.float16
+    most = np.abs(right).max()
+    np.testing.assert_allclose(
+        found.astype(np.float64) / most, right / most, rtol=2e-3, atol=1e-3, err_msg=what
+    )
+
+
+def outputs_on(target: str, source: ir.Model, folder: Path) -> Callable[[Array], list[Array]]:
+    """Lower a model and return what runs it."""
+    if target == "tvm":
+        executable = tvm.load(source, folder)
+    else:
+        normal = passes.normalise(source).model
+        profile = profiles.load(target)
+        lowered = target_for(TARGETS[target]).lower(normal, profile, LowerOptions(), folder)
+        specs = passes.input_specs(normal), passes.output_specs(normal)
+        name = "coreml-reference" if target == "ios" else lowered.engines[0].backend
+        artifact = Artifact(TARGETS[target], lowered.files[0], *specs)
+        executable = registry.get(name).load(artifact, LoadOptions())
+
+    def run(x: Array) -> list[Array]:
+        return [np.array(y) for y in executable.run({"x": x}).values()]
+
+    return run
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "tvm"])
+def test_formulas_beyond_the_range_are_right(target: str, tmp_path: Path) -> None:
+    for formulas in (FORMULAS, EXPONENTIALS):
+        folder = tmp_path / str(len(formulas))
+        folder.mkdir()
+        run = outputs_on(target, written(formulas), folder)
+        some = draws() if formulas is FORMULAS else {"exponents": draws()["+-1"] * np.float16(8)}
+        for name, x in some.items():
+            for (formula, (_, means)), found in zip(formulas.items(), run(x), strict=True):
+                same(found, means(x.astype(np.float64)), f"{formula}, {name}")
+
+
+def test_the_definition_says_so_too() -> None:
+    for formulas in (FORMULAS, EXPONENTIALS):
+        judge = Evaluator(written(formulas), wide=True)
+        some = draws() if formulas is FORMULAS else {"exponents": draws()["+-1"] * np.float16(8)}
+        for name, x in some.items():
+            found = judge.run({"x": x}).values()
+            for (formula, (_, means)), y in zip(formulas.items(), found, strict=True):
+                same(y.astype(np.float16), means(x.astype(np.float64)), f"{formula}, {name}")
+
+
+def test_a_formula_has_a_cast_at_each_end_alone() -> None:
+    for name, (text, _) in FORMULAS.items():
+        normal = passes.normalise(written({name: (text, np.abs)})).model
+        casts = [n for n in normal.graph if n.op_type == "Cast"]
+        assert len(casts) == 2, name
+
+
+def test_what_is_no_such_formula_stays() -> None:
+    """Layers, activations of elements and squares that nothing brings back are as they were."""
+    for body in (
+        "a = MatMul(x, w) y = Relu(a)",
+        "a = Relu(x) q = Mul(a, a) y = MatMul(q, w)",
+        "a = Sigmoid(x) y = Mul(x, a)",
+        "a = Exp(x) y = MatMul(a, w)",
+        "a = ReduceMax<keepdims=1>(x) y = Sub(x, a)",
+    ):
+        m = ir.from_onnx_text(
+            f"{HEAD} g (float16[4,4] x, float16[4,4] w) => (float16[4,4] y) {{ {body} }}"
+        )
+        InferShapes()(m)
+        assert not WidenHalves()(m).modified, body
+
+
+def test_a_layer_between_a_square_and_a_norm_stays_half() -> None:
+    m = ir.from_onnx_text(
+        f"{HEAD} g (float16[4,4] x, float16[4] s) => (float16[4,4] y) <float16[4,4] w = "
+        "{1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> "
+        "{ a = Relu(x) q = Mul(a, a) p = MatMul(q, w) r = Add(p, x) y = RMSNormalization(r, s) }"
+    )
+    InferShapes()(m)
+    WidenHalves()(m)
+    half = [n.op_type for n in m.graph if n.outputs[0].dtype == ir.DataType.FLOAT16]
+    assert half == ["Relu", "Mul", "MatMul", "Add", "Cast"]
+
+
+def test_bodies_are_widened_too() -> None:
+    m = ir.from_onnx_text(
+        f"{HEAD} g (float16[2,4] x, bool c) => (float16[2,4] y) {{ y = If (c) <"
+        "then_branch = t () => (float16[2,4] z) "
+        "{ q = Mul(x, x) v = ReduceMean(q) s = Sqrt(v) z = Div(x, s) },"
+        "else_branch = e () => (float16[2,4] z) { z = Neg(x) }> }"
+    )
+    InferShapes()(m)
+    WidenHalves()(m)
+    (node,) = m.graph
+    body = [n.op_type for n in node.attributes["then_branch"].as_graph()]
+    assert body == ["Cast", "Mul", "ReduceMean", "Sqrt", "Div", "Cast"]
+    onnx.checker.check_model(ir.to_proto(m), full_check=True)
 
 
 def test_the_interface_stays() -> None:

@@ -85,8 +85,18 @@ def test_wide_keeps_what_single_precision_loses() -> None:
 
 
 def test_half_precision_is_stored_as_such() -> None:
-    m = model("g (float16[1] x) => (float16[1] y) { a = Mul(x, x) y = Div(a, x) }")
-    assert np.isinf(Evaluator(m, wide=True).run({"x": np.array([300], np.float16)})["y"][0])
+    m = model("g (float16[1] x) => (float16[1] y) { a = Mul(x, x) y = Sub(a, a) }")
+    assert np.isnan(Evaluator(m, wide=True).run({"x": np.array([300], np.float16)})["y"][0])
+
+
+def test_a_formula_beyond_half_precision_has_the_range_of_single_precision() -> None:
+    m = model("""g (float16[3] x) => (float16[3] y, float16[3] e) {
+        e = Exp(x) s = ReduceSum(e) y = Div(e, s) }""")
+    evaluator = Evaluator(m, wide=True)
+    found = evaluator.run({"x": np.array([20, 20, -2], np.float16)})
+    np.testing.assert_allclose(found["y"], [0.5, 0.5, 0.0], atol=1e-9)
+    np.testing.assert_array_equal(found["e"][:2], [np.inf, np.inf])
+    assert np.isnan(evaluator.run({"x": np.array([100, 0, 0], np.float16)})["y"][0])
 
 
 def test_a_cast_to_half_rounds_and_a_cast_to_single_does_not() -> None:

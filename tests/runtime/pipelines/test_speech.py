@@ -55,6 +55,21 @@ writes (int64[1,L] tokens, float[1,T,1] frames) => (float[1,L,6] scores) {
 """
 """The frame of a place names the token that comes behind it."""
 
+REPEATS = """
+writes (int64[1,L] tokens, float[1,T,1] frames) => (float[1,L,6] scores) {
+  shape = Constant <value = int64[3] {1, -1, 1}> ()
+  each = Reshape (tokens, shape)
+  number = Cast <to = 1> (each)
+  none = Sub (number, number)
+  said = Add (none, frames)
+  last = Constant <value = float[6] {0, 1, 2, 3, 4, 5}> ()
+  away = Sub (said, last)
+  far = Abs (away)
+  scores = Neg (far)
+}
+"""
+"""The only frame names every token."""
+
 ONE_BY_ONE = """
 writes (int64[1,1] tokens, float[1,T,1] frames, int64[1] place)
     => (float[1,1,6] scores, int64[1] next) {
@@ -127,6 +142,19 @@ def test_a_text_has_an_end(make: MakeBundle) -> None:
     long = samples(*[4] * 40)
     assert heard(bundles(make, said=head(most=3)), long)[0][0].text == "ef" * 3
     assert heard(bundles(make, said=head(per_second=10.0)), long)[0][0].text == "ef" * 5
+
+
+def test_a_text_is_no_longer_than_what_can_be_said(make: MakeBundle) -> None:
+    # A window of a hundredth of a second, and three thousand tokens of it as the head has it.
+    one = AudioInput(RATE, 1)
+    ((found,),) = heard(bundles(make, REPEATS, sound=one), np.full(2, 4, np.float32))
+    assert found.text == " ".join(["ef" * 16] * 2)
+
+
+def test_windows_that_overlap_are_refused(make: MakeBundle) -> None:
+    paths = bundles(make, sound=AudioInput(RATE, 50, 10))
+    with pytest.raises(UsageError, match="do not overlap, received one of 50 samples each 10"):
+        heard(paths, samples(2))
 
 
 def test_windows_are_written_one_by_one(make: MakeBundle) -> None:

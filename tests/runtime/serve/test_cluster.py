@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -214,12 +215,19 @@ def test_the_command_starts_and_ends(tmp_path: Path) -> None:
     command += ["--keys", str(keys), "--port", str(port), "--threads", "1"]
     env = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     env.pop("RAY_ADDRESS", None)
+    # Ray makes folders of its sockets that everybody may write: they lie in one that is private.
+    temporary = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
+    temporary.chmod(0o755)
+    env["TMPDIR"] = str(temporary)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as made:
         assert made.stderr is not None
         try:
             while "serving at" not in (line := made.stderr.readline()):
                 assert line, "it ended"
             url = line.split()[-1]
+            sockets = [*temporary.glob("*/ray/session_2*/sockets")]
+            assert sockets
+            assert {s.parents[2].stat().st_mode & 0o777 for s in sockets} == {0o700}
             found = httpx.post(f"{url}{INFER}", json=asked(2), headers={"x-api-key": KEY})
             assert found.json()["outputs"][0]["data"] == [4.0] * 3
             made.send_signal(signal.SIGTERM)
@@ -229,3 +237,5 @@ def test_the_command_starts_and_ends(tmp_path: Path) -> None:
     assert made.returncode == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v2/health/live")
+    assert not [*temporary.iterdir()]
+    temporary.rmdir()

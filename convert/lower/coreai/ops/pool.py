@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +12,7 @@ from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
 from edgeinfer.convert.lower.coreai.window import padding
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.records import dataclass
 
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 

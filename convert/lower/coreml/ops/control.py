@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from edgeinfer.convert.lower.coreml.ops.loops import (
 from edgeinfer.convert.lower.coreml.registry import ALL, OPS
 from edgeinfer.convert.lower.coreml.tensor import WHOLE, Tensor
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.coreml.scope import Scope

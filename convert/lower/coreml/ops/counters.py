@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml.tensor import Span, Tensor
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.coreml.scope import Scope

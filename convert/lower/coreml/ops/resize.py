@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from edgeinfer.convert.lower.coreml.registry import ALL, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.resample import F32, How, Taps, matrix, taps
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _HALF = frozenset({"half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from edgeinfer.convert.lower.coreml.tensor import Shape
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, OPS
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tflite.scope import Scope

@@ -7,7 +7,7 @@ starts at the padding, or lets it grow at the end by ``output_padding``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from edgeinfer.convert.lower.tflite.ops.conv import kernel_of, known, parts
 from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, widened
 from edgeinfer.convert.lower.tflite.window import SAME, VALID
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from edgeinfer.convert.lower.tflite.sizes import (
     reform,
     scalar,
 )
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _GATHERED = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import floor
 from typing import Any
 
@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.registry import ALL, OPS
+from edgeinfer.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

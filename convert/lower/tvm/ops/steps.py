@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from tvm import relax, te, tirx
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.matrix import product, reshape
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 MOST_STEPS = 64

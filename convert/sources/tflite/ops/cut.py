@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +11,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.sources.tflite.importer import Importer
 from edgeinfer.convert.sources.tflite.operand import Operand, Options
 from edgeinfer.convert.sources.tflite.registry import READERS
+from edgeinfer.records import dataclass
 
 _LAST, _FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 

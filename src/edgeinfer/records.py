@@ -1,0 +1,175 @@
+"""Dataclasses whose ``__init__`` is written when an object is first made.
+
+The standard library compiles up to nine methods where a class is defined, which takes half a
+millisecond. A load imports a hundred such classes and makes objects of a third of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True, **more):
+        """Do what ``dataclasses.dataclass`` does; there are no pseudo-fields such as ``InitVar``.
+
+        What inherits from a dataclass, and what asks for more than fields by keyword, is left to
+        the standard library.
+        """
+
+        def made(cls):
+            inherits = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
+            if inherits or more.keys() - {"kw_only"}:
+                return dataclasses.dataclass(frozen=frozen, slots=slots, eq=eq, **more)(cls)
+            return _dataclass(cls, frozen, slots, eq, **more)
+
+        return made if cls is None else made(cls)
+
+
+def _dataclass(cls: Any, frozen: bool, slots: bool, eq: bool, **more: Any) -> Any:
+    # It alone knows the rules of fields and slots; what it would compile is left out.
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, **more)(cls)
+    asked = made.__dataclass_params__
+    asked.init, asked.repr, asked.eq, asked.frozen = True, True, eq, frozen
+    methods: dict[str, Any] = {"__init__": _first(made), "__repr__": _repr}
+    methods["__signature__"] = _Signature(made)
+    if eq:
+        methods["__eq__"] = _equal(made)
+        methods["__hash__"] = _hash(made) if frozen else None
+    if frozen:
+        methods |= _frozen(made)
+    if frozen and slots:
+        methods |= {"__getstate__": _getstate, "__setstate__": _setstate}
+    own = made.__dict__
+    for name, method in methods.items():
+        is_own = name in own and not (name == "__hash__" and own[name] is None)
+        if not is_own:
+            setattr(made, name, method)
+    return made
+
+
+def _first(cls: Any) -> Callable[..., None]:
+    """Return an ``__init__`` that gives way to the one it writes."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        cls.__init__ = _init(cls)
+        cls.__init__(self, *args, **kwargs)
+
+    __init__.__qualname__ = f"{cls.__qualname__}.__init__"
+    return __init__
+
+
+class _Default:
+    """Stands for what a factory makes."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+def _init(cls: Any) -> Callable[..., None]:
+    """Write the ``__init__`` of a class."""
+    frozen = cls.__dataclass_params__.frozen
+    scope: dict[str, Any] = {"_set": object.__setattr__, "_made": _Default()}
+    parameters, keywords, lines = ["self"], ["*"], []
+    fields = dataclasses.fields(cls)
+    for field in fields:
+        name, value, default = field.name, field.name, ""
+        if field.default_factory is not dataclasses.MISSING:
+            scope[f"_make_{name}"] = field.default_factory
+            default = "=_made"
+            value = f"_make_{name}() if {name} is _made else {name}"
+        elif field.default is not dataclasses.MISSING:
+            scope[f"_is_{name}"] = field.default
+            default = f"=_is_{name}"
+        if field.init:
+            (keywords if field.kw_only else parameters).append(name + default)
+        elif not default:
+            continue
+        else:
+            value = default[1:] if default != "=_made" else f"_make_{name}()"
+        lines.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    listed = ", ".join(parameters + (keywords if len(keywords) > 1 else []))
+    exec(f"def __init__({listed}):\n " + "\n ".join(lines or ["pass"]), scope)
+    made: Callable[..., None] = scope["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__module__ = cls.__module__
+    made.__annotations__ = {f.name: f.type for f in fields if f.init} | {"return": None}
+    return made
+
+
+class _Signature:
+    """What ``inspect.signature`` says of a class whose ``__init__`` may not be written yet."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def __get__(self, instance: object, cls: Any) -> Any:
+        if instance is not None or cls.__init__ is not self._owner.__init__:
+            raise AttributeError("__signature__")
+        import inspect
+
+        own = inspect.signature(_init(self._owner))
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
+
+@recursive_repr()
+def _repr(self: Any) -> str:
+    shown = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
+    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+
+
+def _values(names: list[str]) -> Callable[[Any], Any]:
+    """Return what gives the values of fields as a tuple."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda self: tuple(getattr(self, name) for name in names)
+
+
+def _equal(cls: Any) -> Callable[[Any, object], bool]:
+    values = _values([f.name for f in dataclasses.fields(cls) if f.compare])
+
+    def __eq__(self: Any, other: object) -> bool:  # noqa: N807
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return bool(values(self) == values(other))
+
+    return __eq__
+
+
+def _hash(cls: Any) -> Callable[[Any], int]:
+    fields = dataclasses.fields(cls)
+    values = _values([f.name for f in fields if (f.compare if f.hash is None else f.hash)])
+    return lambda self: hash(values(self))
+
+
+def _frozen(cls: Any) -> dict[str, Any]:
+    names = {f.name for f in dataclasses.fields(cls)}
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:  # noqa: N807
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
+
+    def __delattr__(self: Any, name: str) -> None:  # noqa: N807
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    return {"__setattr__": __setattr__, "__delattr__": __delattr__}
+
+
+def _getstate(self: Any) -> list[Any]:
+    return [getattr(self, f.name) for f in dataclasses.fields(self)]
+
+
+def _setstate(self: Any, state: list[Any]) -> None:
+    for field, value in zip(dataclasses.fields(self), state, strict=True):
+        object.__setattr__(self, field.name, value)
