@@ -92,3 +92,25 @@ def test_a_loop_inside_another_one_reads_its_condition(place: str) -> None:
     for turns, inside in ((2, 3), (0, 3), (2, 0)):
         feeds = {"n": np.array(turns), "k": np.array(inside), "x": x}
         np.testing.assert_allclose(run(place, model, feeds).outputs["y"], x * (1 + turns * inside))
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
+def test_states_of_a_scan_may_change_places(place: str) -> None:
+    """Engines hold states, rows and results in memory of their own, turn after turn."""
+    if why := lacking(place):
+        pytest.skip(why)
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+        g (float[2] s, float[4,2] x) => (float[2] t, float[2] u, float[4,2] y)
+        <float[2] k = {2, 3}> {
+            t, u, y = Scan<num_scan_inputs = 1, body = b (float[2] a, float[2] e, float[2] r)
+                => (float[2] c, float[2] d, float[2] o)
+                { m = Mul(r, k) c = Add(m, e) d = Identity(a) o = Sub(c, a) }>(s, s, x)
+        }""")
+    rows, states, turns = ROWS[0], [START[0], START[0]], []
+    for row in rows:
+        before = states
+        states = [row * np.array([2, 3], np.float32) + before[1], before[0]]
+        turns.append(states[0] - before[0])
+    found = run(place, model, {"s": START[0], "x": rows}).outputs
+    for name, right in zip("tuy", [*states, np.array(turns)], strict=True):
+        np.testing.assert_allclose(found[name], right, rtol=1e-5, atol=1e-5, err_msg=name)

@@ -33,6 +33,7 @@ from edgeinfer.convert.lower.onnxruntime.typed import (
     join_pairs,
     parts_of,
 )
+from edgeinfer.convert.lower.onnxruntime.unscanned import scan_one_row
 from edgeinfer.convert.lower.onnxruntime.unsigned import store_unsigned
 from edgeinfer.convert.lower.onnxruntime.zero_points import (
     unshare_weights,
@@ -129,6 +130,8 @@ def save(model: ir.Model, path: Path, largest: int) -> tuple[Path, ...]:
 def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prepared:
     model = source.clone()
     notes = Remarks()
+    if not profile.strongly_typed:
+        scan_one_row(model, notes)
     settle_loops(model)
     if profile.strongly_typed:
         model = expand_newer(model, notes)

@@ -34,7 +34,7 @@ from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.memory import release_memory
-from edgeinfer.convert.passes.infra import has_subgraph, is_op
+from edgeinfer.convert.passes.infra import is_op
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
@@ -134,8 +134,9 @@ def _prepare(
     for name in squeezed:
         notes.add(f"output {name!r}: its rank follows from the sizes: squeezed by the runtime")
     for _, node in list(walk(model)):
-        # The engine has no such operator inside another one (2026.4.1: "No nested TensorIterator").
-        if is_op(node, "Scan") and any(map(has_subgraph, node.attributes["body"].as_graph())):
+        # Its TensorIterator (2026.4.1) gives a state another's memory, or that of a row, from the
+        # second turn on, fails without rows and holds no other; its Loop does none of that.
+        if is_op(node, "Scan"):
             as_loop(model, node)
     settle_loops(model)
     cut_unturned(model, notes)
