@@ -467,8 +467,7 @@ class FleetModel(forks.Here):
             for _ in several:
                 self._recorder.failed(type(error).__name__)
             raise
-        for _ in several:
-            self._took(start, start)
+        self._took(start, start, len(several))
         return results
 
     def _acquired(self, run: object) -> Session:
@@ -477,14 +476,14 @@ class FleetModel(forks.Here):
             self.limit = 1
         return session
 
-    def _took(self, queued: float, started: float) -> None:
+    def _took(self, queued: float, started: float, calls: int = 1) -> None:
         now = time.monotonic()
         spent = now - started
-        self._queued_s += started - queued
-        self._computed_s += spent
+        self._queued_s += calls * (started - queued)
+        self._computed_s += calls * spent
         # One slow run makes no model slow.
         self._run_s = min(spent, 0.9 * self._run_s + 0.1 * spent)
-        self._recorder.took(int((now - queued) * 1e9))
+        self._recorder.took(int((now - queued) * 1e9), calls)
 
     def execute(self, calls: list[QueuedRun]) -> None:
         """Run what the scheduler took, and settle the futures."""

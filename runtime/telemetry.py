@@ -142,10 +142,10 @@ class TimeHistogram:
         self._sum = self._largest = 0
         self._smallest = 1 << 64
 
-    def add(self, nanoseconds: int) -> None:
-        """Count one."""
-        self._buckets[_bucket(nanoseconds)] += 1
-        self._sum += nanoseconds
+    def add(self, nanoseconds: int, count: int = 1) -> None:
+        """Count one, or several that took as long."""
+        self._buckets[_bucket(nanoseconds)] += count
+        self._sum += count * nanoseconds
         if nanoseconds < self._smallest:
             self._smallest = nanoseconds
         if nanoseconds > self._largest:
@@ -246,12 +246,13 @@ class Recorder:
             labels=self._labels,
         )
 
-    def took(self, nanoseconds: int) -> None:
-        """Count a run that gave a result."""
+    def took(self, nanoseconds: int, count: int = 1) -> None:
+        """Count a run that gave a result, or several that took as long."""
         with self._lock:
-            self._times.add(nanoseconds)
+            self._times.add(nanoseconds, count)
         if self._tell is not None:
-            self._tell(nanoseconds / 1e9, "")
+            for _ in range(count):
+                self._tell(nanoseconds / 1e9, "")
 
     def failed(self, error: str) -> None:
         """Count a run that raised, by the error's name."""

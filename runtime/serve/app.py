@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import re
 import secrets
 import time
@@ -17,6 +16,7 @@ from edgeinfer.runtime.serve.announce import Announcement
 from edgeinfer.runtime.serve.anthropic import Anthropic
 from edgeinfer.runtime.serve.exchange import KEY, Exchange
 from edgeinfer.runtime.serve.facts import check_version
+from edgeinfer.runtime.serve.fastpath import FastPath
 from edgeinfer.runtime.serve.generate import generate
 from edgeinfer.runtime.serve.http import (
     JSON,
@@ -32,8 +32,6 @@ from edgeinfer.runtime.serve.http import (
     check_announced,
     header,
     retry_header,
-    status_of,
-    to_json,
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import Received, hold
@@ -42,7 +40,8 @@ from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
 from edgeinfer.runtime.serve.origins import Origins
 from edgeinfer.runtime.serve.page import ASK_FOR_KEY, answer_page, is_page
-from edgeinfer.runtime.serve.refusals import error_of
+from edgeinfer.runtime.serve.refusals import refusal
+from edgeinfer.runtime.serve.requestlog import log_request
 from edgeinfer.runtime.serve.responses import Responses
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tasks import Tasks
@@ -52,8 +51,6 @@ from edgeinfer.runtime.serve.v2 import V2
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.serve.rpc import Rpc
-
-_log = logging.getLogger("edgeinfer.serve")
 
 MAX_PATH = 2048
 _ID = re.compile(rb"[!-~]{1,128}")
@@ -77,6 +74,9 @@ class App:
         self._origins = Origins(hub.options)
         self._upstreams = Upstreams(hub) if hub.options.upstreams else None
         self._start, self._count = secrets.token_hex(4).encode(), itertools.count()
+        # A span of its own is more than the fast path does.
+        fast = FastPath(hub, self._keys, self._origins, self._id)
+        self.fast = None if self._traces.is_on else fast
         self._announcement = Announcement(hub.options) if hub.options.mdns else None
         self.rpc: Rpc | None = None
         if hub.options.grpc_port is not None:
@@ -134,16 +134,11 @@ class App:
                 model = await self._answered(scope, receive, sent)
         finally:
             held.release()
-            if exchange is not None:
-                exchange.went()
         seconds = time.perf_counter() - started
         if model is not None:
             model.metrics.ended(sent.status, seconds)
-        if _log.isEnabledFor(logging.INFO):
-            facts = {"request_id": id.decode(), "seconds": seconds, "status": sent.status}
-            if (grant := GRANT.get()) is not None and grant.name:
-                facts["key"] = grant.name
-            _log.info("%s %s %d", scope["method"], scope["path"], sent.status, extra=facts)
+        key = "" if (grant := GRANT.get()) is None else grant.name
+        log_request(scope["method"], scope["path"], sent.status, id=id, seconds=seconds, key=key)
 
     async def _traced(
         self, scope: Scope, receive: Receive, sent: _Sent, id: bytes
@@ -244,14 +239,11 @@ class App:
         )
 
     async def _fail(self, send: _Sent, scope: Scope, error: Exception) -> None:
-        known = status_of(error)
-        if known.status >= 500 and not isinstance(error, RequestError):
-            _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+        known, body = refusal(scope["method"], scope["path"], error)
         if send.status:
             # The answer has begun; its end says that it is not whole.
             send.status = known.status
             raise error
-        body = to_json(error_of(scope["path"], known))
         more = (ASK_FOR_KEY,) if known.status == 401 and is_page(scope["path"]) else ()
         await answer(send, known.status, body, (JSON, *retry_header(known), *more))
 

@@ -7,7 +7,7 @@ written here by one call instead; streams, and servers that are not ours, speak 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -15,17 +15,24 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 KEY = "edgeinfer.exchange"
 """Where it is found in the scope."""
 
+Headers = Iterable[tuple[bytes, bytes]]
 
-class Arrivals:
-    """Counts requests that have come whole and that nobody has read yet.
 
-    Who sees none may begin to work: nothing that came together with it is still to come.
+def whole_answer(status: int, headers: Headers, body: bytes, *, is_kept: bool) -> bytes:
+    """Return an answer as it is sent.
+
+    Args:
+        status: HTTP status.
+        headers: with the content's length; made here, not by a client.
+        body: all of it.
+        is_kept: whether the connection is used again.
     """
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
+    parts = [STATUS_LINE[status]]
+    for name, value in headers:
+        parts += (name, b": ", value, b"\r\n")
+    parts.append(b"\r\n" if is_kept else b"connection: close\r\n\r\n")
+    parts.append(body)
+    return b"".join(parts)
 
 
 class Exchange:
@@ -33,24 +40,12 @@ class Exchange:
 
     Args:
         cycle: Request cycle of uvicorn.
-        arrivals: Arrivals of its server.
     """
 
-    __slots__ = ("_arrivals", "_cycle", "_is_coming")
+    __slots__ = ("_cycle",)
 
-    def __init__(self, cycle: Any, arrivals: Arrivals) -> None:
-        self._cycle, self._arrivals, self._is_coming = cycle, arrivals, False
-
-    def came(self) -> None:
-        """Count it as arrived; by the protocol, once the body is whole."""
-        self._is_coming = True
-        self._arrivals.count += 1
-
-    def went(self) -> None:
-        """Count it no more; may be called again."""
-        if self._is_coming:
-            self._is_coming = False
-            self._arrivals.count -= 1
+    def __init__(self, cycle: Any) -> None:
+        self._cycle = cycle
 
     def body(self) -> bytes | None:
         """Take the body; None where it is not whole, and is to be received in parts."""
@@ -64,7 +59,7 @@ class Exchange:
         cycle.message_event.clear()
         return found
 
-    def answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+    def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Write an answer; False where it has to go by messages.
 
         Args:
@@ -76,16 +71,68 @@ class Exchange:
         begun = cycle.response_started or cycle.disconnected or cycle.flow.write_paused
         if begun or cycle.scope["method"] == "HEAD":
             return False
-        parts = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
-            parts += (name, b": ", value, b"\r\n")
-        parts.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
-        parts.append(body)
+        every = (*cycle.default_headers, *headers)
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = cycle.chunked_encoding = False
         cycle.message_event.set()
-        cycle.transport.write_now(b"".join(parts))
+        cycle.transport.write_now(whole_answer(status, every, body, is_kept=cycle.keep_alive))
         if not cycle.keep_alive:
             cycle.transport.close()
         cycle.on_response()
         return True
+
+
+class WholeRequest:
+    """A request that came in one piece; to uvicorn the cycle of its connection.
+
+    Args:
+        connection: Protocol of the connection.
+        keep_alive: whether the connection is used again.
+
+    Attributes:
+        url: that was asked.
+        headers: by name in small letters, as ASGI has them.
+        body: all of it.
+        left: is called where the client leaves before the answer.
+    """
+
+    __slots__ = (
+        *("_connection", "body", "disconnected", "headers", "keep_alive", "left"),
+        *("response_complete", "url"),
+    )
+
+    more_body = False
+
+    def __init__(self, connection: Any, body: bytes, keep_alive: bool) -> None:
+        self._connection, self.body, self.keep_alive = connection, body, keep_alive
+        self.url: bytes = connection.url
+        self.headers: list[tuple[bytes, bytes]] = connection.headers
+        self.left: Callable[[], None] | None = None
+        self.disconnected = self.response_complete = False
+
+    @property
+    def message_event(self) -> WholeRequest:
+        """What uvicorn sets where something has happened."""
+        return self
+
+    def set(self) -> None:
+        """Tell that the client left, where it did."""
+        if self.disconnected and not self.response_complete and self.left is not None:
+            self.left()
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Write the answer.
+
+        Args:
+            status: HTTP status.
+            headers: with the content's length; made here, not by a client.
+            body: all of it.
+        """
+        self.response_complete = True
+        connection = self._connection
+        every = (*connection.server_state.default_headers, *headers)
+        transport, is_kept = connection.transport, self.keep_alive
+        transport.write_now(whole_answer(status, every, body, is_kept=is_kept))
+        if not is_kept:
+            transport.close()
+        connection.on_response_complete()

@@ -27,6 +27,7 @@ from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, turns, watched, whole, write
 from edgeinfer.runtime.serve.tensors import InferRequest
+from edgeinfer.runtime.serve.terms import read_terms
 from edgeinfer.types import TensorSpec
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _request(model: Served, data: Mapping[str, Any], limit: int) -> InferRequest
             400, f"no input {', '.join(others)}; this model takes {', '.join(known)}"
         )
     feeds = {name: _tensor(known[name], data[name], limit) for name in known if name in data}
-    return InferRequest(id, feeds, (), frozenset(), parameters)
+    return InferRequest(id, feeds, (), frozenset(), read_terms(parameters))
 
 
 def _tensor(spec: TensorSpec, given: Any, limit: int) -> Any:

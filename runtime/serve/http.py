@@ -165,13 +165,17 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = (JSON,)) -> None:
     """Send a whole answer."""
-    length = (b"content-length", b"%d" % len(body))
-    every = [*headers, length, *SAFE]
+    every = whole_headers(body, headers)
     whole = getattr(send, "whole", None)
     if whole is not None and whole(status, every, body):
         return
     await send({"type": "http.response.start", "status": status, "headers": every})
     await send({"type": "http.response.body", "body": body})
+
+
+def whole_headers(body: bytes, headers: Iterable[Header]) -> list[Header]:
+    """Return all headers of a whole answer; ``headers`` are those that say what its body is."""
+    return [*headers, (b"content-length", b"%d" % len(body)), *SAFE]
 
 
 async def answer_json(send: Send, data: object, status: int = 200) -> None:

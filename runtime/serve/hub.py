@@ -28,7 +28,6 @@ from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.answers import Answers
 from edgeinfer.runtime.serve.batching import measure, rows_of
-from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.runtime.serve.http import (
     DisconnectedError,
     Receive,
@@ -38,9 +37,9 @@ from edgeinfer.runtime.serve.http import (
     status_of,
     without_folders,
 )
-from edgeinfer.runtime.serve.inflight import InFlight, held, was_counted, weigh
+from edgeinfer.runtime.serve.inflight import InFlight, held, weigh
 from edgeinfer.runtime.serve.keys import GRANT, owner
-from edgeinfer.runtime.serve.lanes import Lane
+from edgeinfer.runtime.serve.lanes import Lane, Ran
 from edgeinfer.runtime.serve.metrics import Engine, Kept, Metrics
 from edgeinfer.runtime.serve.options import (
     ServeOptions,
@@ -54,7 +53,7 @@ from edgeinfer.runtime.serve.options import (
 from edgeinfer.runtime.serve.plans import Plans
 from edgeinfer.runtime.serve.sequences import KeptStates, Sequences
 from edgeinfer.runtime.serve.served import Served
-from edgeinfer.runtime.serve.terms import NO_TERMS, Terms, read_terms
+from edgeinfer.runtime.serve.terms import Terms
 from edgeinfer.types import Array, Feeds
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class Hub:
         self.metrics = Metrics(self._engine_stats, self._waiting, self._runs)
         self._runtime = Runtime(threads=options.threads, memory_mb=options.memory_mb, **self._trust)
         self.models: dict[str, Served] = {}
-        self.memory, self.arrivals = InFlight(options.limits.memory_bytes), Arrivals()
+        self.memory = InFlight(options.limits.memory_bytes)
         self.states = KeptStates(options.limits.memory_bytes // 2)
         queue = options.limits.queue
         self.words = Pool("edgeinfer-words", 2, queue)
@@ -327,15 +326,15 @@ class Hub:
 
         Args:
             model: Tensor model.
-            request: what was asked; its parameters hold priority, deadline and sequence.
+            request: what was asked.
             left: returns when the client is gone; None where the task is cancelled then.
 
         Raises:
             QueueFullError: too many wait.
             InputError: an input is not what the model takes.
-            RequestError: a parameter is not known, or its sequence is not under way.
+            RequestError: its sequence is not under way.
         """
-        terms = read_terms(request.parameters) if request.parameters else NO_TERMS
+        terms = request.terms
         if model.waiting >= self.options.limits.queue:
             raise _full(model)
         model.waiting += 1
@@ -373,15 +372,21 @@ class Hub:
     ) -> Mapping[str, Array]:
         if model.tensors is None:
             raise ClosedError(f"model {model.name!r} was unloaded")
-        limit = self.options.limits.wait_s
-        deadline_s = terms.deadline_s
-        if limit is not None:
-            deadline_s = limit if deadline_s is None else min(limit, deadline_s)
+        deadline_s = self.deadline(terms)
         if model.lane is None:
             future = model.tensors.submit(feeds, priority=terms.priority, deadline_s=deadline_s)
             return await _watched(future, left)
-        found = await model.lane.submit(feeds, terms.priority, deadline_s, is_counted=was_counted())
+        answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
+        model.lane.submit(feeds, terms.priority, deadline_s, answer)
+        found = await answer
         return found if isinstance(found, dict) else await _watched(found, left)
+
+    def deadline(self, terms: Terms) -> float | None:
+        """Return the seconds after which a request may not start any more; None for no end."""
+        limit = self.options.limits.wait_s
+        if limit is None or terms.deadline_s is None:
+            return terms.deadline_s if limit is None else limit
+        return min(limit, terms.deadline_s)
 
     @contextlib.contextmanager
     def place(self, model: Served) -> Iterator[None]:
@@ -527,7 +532,7 @@ class Hub:
         # How long texts take, the size of their arrays does not say.
         texts = any(spec.dtype == "string" for spec in model.inputs)
         if rows and not texts and not self.options.isolate:
-            lane = Lane(tensors, table.seconds, rows[0], self.arrivals)
+            lane = Lane(tensors, table.seconds, rows[0])
             model.lane = lane if lane.is_brief else None
 
     def _waiting(self) -> Iterator[tuple[str, int]]:

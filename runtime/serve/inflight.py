@@ -82,16 +82,12 @@ class Held:
 
     Args:
         memory: Memory of all requests.
-
-    Attributes:
-        is_counted: it came whole, and was counted among the arrivals until then.
     """
 
-    __slots__ = ("_data", "_memory", "_size", "is_counted")
+    __slots__ = ("_data", "_memory", "_size")
 
     def __init__(self, memory: InFlight) -> None:
         self._memory, self._size, self._data = memory, 0, 0
-        self.is_counted = False
 
     async def take(self, size: int) -> None:
         """Hold so many bytes more.
@@ -101,6 +97,10 @@ class Held:
         """
         if not self._memory.is_free(size):
             await self._memory.wait(size, self._size)
+        self.add(size)
+
+    def add(self, size: int) -> None:
+        """Hold so many bytes more, which are there."""
         self._memory.used += size
         self._size += size
 
@@ -144,8 +144,6 @@ class Received:
     async def __call__(self) -> Message:
         """Receive a part."""
         message = await self._receive()
-        if self._exchange is not None and not message.get("more_body", False):
-            self._exchange.went()
         if size := len(message.get("body", b"")):
             await self._held.take(size)
         return message
@@ -159,8 +157,6 @@ class Received:
         exchange = self._exchange
         if exchange is None or (body := exchange.body()) is None:
             return None
-        exchange.went()
-        self._held.is_counted = True
         if len(body) > limit:
             raise too_large(limit)
         if body:
@@ -192,9 +188,3 @@ def hold(memory: InFlight) -> Held:
 def held() -> Held:
     """Return what the request holds that is answered."""
     return _HELD.get()
-
-
-def was_counted() -> bool:
-    """Return whether the request that is answered was among the arrivals."""
-    found = _HELD.get(None)
-    return found is not None and found.is_counted

@@ -134,17 +134,28 @@ class Keys:
         self._grants = [Grant(read_key(key), is_alone=len(keys) == 1) for key in keys]
 
     def check(self, authorization: bytes | None, api_key: bytes | None) -> None:
-        """Let a request in; ``GRANT`` is its key from then on.
+        """Let a request in, and count it; ``GRANT`` is its key from then on.
+
+        Raises:
+            RequestError: as ``find``; 429, there were too many requests.
+        """
+        found = self.find(authorization, api_key)
+        if found is not None:
+            found.count_request()
+            GRANT.set(found)
+
+    def find(self, authorization: bytes | None, api_key: bytes | None) -> Grant | None:
+        """Return the key of a request; None where no key is asked for.
 
         Args:
             authorization: its header of that name; browsers send a key as a password.
             api_key: its header ``x-api-key``.
 
         Raises:
-            RequestError: 401, there is no key or another one; 429, there were too many requests.
+            RequestError: 401, there is no key or another one.
         """
         if not self._grants:
-            return
+            return None
         digest = hashlib.sha256(_key(authorization or b"", api_key)).digest()
         found = None
         # All are compared, so that time tells nothing.
@@ -153,8 +164,7 @@ class Keys:
                 found = grant
         if found is None:
             raise RequestError(401, "a key is needed: Authorization: Bearer KEY")
-        found.count_request()
-        GRANT.set(found)
+        return found
 
 
 def _key(authorization: bytes, api_key: bytes | None) -> bytes:

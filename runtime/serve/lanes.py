@@ -2,7 +2,7 @@
 
 Handing a run to another thread and its answer back costs a hundred microseconds and more of
 processor time, several times what a small network takes. Such runs go on the loop itself, all that
-came within one turn of it as one batch: when the last of them has been read.
+came within one turn of it as one batch.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
+from typing import Protocol
 
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.batches import alike
 from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.scheduler import Outputs
-from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.types import Feeds
 
 BRIEF_S = 2.5e-4
@@ -25,6 +25,26 @@ BRIEF_S = 2.5e-4
 
 LATE_S, LATE = 4 * BRIEF_S, 8
 """So many runs in a row above this, and the model counts as brief no more."""
+
+
+Ran = Outputs | Future[Outputs]
+"""Outputs of a run, or the future of a thread where the engine was not free."""
+
+
+class LaneAnswer(Protocol):
+    """Gets what a request is answered with; a future of asyncio is one."""
+
+    def done(self) -> bool:
+        """Whether nobody waits for it any more."""
+        ...
+
+    def set_result(self, result: Ran, /) -> None:
+        """Take the outputs, or the future of a thread."""
+        ...
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """Take what went wrong."""
+        ...
 
 
 @dataclass(slots=True)
@@ -35,13 +55,13 @@ class _Waiting:
         feeds: checked.
         priority: higher ones run first.
         deadline_s: for a thread, where it goes to one.
-        done: gets the outputs, or the future of a thread.
+        answer: gets the outputs, or the future of a thread.
     """
 
     feeds: Feeds
     priority: float | None
     deadline_s: float | None
-    done: asyncio.Future[Outputs | Future[Outputs]]
+    answer: LaneAnswer
 
 
 class Lane:
@@ -51,7 +71,6 @@ class Lane:
         model: in the runtime.
         seconds: Duration in seconds of a run, by the requests it holds; measured.
         measured: the request that was measured; larger ones go to threads.
-        arrivals: requests of the server that have come and were not read yet.
     """
 
     def __init__(
@@ -59,9 +78,8 @@ class Lane:
         model: FleetModel,
         seconds: Mapping[int, float],
         measured: Feeds,
-        arrivals: Arrivals,
     ) -> None:
-        self._model, self._arrivals = model, arrivals
+        self._model = model
         self._largest = _bytes(measured)
         self._late = 0
         self._size = max((n for n, s in seconds.items() if s <= BRIEF_S), default=0)
@@ -74,41 +92,27 @@ class Lane:
         return self._size > 0
 
     def submit(
-        self,
-        feeds: Feeds,
-        priority: float | None,
-        deadline_s: float | None,
-        *,
-        is_counted: bool = False,
-    ) -> asyncio.Future[Outputs | Future[Outputs]]:
+        self, feeds: Feeds, priority: float | None, deadline_s: float | None, answer: LaneAnswer
+    ) -> None:
         """Take a request; it is run when this turn of the loop has brought all it will.
 
         Args:
             feeds: Feeds of the request.
             priority: higher ones run first.
             deadline_s: for a thread.
-            is_counted: it was among the arrivals, which so tell whether others came with it.
-
-        Returns:
-            Its outputs, or the future of a thread where the engine was not free.
+            answer: gets its outputs, or the future of a thread where the engine was not free.
 
         Raises:
             InputError: an input is not what the model takes.
         """
-        loop = asyncio.get_running_loop()
         feeds = self._model.check(feeds)
-        done: asyncio.Future[Outputs | Future[Outputs]] = loop.create_future()
         if _bytes(feeds) > self._largest or self._late >= LATE:
-            done.set_result(self._model.submit(feeds, priority=priority, deadline_s=deadline_s))
-            return done
+            answer.set_result(self._model.submit(feeds, priority=priority, deadline_s=deadline_s))
+            return
         self._is_mixed |= bool(priority)
-        self._waiting.append(_Waiting(feeds, priority, deadline_s, done))
-        if is_counted and not self._arrivals.count:
-            # Nothing else came with it, or it is the last of what did.
-            self._run()
-        elif len(self._waiting) == 1:
-            loop.call_soon(self._run)
-        return done
+        self._waiting.append(_Waiting(feeds, priority, deadline_s, answer))
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
         if self._is_mixed:
@@ -127,7 +131,7 @@ class Lane:
         waiting, batch, others = self._waiting, list[_Waiting](), list[_Waiting]()
         while waiting and len(batch) < self._size:
             each = waiting.popleft()
-            if each.done.done():
+            if each.answer.done():
                 continue
             if not batch or alike(batch[0].feeds, each.feeds):
                 batch.append(each)
@@ -145,22 +149,22 @@ class Lane:
                     future = self._model.submit(
                         each.feeds, priority=each.priority, deadline_s=each.deadline_s
                     )
-                    each.done.set_result(future)
+                    each.answer.set_result(future)
                 return
         # Whatever goes wrong belongs to who waits for it.
         except Exception as error:
             if len(batch) == 1:
-                batch[0].done.set_exception(error)
+                batch[0].answer.set_exception(error)
                 return
             # One bad request must not spoil the others.
             for each in batch:
-                if not each.done.done():
+                if not each.answer.done():
                     self._run_batch([each])
             return
         late = time.perf_counter() - start > LATE_S
         self._late = self._late + 1 if late else 0
         for each, found in zip(batch, outputs, strict=True):
-            each.done.set_result(found)
+            each.answer.set_result(found)
 
 
 def _bytes(feeds: Feeds) -> int:

@@ -1,14 +1,14 @@
-"""What the JSON of requests with raw tensors said, kept: clients send the same before each."""
+"""What the JSON of requests and answers with raw tensors says, kept: it is the same each time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edgeinfer.runtime.serve.tensors import InferRequest
-from edgeinfer.types import TensorSpec
+from edgeinfer.runtime.serve.tensors import InferRequest, chosen, to_bytes, write
+from edgeinfer.types import Array, TensorSpec
 
 MOST, MOST_BYTES = 64, 1024
 """JSON texts of a model that are kept, and bytes of each."""
@@ -27,7 +27,7 @@ class RequestPlan:
 
     def __init__(self, request: InferRequest, length: int, start: int) -> None:
         # Not its feeds, which hold the body that they came in.
-        self._request = InferRequest("", {}, request.outputs, request.binary, request.parameters)
+        self._request = InferRequest("", {}, request.outputs, request.binary, request.terms)
         self._length = length
         self._parts = []
         for name, array in request.feeds.items():
@@ -44,7 +44,7 @@ class RequestPlan:
             for name, dtype, count, start, shape in self._parts
         }
         asked = self._request
-        return InferRequest("", feeds, asked.outputs, asked.binary, asked.parameters)
+        return InferRequest("", feeds, asked.outputs, asked.binary, asked.terms)
 
 
 class Plans:
@@ -58,6 +58,7 @@ class Plans:
         # Texts have lengths of their own, and of truth values each is looked at.
         self._is_on = not any(spec.dtype in ("string", "bool") for spec in inputs)
         self._known: dict[bytes, RequestPlan] = {}
+        self._heads: dict[object, tuple[bytes, tuple[str, ...]]] = {}
 
     @property
     def is_raw(self) -> bool:
@@ -73,7 +74,7 @@ class Plans:
         """Keep what was read, where others may send the same."""
         if not self._is_on or len(head) > MOST_BYTES:
             return
-        if request.id or "sequence_id" in request.parameters:
+        if request.id or request.terms.sequence is not None:
             return
         size = sum(array.nbytes for array in request.feeds.values())
         # Else some of its tensors are in the JSON.
@@ -81,3 +82,29 @@ class Plans:
             if len(self._known) >= MOST:
                 self._known.clear()
             self._known[head] = RequestPlan(request, len(body), len(head))
+
+    def write(
+        self,
+        model: str,
+        request: InferRequest,
+        results: Mapping[str, Array],
+        specs: Sequence[TensorSpec],
+    ) -> tuple[bytes, int | None]:
+        """Return the body of an answer as ``tensors.write`` does, its JSON written once."""
+        if request.id or not request.binary:
+            return write(model, request, results, specs)
+        shapes = tuple((name, array.shape, array.nbytes) for name, array in results.items())
+        key = (request.outputs, request.binary, shapes)
+        known = self._heads.get(key)
+        if known is not None:
+            head, names = known
+            return b"".join([head, *[to_bytes(results[name]) for name in names]]), len(head)
+        body, size = write(model, request, results, specs)
+        names = tuple(s.name for s in specs if chosen(request, results, s.name) is not None)
+        # Texts have lengths of their own.
+        is_raw = all(n in request.binary and results[n].dtype.kind not in "OSU" for n in names)
+        if size is not None and is_raw:
+            if len(self._heads) >= MOST:
+                self._heads.clear()
+            self._heads[key] = body[:size], names
+        return body, size

@@ -8,19 +8,22 @@ import math
 import ssl
 import time
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from edgeinfer.runtime.serve.connections import Connections, Handshake, address_of, files
-from edgeinfer.runtime.serve.exchange import KEY, Arrivals, Exchange
+from edgeinfer.runtime.serve.exchange import KEY, Exchange, WholeRequest
 
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers, and of all else that is no body."""
 
 MOST_AHEAD = 32
 """Requests that a client may send before the first of them is answered."""
+
+SMALL, SOON_S = 16 << 10, 0.05
+"""Bytes of a body that is waited for before a request is begun, and seconds for which it is."""
 
 _SHARE = 8
 """Bytes of a body in chunks that allow one more of what stands between them."""
@@ -30,6 +33,14 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_TEXT), _TEXT)
 )
+
+
+class RequestTaker(Protocol):
+    """Answers requests that came whole."""
+
+    def take(self, request: WholeRequest) -> bool:
+        """Answer one, soon; False leaves it to ASGI, and nothing has happened."""
+        ...
 
 
 class TooManyAheadError(Exception):
@@ -90,6 +101,10 @@ class Joined:
         elif not self._transport.is_closing():
             self._transport.write(data)
 
+    def is_closing(self) -> bool:
+        """Whether nothing more is sent."""
+        return bool(self._transport.is_closing())
+
     def close(self) -> None:
         """Write what waits, and close."""
         self._flush()
@@ -111,18 +126,20 @@ class _Protocol(HttpToolsProtocol):
 
     Attributes:
         seconds: until a head must be there.
-        arrivals: Arrivals of the server.
+        taker: answers what came whole; None where ASGI answers all.
         doors: Connections of the server.
     """
 
     seconds: ClassVar[float]
-    arrivals: ClassVar[Arrivals]
+    taker: ClassVar[RequestTaker | None]
     doors: ClassVar[Connections]
     _head: asyncio.TimerHandle | None = None
     _around = _inside = 0
     _is_open = False
     _rest: asyncio.TimerHandle | None = None
     _since: float | None = None
+    _early: bytes | None = None
+    _soon: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
@@ -136,9 +153,6 @@ class _Protocol(HttpToolsProtocol):
         self.doors.leave(self)
         if self._rest is not None:
             self._rest.cancel()
-        # These were to wait for the answer before, and nobody reads them now.
-        for cycle, _ in self.pipeline:
-            cast("dict[str, Any]", cycle.scope)[KEY].went()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -146,6 +160,8 @@ class _Protocol(HttpToolsProtocol):
             return
         self._around += len(data)
         super().data_received(data)
+        if self._early is not None and self._soon is None and not self.transport.is_closing():
+            self._wait()
         cycle = self.cycle
         # To rest and go on again costs two calls of the system: not for what is whole.
         if cycle is not None and cycle.more_body and len(cycle.body) > HIGH_WATER_LIMIT:
@@ -159,6 +175,11 @@ class _Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._around -= len(body)
         self._inside += len(body)
+        if self._early is not None:
+            if self._soon is not None or not self._early:
+                self._early += body
+                return
+            self._begin()
         cycle = self.cycle
         if cycle.response_complete:
             return
@@ -168,22 +189,66 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._around = self._inside = 0
+        if self._early is not None:
+            if self._is_taken(self._early):
+                return
+            self._begin()
         super().on_message_complete()
-        if not self.cycle.response_complete:
-            cast("dict[str, Any]", self.scope)[KEY].came()
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MOST_AHEAD:
             # The parser gives up, the rest of what came is not looked at, and the connection ends.
             raise TooManyAheadError
-        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = b"", [], False
         self._is_open = True
 
     def on_headers_complete(self) -> None:
         self._arrived()
         self.doors.asks(self)
+        before = self.cycle
+        # Of most requests the body comes with the head: they need no task before it is there.
+        is_next = before is None or before.response_complete
+        if is_next and self.taker is not None and not self.expect_100_continue:
+            self._early = b""
+        else:
+            self._begin()
+
+    def _wait(self) -> None:
+        """Wait for the rest of a small body, which many clients send on its own, or begin."""
+        told = dict(self.headers).get(b"content-length")
+        if told is not None and int(told) <= SMALL:
+            self._soon = self.loop.call_later(SOON_S, self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Hand a request to ASGI, with what has come of it."""
+        self._arrived()
+        url, headers, waits, early = self.url, self.headers, self.expect_100_continue, self._early
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue, self._early = url, headers, waits, None
+        scope = cast("dict[str, Any]", self.scope)
+        scope["headers"] = headers
         super().on_headers_complete()
-        cast("dict[str, Any]", self.scope)[KEY] = Exchange(self.cycle, self.arrivals)
+        scope[KEY] = Exchange(self.cycle)
+        if early:
+            self.cycle.body = early  # type: ignore[assignment]
+            self.cycle.message_event.set()
+
+    def _is_taken(self, body: bytes) -> bool:
+        """Whether what came whole is answered without ASGI."""
+        parser, taker, before = self.parser, self.taker, self.cycle
+        if taker is None or parser.get_method() != b"POST" or parser.should_upgrade():
+            return False
+        is_kept = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        request = WholeRequest(self, body, is_kept)
+        self.cycle = cast("Any", request)
+        if taker.take(request):
+            self._early = None
+            self._arrived()
+            return True
+        self.cycle = before
+        return False
 
     def on_response_complete(self) -> None:
         if self.pipeline or self.transport.is_closing():
@@ -219,6 +284,9 @@ class _Protocol(HttpToolsProtocol):
         if self._head is not None:
             self._head.cancel()
             self._head = None
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
 
     def _late(self) -> None:
         self._head = None
@@ -227,7 +295,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 def protocol(
-    seconds: float, arrivals: Arrivals, tls: ssl.SSLContext | None = None
+    seconds: float, taker: RequestTaker | None = None, tls: ssl.SSLContext | None = None
 ) -> type[asyncio.Protocol]:
     """Return the protocol of a connection, which uvicorn makes.
 
@@ -238,12 +306,12 @@ def protocol(
 
     Args:
         seconds: from the first byte, or from the connection, to the end of the head.
-        arrivals: requests that have come are counted there.
+        taker: answers what came whole; None where ASGI answers all.
         tls: the certificate and its key; None for plain HTTP.
     """
     logging.getLogger("uvicorn.error").addFilter(_SELDOM)
     connections = Connections(files())
-    own = {"seconds": seconds, "arrivals": arrivals, "doors": connections}
+    own: dict[str, Any] = {"seconds": seconds, "taker": taker, "doors": connections}
     kind = type("Protocol", (_Protocol,), own)
     return kind if tls is None else _secured(kind, connections, tls, seconds)
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from edgeinfer.runtime.serve.anthropic import PATH as MESSAGES
 from edgeinfer.runtime.serve.anthropic import error_body
-from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.http import RequestError, status_of, to_json
+from edgeinfer.runtime.serve.requestlog import LOG
+
+
+def refusal(method: str, path: str, error: Exception) -> tuple[RequestError, bytes]:
+    """Return what a client is told of an error, and the body that tells it; faults are logged."""
+    known = status_of(error)
+    if known.status >= 500 and not isinstance(error, RequestError):
+        LOG.error("%s %s failed", method, path, exc_info=error)
+    return known, to_json(error_of(path, known))
 
 
 def error_of(path: str, error: RequestError) -> object:

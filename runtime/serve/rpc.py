@@ -22,6 +22,7 @@ from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.options import MOST_KEYS
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
+from edgeinfer.runtime.serve.terms import read_terms
 from edgeinfer.runtime.serve.traces import Traces
 from edgeinfer.runtime.serve.v2 import change
 from edgeinfer.types import Array, TensorSpec
@@ -468,7 +469,9 @@ def read(
         {"name": each.name, "parameters": _parameters(each.parameters)} for each in request.outputs
     ]
     names, binary = tensors.wanted_outputs({"outputs": asked} if asked else {}, {}, outputs)
-    return InferRequest(request.id, feeds, names, binary, _parameters(request.parameters))
+    return InferRequest(
+        request.id, feeds, names, binary, read_terms(_parameters(request.parameters))
+    )
 
 
 def _check_counts(request: Any, inputs: int, outputs: int) -> None:

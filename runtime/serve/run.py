@@ -78,11 +78,11 @@ def serve(
     tls = tls_of(options)
     listening = _listen(options.host, options.port)
     try:
-        app = App(hub := Hub(models, options, trust, text, pipelines))
+        app = App(Hub(models, options, trust, text, pipelines))
         config = uvicorn.Config(
             app,
             loop=_LOOP,
-            http=protocol(options.limits.head_s, hub.arrivals, tls),
+            http=protocol(options.limits.head_s, app.fast, tls),
             ws="none",
             proxy_headers=False,
             log_config=None,

@@ -16,6 +16,7 @@ import numpy as np
 
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.http import RequestError, from_json, to_json
+from edgeinfer.runtime.serve.terms import Terms, read_terms
 from edgeinfer.types import Array, TensorSpec
 
 _NAMES = {
@@ -47,14 +48,14 @@ class InferRequest:
         feeds: arrays by the input's name.
         outputs: names that are wanted; empty for all.
         binary: outputs that are wanted as raw bytes.
-        parameters: Parameters of the request.
+        terms: Terms of the run.
     """
 
     id: str
     feeds: dict[str, Array]
     outputs: tuple[str, ...]
     binary: frozenset[str]
-    parameters: Mapping[str, Any]
+    terms: Terms
 
 
 def datatype(spec: TensorSpec) -> str:
@@ -114,7 +115,7 @@ def read(
     id = data.get("id", "")
     if not isinstance(id, str):
         raise RequestError(400, "id: expected a text")
-    return InferRequest(id, feeds, names, binary, parameters)
+    return InferRequest(id, feeds, names, binary, read_terms(parameters))
 
 
 def write(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 from edgeinfer.runtime.serve import facts, tensors
 from edgeinfer.runtime.serve.http import (
+    JSON,
+    Header,
     Receive,
     RequestError,
     Scope,
@@ -22,6 +24,26 @@ from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
 from edgeinfer.runtime.serve.inflight import LENGTH, held
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.served import Served
+from edgeinfer.types import Array
+
+_BINARY = (b"content-type", b"application/octet-stream")
+
+
+def size_of(results: Mapping[str, Array]) -> int:
+    """Return the bytes of a run's outputs."""
+    return sum(array.nbytes for array in results.values())
+
+
+def result(
+    model: Served, asked: tensors.InferRequest, results: Mapping[str, Array]
+) -> tuple[bytes, tuple[Header, ...]]:
+    """Return the body of an answer, and what its headers say of it.
+
+    Raises:
+        RequestError: the outputs hold what JSON has no word for.
+    """
+    content, head = model.plans.write(model.name, asked, results, model.outputs)
+    return content, (JSON,) if head is None else (_BINARY, (LENGTH, b"%d" % head))
 
 
 class V2:
@@ -43,19 +65,12 @@ class V2:
         asked = await self._read(model, scope, receive)
         results = await self._hub.infer(model, asked, lambda: client_left(receive))
 
-        def write() -> tuple[bytes, int | None]:
-            return tensors.write(model.name, asked, results, model.outputs)
-
-        size_out = sum(a.nbytes for a in results.values())
-        if size_out >= LARGE_BYTES:
+        size = size_of(results)
+        if size >= LARGE_BYTES:
             # Who reads slowly keeps it.
-            await held().take(size_out)
-        content, head = await self._hub.read(size_out, write)
-        if head is None:
-            await answer(send, 200, content)
-        else:
-            binary = (b"content-type", b"application/octet-stream")
-            await answer(send, 200, content, (binary, (LENGTH, str(head).encode())))
+            await held().take(size)
+        content, headers = await self._hub.read(size, partial(result, model, asked, results))
+        await answer(send, 200, content, headers)
 
     async def _read(self, model: Served, scope: Scope, receive: Receive) -> tensors.InferRequest:
         limits = self._hub.options.limits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import logging
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.runtime.serve import run
+from edgeinfer.runtime.serve.requestlog import JsonLines
 from tests.runtime.pipelines.conftest import write_graph
 
 
@@ -126,7 +126,7 @@ def test_lines_that_come_together_are_written_at_once(
             if len(writes) > 2:
                 raise OSError("no space left on device")
 
-    handler = importlib.import_module("edgeinfer.cli.serve")._Lines()
+    handler = JsonLines()
     log = logging.Logger("test", logging.INFO)
     log.addHandler(handler)
     monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(buffer=Out()))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -267,71 +264,18 @@ def serve(
         run(bundles, options, **more)
 
 
-_SOON_S = 0.02
-"""Within which a line is written."""
-
-
-class _Lines(logging.Handler):
-    """Log records as lines of JSON on stderr, those of some milliseconds at once.
-
-    A write of its own for each line would cost a small request a third of its time.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: list[bytes] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, soon where an event loop runs."""
-        import asyncio
-
-        self._lines.append(_line(record))
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self.flush()
-            return
-        if len(self._lines) == 1:
-            loop.call_later(_SOON_S, self.flush)
-
-    def flush(self) -> None:
-        """Write what waits."""
-        with self.lock or contextlib.nullcontext():
-            lines, self._lines = self._lines, []
-        if lines:
-            # A full disk ends no request.
-            with contextlib.suppress(OSError):
-                sys.stderr.buffer.write(b"".join(lines))
-                sys.stderr.buffer.flush()
-
-
-def _line(record: logging.LogRecord) -> bytes:
-    import orjson
-
-    data: dict[str, Any] = {
-        "time": datetime.fromtimestamp(record.created, timezone.utc),
-        "level": record.levelname.lower(),
-        "message": record.getMessage(),
-    }
-    for name in ("request_id", "key", "status", "seconds"):
-        if (value := getattr(record, name, None)) is not None:
-            data[name] = value
-    if record.exc_info:
-        data["error"] = logging.Formatter().formatException(record.exc_info)
-    return orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
-
-
 def _log_requests() -> None:
     """Write lines; what they do not tell is not found out for each."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # By logging's own guide to its optimisation: no search for the line that logs, nor the task.
     for name, off in (("logAsyncioTasks", False), ("_srcfile", None)):
         setattr(logging, name, off)
-    log = logging.getLogger("edgeinfer.serve")
-    log.addHandler(_Lines())
-    warnings = _Lines()
+    from edgeinfer.runtime.serve.requestlog import LOG, JsonLines
+
+    LOG.addHandler(JsonLines())
+    warnings = JsonLines()
     warnings.setLevel(logging.WARNING)
     # Such as a model that could not be loaded, which else is reported when the server ends.
     logging.getLogger("edgeinfer").addHandler(warnings)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+    LOG.setLevel(logging.INFO)
+    LOG.propagate = False

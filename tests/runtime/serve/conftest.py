@@ -97,7 +97,7 @@ class Starter:
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=protocol(hub.options.limits.head_s, hub.arrivals, tls_of(hub.options)),
+            http=protocol(hub.options.limits.head_s, app.fast, tls_of(hub.options)),
             log_config=None,
             lifespan="on",
         )

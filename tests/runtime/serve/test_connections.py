@@ -13,7 +13,6 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from edgeinfer.runtime.serve import protocol as protocol_module
-from edgeinfer.runtime.serve.exchange import Arrivals
 from edgeinfer.runtime.serve.inflight import Held, InFlight
 from edgeinfer.runtime.serve.keys import Keys
 from edgeinfer.runtime.serve.options import ServeOptions
@@ -121,7 +120,7 @@ def over_a_connection(
 
     async def run() -> Any:
         config = uvicorn.Config(app, timeout_keep_alive=rest_s, lifespan="off", ws="none")  # type: ignore[arg-type]
-        kind: Any = protocol(head_s, Arrivals(), tls)
+        kind: Any = protocol(head_s, None, tls)
         state = ServerState()
         config.load()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from edgeinfer.runtime.serve.exchange import Exchange
-from tests.runtime.serve.conftest import Server, Start
+from tests.runtime.serve.conftest import Server
 
 BODY = json.dumps(
     {
@@ -108,25 +108,3 @@ def test_a_connection_is_kept_unless_it_is_to_close(line: socket.socket, more: s
     else:
         line.sendall(whole())
         assert read(line)[0][0].split()[1] == b"200"
-
-
-def test_every_request_is_counted_off(start: Start) -> None:
-    """One that is never counted off would keep runs from beginning at once."""
-    server = start()
-    port = int(server.url.rsplit(":", 1)[1])
-    parts = [
-        whole(),
-        whole(body=b"{"),
-        whole("content-length: 5\r\n"),
-        b"GET /v1/models HTTP/1.1\r\n\r\n",
-    ]
-    parts += [whole() * 5, whole()[:-10], b"POST /nowhere HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc"]
-    for _ in range(20):
-        for part in parts:
-            with socket.create_connection(("127.0.0.1", port)) as line:
-                line.sendall(part)
-    server.client.get("/v2/health/live")
-    end = time.monotonic() + 10
-    while server.hub.arrivals.count and time.monotonic() < end:
-        time.sleep(0.01)
-    assert server.hub.arrivals.count == 0

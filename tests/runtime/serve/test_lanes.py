@@ -12,8 +12,7 @@ import pytest
 
 from edgeinfer.errors import InputError
 from edgeinfer.runtime.fleet import FleetModel, Runtime
-from edgeinfer.runtime.serve.exchange import Arrivals
-from edgeinfer.runtime.serve.lanes import BRIEF_S, Lane
+from edgeinfer.runtime.serve.lanes import BRIEF_S, Lane, Ran
 from edgeinfer.types import Feeds
 from tests.runtime.conftest import Fakes, MakeBundle
 
@@ -33,13 +32,19 @@ def feeds(value: float, columns: int = 3) -> Feeds:
     return {"x": np.full((1, columns), value, np.float32), "k": np.array([int(value)])}
 
 
+def submitted(lane: Lane, given: Feeds, priority: float | None = None) -> asyncio.Future[Ran]:
+    answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
+    lane.submit(given, priority, None, answer)
+    return answer
+
+
 def ask(
     model: FleetModel, several: list[Feeds], priorities: list[float] | None = None
 ) -> list[Any]:
     async def run() -> list[Any]:
-        lane = Lane(model, BRIEF, ONE, Arrivals())
+        lane = Lane(model, BRIEF, ONE)
         order = priorities or [0.0] * len(several)
-        futures = [lane.submit(f, p, None) for f, p in zip(several, order, strict=True)]
+        futures = [submitted(lane, f, p) for f, p in zip(several, order, strict=True)]
         return await asyncio.gather(*futures, return_exceptions=True)
 
     return asyncio.run(run())
@@ -55,9 +60,9 @@ def test_what_came_together_runs_together(model: FleetModel) -> None:
 
 
 def test_what_takes_long_goes_to_threads(model: FleetModel) -> None:
-    assert Lane(model, BRIEF, ONE, Arrivals()).is_brief
-    assert not Lane(model, {1: 2 * BRIEF_S}, ONE, Arrivals()).is_brief
-    assert not Lane(model, {}, ONE, Arrivals()).is_brief
+    assert Lane(model, BRIEF, ONE).is_brief
+    assert not Lane(model, {1: 2 * BRIEF_S}, ONE).is_brief
+    assert not Lane(model, {}, ONE).is_brief
 
 
 def test_one_bad_request_does_not_spoil_the_others(model: FleetModel, fakes: Fakes) -> None:
@@ -70,7 +75,7 @@ def test_one_bad_request_does_not_spoil_the_others(model: FleetModel, fakes: Fak
 
 def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: FleetModel) -> None:
     async def run() -> Any:
-        lane = Lane(model, BRIEF, ONE, Arrivals())
+        lane = Lane(model, BRIEF, ONE)
         entered, over = threading.Event(), threading.Event()
 
         def occupy() -> bool:
@@ -82,7 +87,7 @@ def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: FleetModel) -
         other.start()
         assert entered.wait(10)
         try:
-            future = await lane.submit(feeds(3), None, None)
+            future = await submitted(lane, feeds(3))
             assert not isinstance(future, dict)
         finally:
             over.set()
@@ -94,9 +99,9 @@ def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: FleetModel) -
 
 def test_larger_inputs_than_were_measured_go_to_threads(model: FleetModel) -> None:
     async def run() -> Any:
-        lane = Lane(model, BRIEF, ONE, Arrivals())
+        lane = Lane(model, BRIEF, ONE)
         two = {name: np.concatenate([array, array]) for name, array in feeds(3).items()}
-        future = await lane.submit(two, None, None)
+        future = await submitted(lane, two)
         assert not isinstance(future, dict)
         return await asyncio.wrap_future(future)
 
@@ -105,8 +110,8 @@ def test_larger_inputs_than_were_measured_go_to_threads(model: FleetModel) -> No
 
 def test_who_left_is_not_run(model: FleetModel) -> None:
     async def run() -> None:
-        lane = Lane(model, BRIEF, ONE, Arrivals())
-        gone, stays = lane.submit(feeds(1), None, None), lane.submit(feeds(2), None, None)
+        lane = Lane(model, BRIEF, ONE)
+        gone, stays = submitted(lane, feeds(1)), submitted(lane, feeds(2))
         gone.cancel()
         found = await stays
         assert isinstance(found, dict)
@@ -115,40 +120,3 @@ def test_who_left_is_not_run(model: FleetModel) -> None:
     before = model.stats().calls.runs
     asyncio.run(run())
     assert model.stats().calls.runs == before + 1
-
-
-def test_a_run_begins_once_nothing_else_is_coming(model: FleetModel) -> None:
-    async def run() -> tuple[list[bool], list[bool], int]:
-        arrivals = Arrivals()
-        lane = Lane(model, BRIEF, ONE, arrivals)
-        before = model.stats().batches
-        alone = lane.submit(feeds(1.0), None, None, is_counted=True).done()
-        arrivals.count = 1
-        first = lane.submit(feeds(2.0), None, None, is_counted=True)
-        waits = first.done()
-        arrivals.count = 0
-        last = lane.submit(feeds(3.0), None, None, is_counted=True)
-        return [alone, waits], [first.done(), last.done()], model.stats().batches - before
-
-    begun, after, runs = asyncio.run(run())
-    assert begun == [True, False]
-    assert after == [True, True]
-    assert runs == 2
-
-
-def test_what_never_comes_keeps_nobody_waiting(model: FleetModel) -> None:
-    async def run() -> Any:
-        arrivals = Arrivals()
-        arrivals.count = 5
-        return await asyncio.wait_for(
-            Lane(model, BRIEF, ONE, arrivals).submit(feeds(4.0), None, None), 5
-        )
-
-    assert asyncio.run(run())["double"].tolist() == [[8.0] * 3]
-
-
-def test_who_is_not_counted_runs_with_those_of_its_turn(model: FleetModel) -> None:
-    """As requests of gRPC and of Ray, whose arrival nobody sees."""
-    before = model.stats().batches
-    ask(model, [feeds(v) for v in range(4)])
-    assert model.stats().batches - before == 1

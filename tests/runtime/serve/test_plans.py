@@ -13,6 +13,7 @@ from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.inflight import _OBJECTS, weigh
 from edgeinfer.runtime.serve.plans import MOST, Plans
 from edgeinfer.runtime.serve.tensors import InferRequest, read
+from edgeinfer.runtime.serve.terms import NO_TERMS
 from edgeinfer.types import Array, TensorSpec
 from tests.runtime.serve.conftest import Server
 
@@ -50,7 +51,7 @@ def test_a_known_text_gives_what_reading_gives() -> None:
     np.testing.assert_equal(arrays(found), arrays(expected))
     assert found is not None
     assert (found.id, found.outputs, found.binary) == ("", (), expected.binary)
-    assert found.parameters == {"priority": 3}
+    assert found.terms.priority == 3
 
 
 def test_more_or_fewer_bytes_are_not_taken_for_it() -> None:
@@ -82,7 +83,9 @@ def test_numbers_in_the_text_are_not_kept() -> None:
 @pytest.mark.parametrize("dtype", ["bool", "string"])
 def test_what_is_looked_at_value_by_value_is_not_kept(dtype: str) -> None:
     plans = Plans((TensorSpec("x", dtype, (3,)),))
-    plans.keep(b"{}", b"{}abc", InferRequest("", {"x": np.zeros(3, bool)}, (), frozenset(), {}))
+    plans.keep(
+        b"{}", b"{}abc", InferRequest("", {"x": np.zeros(3, bool)}, (), frozenset(), NO_TERMS)
+    )
     assert plans.read(b"{}", b"{}abc") is None
     assert not plans.is_raw
 
@@ -92,7 +95,7 @@ def test_no_body_is_kept() -> None:
     plans = Plans(INPUTS)
     held = bytearray(b"{}" + bytes(24))
     feeds = {"x": np.frombuffer(memoryview(held)[2:], np.float32).reshape(2, 3)}
-    plans.keep(b"{}", bytes(held), InferRequest("", feeds, (), frozenset(), {}))
+    plans.keep(b"{}", bytes(held), InferRequest("", feeds, (), frozenset(), NO_TERMS))
     assert plans.read(b"{}", bytes(held)) is not None
     del feeds
     # This raises where anything still looks at its bytes.
