@@ -146,7 +146,7 @@ def test_files_of_options_and_pipelines_are_read(tmp_path: Path) -> None:
         data = toml.loads(text)
         if not data.keys() & {"inputs", "output"}:
             continue
-        for name in re.findall(r'"([\w-]+\.(?:txt|json))"', text):
+        for name in re.findall(r'"([\w.-]+\.(?:txt|json))"', text):
             (tmp_path / name).write_text("word\n")
         (tmp_path / "pipeline.toml").write_text(text)
         parse_description(tmp_path / "pipeline.toml")

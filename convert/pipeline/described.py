@@ -11,9 +11,16 @@ from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import UsageError
 from edgeinfer.heads import Classify, DetectGrid, DetectRows, Head, Prototypes, Segment
 from edgeinfer.media.description import Description
-from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
+from edgeinfer.types import (
+    AudioInput,
+    ImageInput,
+    NoiseInput,
+    Preprocessing,
+    TensorSpec,
+    TokenInput,
+)
 
-_CONVERTED = (ImageInput, AudioInput, TokenInput)
+_CONVERTED = (ImageInput, AudioInput, TokenInput, NoiseInput)
 """Records by which test inputs are made; the others matter on the device only."""
 
 

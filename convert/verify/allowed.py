@@ -19,6 +19,7 @@ from edgeinfer.types import (
     Feeds,
     ImageInput,
     InputRange,
+    NoiseInput,
     Preprocessing,
     RangeSource,
     TensorSpec,
@@ -138,8 +139,14 @@ class Ranges:
         return found
 
 
+_FARTHEST = 8.0
+"""Deviations beyond which no draw of a normal distribution is ever seen."""
+
+
 def _prepared(record: Preprocessing) -> InputRange:
-    """Return what a record of pictures or sound gives."""
+    """Return what a record of pictures, sound or noise gives."""
+    if isinstance(record, NoiseInput):
+        return InputRange(-_FARTHEST * record.scale, _FARTHEST * record.scale, "declared")
     if not isinstance(record, ImageInput):
         return InputRange(-1.0, 1.0, "declared")
     mean, std = np.asarray(record.mean), np.asarray(record.std)

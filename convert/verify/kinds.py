@@ -6,7 +6,14 @@ import re
 from typing import Literal
 
 from edgeinfer.records import dataclass
-from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
+from edgeinfer.types import (
+    AudioInput,
+    ImageInput,
+    NoiseInput,
+    Preprocessing,
+    TensorSpec,
+    TokenInput,
+)
 
 Name = Literal[
     "image",
@@ -18,6 +25,7 @@ Name = Literal[
     "sample_rate",
     "state",
     "text",
+    "draws",
     "plain",
 ]
 
@@ -63,6 +71,8 @@ def guess_kind(spec: TensorSpec, record: Preprocessing | None = None) -> Kind:
         return Kind("audio", time_axis=_time_axis(spec), record=record)
     if isinstance(record, TokenInput):
         return Kind("tokens", vocab=record.vocab_size, record=record)
+    if isinstance(record, NoiseInput):
+        return Kind("draws", record=record)
     if spec.dtype == "string":
         return Kind("text")
     if spec.dtype == "bool":

@@ -10,7 +10,7 @@ import numpy as np
 from edgeinfer.convert.verify.allowed import USUAL_MOST, Allowed, fitting, whole_ends
 from edgeinfer.convert.verify.bounds import Span
 from edgeinfer.convert.verify.kinds import Kind
-from edgeinfer.types import Array, AudioInput, ImageInput, TensorSpec
+from edgeinfer.types import Array, AudioInput, ImageInput, NoiseInput, TensorSpec
 
 Style = Literal[
     "natural",
@@ -66,6 +66,10 @@ def signal(
         case "text":
             words = np.array(["", "edge", "a longer piece of text", "Ünïcödé"], dtype=object)
             return np.asarray(words[rng.integers(0, len(words), shape)], dtype=object)
+        case "draws" if isinstance(kind.record, NoiseInput):
+            # Whatever the style: a voice whose noise is no noise speaks for hours.
+            drawn = rng.standard_normal(shape) * kind.record.scale
+            return (np.zeros(shape) if style == "zeros" else drawn).astype(spec.dtype)
         case "sample_rate" if span is None:
             return np.full(shape, _DEFAULT_RATE, dtype=spec.dtype)
         case "mask":

@@ -6,13 +6,14 @@ import os
 from typing import Any
 
 from edgeinfer.errors import UsageError
-from edgeinfer.heads import Classify, FindText, ReadText, WriteSpeech
+from edgeinfer.heads import Classify, FindText, ReadText, Speak, WriteSpeech
 from edgeinfer.runtime.pipelines.audio import AudioPipeline, AudioStream
 from edgeinfer.runtime.pipelines.image import ImagePipeline
 from edgeinfer.runtime.pipelines.lines import LinesPipeline
 from edgeinfer.runtime.pipelines.model import PipelineModel
 from edgeinfer.runtime.pipelines.sentence import SentencePipeline
 from edgeinfer.runtime.pipelines.speech import SpeechPipeline
+from edgeinfer.runtime.pipelines.voice import VoicePipeline
 from edgeinfer.types import AudioInput, FrameInput, ImageInput, SpectrogramInput, TextInput
 
 __all__ = [
@@ -24,11 +25,19 @@ __all__ = [
     "PipelineModel",
     "SentencePipeline",
     "SpeechPipeline",
+    "VoicePipeline",
     "pipeline",
     "put_together",
 ]
 
-Pipeline = ImagePipeline | AudioPipeline | LinesPipeline | SentencePipeline | SpeechPipeline
+Pipeline = (
+    ImagePipeline
+    | AudioPipeline
+    | LinesPipeline
+    | SentencePipeline
+    | SpeechPipeline
+    | VoicePipeline
+)
 
 
 def pipeline(*bundles: str | os.PathLike[str], **options: Any) -> Pipeline:
@@ -68,6 +77,8 @@ def put_together(models: list[PipelineModel]) -> Pipeline:
         UsageError: they do not fit together.
     """
     first = models[0]
+    if len(models) == 1 and isinstance(first.head, Speak):
+        return VoicePipeline(first)
     if len(models) == 1:
         match first.record:
             case ImageInput():

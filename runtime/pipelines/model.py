@@ -23,7 +23,7 @@ from edgeinfer.types import (
     Preprocessing,
     StateInput,
     TensorSpec,
-    TextInput,
+    Worded,
 )
 
 
@@ -88,7 +88,7 @@ class PipelineModel:
         self.labels = manifest.labels
         kept = {state.input: StateInput(state.output) for state in manifest.states}
         records: dict[str, Preprocessing] = {**kept, **manifest.preprocessing}
-        wanted = {r.vocabulary for r in records.values() if isinstance(r, TextInput)}
+        wanted = {r.vocabulary for r in records.values() if isinstance(r, Worded)}
         wanted.update(files_of(self.head))
         by_path = {f.path: f for f in manifest.extra_files}
         self.files = {name: bundle.read(by_path[f"{FOLDER}/{name}"]) for name in wanted}

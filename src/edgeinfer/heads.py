@@ -426,6 +426,20 @@ class WriteSpeech:
 
 
 @dataclass(frozen=True, slots=True)
+class Speak:
+    """Samples of a voice, -1..1.
+
+    Attributes:
+        sample_rate: Hz.
+        output: all axes but one are of size 1.
+    """
+
+    sample_rate: int
+    output: str | None = None
+    kind: Literal["speak"] = "speak"
+
+
+@dataclass(frozen=True, slots=True)
 class Encode:
     """All outputs are for the decoder that follows, by their names."""
 
@@ -464,6 +478,7 @@ Head = (
     | HearVoice
     | SpotWord
     | WriteSpeech
+    | Speak
     | Features
     | Encode
 )

@@ -6,6 +6,8 @@ of the top left pixel is (0, 0). Times are seconds from the beginning of the rec
 
 from __future__ import annotations
 
+import io
+import wave
 from dataclasses import asdict, field, replace
 from typing import Any
 
@@ -213,6 +215,41 @@ class Text:
     corners: tuple[Point, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """What a voice said.
+
+    Attributes:
+        samples: (samples,), float32; -1..1, what is beyond is as the model gives it.
+        rate: samples a second.
+        left_out: symbols of the text that the voice does not know, each once.
+    """
+
+    samples: Array = field(repr=False)
+    rate: int
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Length of the sound."""
+        return len(self.samples) / self.rate
+
+    def pcm(self) -> bytes:
+        """Return signed integers of 16 bits, the low byte first; what is beyond -1..1 is cut."""
+        scaled = np.rint(np.clip(self.samples, -1.0, 1.0) * 32767.0)
+        return scaled.astype("<i2").tobytes()
+
+    def wav(self) -> bytes:
+        """Return the contents of a WAV file of 16 bits."""
+        out = io.BytesIO()
+        with wave.open(out, "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(self.rate)
+            file.writeframes(self.pcm())
+        return out.getvalue()
+
+
 Result = (
     Classification
     | Detection
@@ -223,6 +260,7 @@ Result = (
     | VoiceActivity
     | WakeWord
     | Text
+    | Sound
 )
 
 _KINDS: dict[type, str] = {
@@ -235,6 +273,7 @@ _KINDS: dict[type, str] = {
     VoiceActivity: "speech",
     WakeWord: "word",
     Text: "text",
+    Sound: "sound",
 }
 
 
@@ -254,6 +293,9 @@ def as_json(result: Result) -> dict[str, Any]:
         case Segmentation():
             named = {result.name(index): share for index, share in result.shares.items()}
             return {**kind, "size": list(result.mask.shape[::-1]), "shares": named}
+        case Sound():
+            said = {"seconds": result.seconds, "rate": result.rate}
+            return {**kind, **said, "left_out": list(result.left_out)}
         case Embedding():
             return {**kind, "vector": result.vector.tolist()}
         case Pitch():

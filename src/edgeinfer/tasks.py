@@ -22,6 +22,7 @@ from edgeinfer.heads import (
     HearVoice,
     Notes,
     Segment,
+    Speak,
     SpotWord,
     WriteSpeech,
 )
@@ -34,6 +35,7 @@ from edgeinfer.results import (
     Pitch,
     Result,
     Segmentation,
+    Sound,
     Text,
     VoiceActivity,
     WakeWord,
@@ -46,6 +48,7 @@ from edgeinfer.runtime.pipelines import (
     Pipeline,
     SentencePipeline,
     SpeechPipeline,
+    VoicePipeline,
     pipeline,
 )
 from edgeinfer.types import Array
@@ -220,6 +223,18 @@ class SpeechTranscriber(_Task):
     def transcribe(self, recording: str | Path | Array, rate: int | None = None) -> str:
         """Return what is said."""
         return " ".join(text.text for text in self._listen(recording, rate, Text))
+
+
+class Speaker(_Task):
+    """Says a text in the voice of a model."""
+
+    name = "speaking"
+    heads = (Speak,)
+    pipelines = (VoicePipeline,)
+
+    def say(self, text: str) -> Sound:
+        """Return the sound of a text; of phonemes, where the voice takes such."""
+        return next(result for result in self._inner(text) if isinstance(result, Sound))
 
 
 class VoiceDetector(_Task):

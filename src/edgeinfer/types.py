@@ -250,6 +250,57 @@ class TextInput:
 
 
 @dataclass(frozen=True, slots=True)
+class SymbolInput:
+    """How a text becomes the ids of its letters or phonemes, for a model that speaks.
+
+    They are those of ``begin``, then those of each symbol with ``after`` behind them, then ``end``.
+
+    Attributes:
+        vocabulary: file below ``pipeline/``: JSON with an id, or a list of ids, for each symbol, or
+            with such a table as its ``phoneme_id_map`` or ``vocab``.
+        field: what this input takes: ``ids``, ``mask`` (a one for each id) or ``length`` (their
+            number).
+        begin: ids in front of a text.
+        after: ids behind each of its symbols.
+        end: ids behind it.
+        marks: symbols that part a text: each piece between them has its own ``begin`` and ``end``,
+            and they stand alone (special tokens of transformers that are letters).
+        most: symbols of a text; a longer one is refused.
+        normal: Normal form of Unicode that a text is brought into first.
+        lower: a letter without an id is lowered.
+        unknown: a symbol without an id is an error (``refuse``), or left out (``skip``).
+        trim: white space at both ends of what is left is dropped.
+    """
+
+    vocabulary: str
+    field: Literal["ids", "mask", "length"] = "ids"
+    begin: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+    marks: tuple[str, ...] = ()
+    most: int = 1000
+    normal: Literal["none", "NFC", "NFD"] = "none"
+    lower: bool = False
+    unknown: Literal["refuse", "skip"] = "refuse"
+    trim: bool = False
+    kind: Literal["symbols"] = "symbols"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseInput:
+    """Random numbers of a mean of 0, the same in every call of the same size.
+
+    Attributes:
+        seed: Seed of the numbers.
+        scale: Standard deviation of the numbers.
+    """
+
+    seed: int = 0
+    scale: float = 1.0
+    kind: Literal["noise"] = "noise"
+
+
+@dataclass(frozen=True, slots=True)
 class FrameInput:
     """Frames that an earlier model of a chain gives, a window of them in one call.
 
@@ -305,12 +356,17 @@ Preprocessing = (
     | TokenInput
     | SpectrogramInput
     | TextInput
+    | SymbolInput
+    | NoiseInput
     | FrameInput
     | EncodedInput
     | StateInput
     | ConstantInput
 )
 """What the bundle records about one input; an input without a record is a plain tensor."""
+
+Worded = TextInput | SymbolInput
+"""Records that name a vocabulary below ``pipeline/``."""
 
 
 def nbytes(arrays: Mapping[str, Array]) -> int:

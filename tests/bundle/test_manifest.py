@@ -98,8 +98,8 @@ CASES: list[tuple[Edit, str]] = [
     ),
     (
         lambda d: d["preprocessing"]["x"].update(kind="video"),
-        "preprocessing.x.kind: expected one of audio, constant, encoded, frames, image, "
-        "spectrogram, state, text, tokens, received 'video'",
+        "preprocessing.x.kind: expected one of audio, constant, encoded, frames, image, noise, "
+        "spectrogram, state, symbols, text, tokens, received 'video'",
     ),
     (lambda d: d["source"].update(sha256="0"), "source.sha256: expected 64 lower-case hex digits"),
 ]

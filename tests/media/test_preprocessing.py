@@ -8,7 +8,7 @@ from edgeinfer.errors import UsageError
 from edgeinfer.media import parse_preprocessing, read_labels
 from edgeinfer.types import AudioInput, ImageInput, TokenInput
 
-KINDS = "audio, constant, encoded, frames, image, spectrogram, state, text, tokens"
+KINDS = "audio, constant, encoded, frames, image, noise, spectrogram, state, symbols, text, tokens"
 
 
 def toml(folder: Path, text: str) -> Path:

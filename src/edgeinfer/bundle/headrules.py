@@ -23,6 +23,7 @@ from edgeinfer.heads import (
     Notes,
     ReadText,
     Segment,
+    Speak,
     SpotWord,
     Turned,
     WriteSpeech,
@@ -35,11 +36,14 @@ from edgeinfer.types import (
     EncodedInput,
     FrameInput,
     ImageInput,
+    NoiseInput,
     SpectrogramInput,
     StateInput,
+    SymbolInput,
     TensorSpec,
     TextInput,
     TokenInput,
+    Worded,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +71,7 @@ def pipeline_problems(
         yield from (f"{where}.{problem}" for problem in input_record(record))
         if isinstance(record, StateInput) and record.output not in names:
             yield f"{where}.output: no output is named {record.output!r}"
-        if isinstance(record, TextInput):
+        if isinstance(record, Worded):
             needed[record.vocabulary] = f"{where}.vocabulary"
     if said is not None:
         for output in outputs_of(said):
@@ -119,6 +123,8 @@ def head(record: Head) -> Iterator[str]:
             yield from _notes(record)
         case WriteSpeech():
             yield from _written(record)
+        case Speak():
+            yield from _positive(record, "sample_rate")
         case DetectRows():
             yield from _extra(record.extra)
             if isinstance(record.extra, Turned) and record.box != "xywh":
@@ -229,14 +235,36 @@ def input_record(record: Preprocessing) -> Iterator[str]:
             yield from _positive(record, "max_tokens")
             if not record.vocabulary.endswith((".json", ".txt")):
                 yield f"vocabulary: expected a .json or .txt file, received {record.vocabulary!r}"
+        case SymbolInput():
+            yield from _symbols(record)
+        case NoiseInput() if not (0 < record.scale < math.inf and record.seed >= 0):
+            yield f"scale, seed: expected above 0 and at least 0, received {record.scale} and " + (
+                str(record.seed)
+            )
         case FrameInput():
             yield from _positive(record, "frames", "hop")
             if record.frames is not None and record.hop > record.frames:
                 yield f"hop: expected at most frames = {record.frames}, received {record.hop}"
         case ConstantInput() if not record.values:
             yield "values: expected at least one"
-        case StateInput() | ConstantInput() | EncodedInput():
+        case StateInput() | ConstantInput() | EncodedInput() | NoiseInput():
             pass
+
+
+def _symbols(record: SymbolInput) -> Iterator[str]:
+    yield from _positive(record, "most")
+    if not record.vocabulary.endswith(".json"):
+        yield f"vocabulary: expected a .json file, received {record.vocabulary!r}"
+    for key in ("begin", "after", "end"):
+        ids = getattr(record, key)
+        if len(ids) > _MOST_AROUND or min(ids, default=0) < 0:
+            yield f"{key}: expected at most {_MOST_AROUND} ids, none below 0"
+    if len(record.marks) > _MOST_MARKS or any(len(mark) != 1 for mark in record.marks):
+        yield f"marks: expected at most {_MOST_MARKS} symbols of one character"
+
+
+_MOST_AROUND, _MOST_MARKS = 16, 64
+"""Ids around a text and behind each of its symbols, and symbols that part it."""
 
 
 def _positive(record: object, *keys: str) -> Iterator[str]:

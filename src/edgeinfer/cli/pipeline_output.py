@@ -14,6 +14,7 @@ from edgeinfer.results import (
     Pitch,
     Result,
     Segmentation,
+    Sound,
     Text,
     VoiceActivity,
     WakeWord,
@@ -45,6 +46,7 @@ _COLUMNS: dict[type, tuple[str, ...]] = {
     VoiceActivity: (">start", ">end", ">score"),
     WakeWord: (">time", ">score", "word"),
     Text: (">score", "text", ">left", ">top"),
+    Sound: (">seconds", ">Hz", ">loudest", "left out"),
 }
 
 
@@ -72,6 +74,10 @@ def _row(result: Result) -> list[tuple[str, ...]]:
             return [(f"{result.start:.2f} s", f"{result.end:.2f} s", f"{result.score:.2f}")]
         case WakeWord():
             return [(f"{result.time:.2f} s", f"{result.score:.2f}", result.label)]
+        case Sound():
+            loudest = abs(result.samples).max(initial=0.0)
+            lost = " ".join(map(repr, result.left_out))
+            return [(f"{result.seconds:.2f}", str(result.rate), f"{loudest:.2f}", lost)]
         case Text():
             corner = [f"{x:.0f}" for x in result.corners[0]] if result.corners else ["", ""]
             return [(f"{result.score:.2f}", result.text, *corner)]

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.cli.files import write_bytes
+from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.loading import steps_shown, told_stats
 from edgeinfer.cli.output import Output, milliseconds
 from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
+from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
@@ -38,7 +39,9 @@ def means_something(
     """
     plain = [i for i in inputs if not i.lower().endswith(_ARRAYS)]
     if len(plain) < len(inputs) and asked:
-        raise UsageError("--then and --overlay take pictures, recordings or texts, not arrays")
+        raise UsageError(
+            "--then, --overlay and -o FILE.wav take pictures, recordings or texts, not arrays"
+        )
     if not inputs or len(plain) < len(inputs):
         return asked
     from edgeinfer.bundle.archive import Bundle
@@ -49,11 +52,66 @@ def means_something(
     return asked or (manifest.head is not None and not named)
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFiles:
+    """Files that a run leaves behind.
+
+    Attributes:
+        overlay: the picture to draw into.
+        sound: the WAV file to write what is said into.
+        overwrite: replace a file that is something else.
+    """
+
+    overlay: str | None
+    sound: str | None
+    overwrite: bool
+
+    def check(self, inputs: Sequence[str]) -> None:
+        """Refuse what cannot be kept of these inputs, before anything is loaded.
+
+        Raises:
+            UsageError: a file for one, and several inputs.
+            OutputError: the file cannot be written.
+        """
+        for option, name in (("--overlay", self.overlay), (f"-o {self.sound}", self.sound)):
+            if name is not None and len(inputs) != 1:
+                raise UsageError(f"{option}: expected one INPUT, received {len(inputs)}")
+        if self.sound is not None:
+            check_output(Path(self.sound), ".wav", b"RIFF", overwrite=self.overwrite)
+
+    def check_kind(self, bundle: str, kind: str) -> None:
+        """Refuse to keep the sound of what gives none.
+
+        Raises:
+            UsageError: as said.
+        """
+        if self.sound is not None and kind != "speak":
+            raise UsageError(
+                f"-o {self.sound}: {bundle} gives {kind!r}, no sound; -o FILE.npz keeps tensors"
+            )
+
+    def write(self, given: str, results: Sequence[Result]) -> None:
+        """Write what was found in one input."""
+        from edgeinfer.results import Sound
+
+        if self.overlay is not None:
+            _draw(Path(self.overlay), given, results, self.overwrite)
+        for result in results if self.sound is not None else ():
+            if isinstance(result, Sound):
+                write_bytes(Path(self.sound or ""), result.wav(), overwrite=True)
+
+    def told(self) -> Iterator[str]:
+        """Name the files that were written."""
+        if self.overlay is not None:
+            yield f"drawn into {self.overlay}"
+        if self.sound is not None:
+            yield f"saved to {self.sound}"
+
+
 def run_pipeline(
     bundles: Sequence[str],
     inputs: Sequence[str],
-    overlay: str | None,
-    overwrite: bool,
+    kept: WrittenFiles,
     options: Mapping[str, Any],
     repeat: int,
     out: Output,
@@ -65,8 +123,7 @@ def run_pipeline(
     from edgeinfer.cli.pipeline_output import as_table
     from edgeinfer.results import as_json
 
-    if overlay is not None and len(inputs) != 1:
-        raise UsageError(f"--overlay: expected one INPUT, received {len(inputs)}")
+    kept.check(inputs)
     with (
         out.progress() as progress,
         steps_shown(progress),
@@ -74,12 +131,12 @@ def run_pipeline(
     ):
         if not inputs:
             raise UsageError(f"{bundles[0]}: no INPUT given; it takes {opened.takes}")
+        kept.check_kind(bundles[-1], opened.models[-1].head.kind)
         found, spent = _each(opened, inputs, repeat)
         reports = [model.session.report() for model in opened.models]
         around = [line for model in opened.models for line in model.around]
         stats = [told_stats(model.session, options) for model in opened.models]
-    if overlay is not None:
-        _draw(Path(overlay), inputs[0], found[0], overwrite)
+    kept.write(inputs[0], found[0])
     ordered = sorted(spent)
     data: dict[str, Any] = {
         "bundle": bundles[0],
@@ -94,7 +151,8 @@ def run_pipeline(
             for name, results in zip(inputs, found, strict=True)
         ],
         "around": around,
-        "overlay": overlay,
+        "overlay": kept.overlay,
+        "saved": kept.sound,
         "notes": [note for report in reports for note in report.notes],
         "rankings": [ranking(report) for report in reports],
     }
@@ -113,8 +171,7 @@ def run_pipeline(
             median, p95 = milliseconds(statistics.median(ordered)), milliseconds(ordered[-1])
             yield ""
             yield f"{len(ordered)} runs with pre- and post-processing: median {median}, max {p95}"
-        if overlay is not None:
-            yield f"drawn into {overlay}"
+        yield from kept.told()
         yield from (f"{s.labels['model']}: {s}" for s in stats if s is not None)
         yield from (f"note: {note}" for report in reports for note in report.notes)
         yield from [*why(reports), *around] if verbose else ()

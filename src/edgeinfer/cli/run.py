@@ -14,7 +14,7 @@ import click
 from edgeinfer.cli.files import check_output
 from edgeinfer.cli.loading import as_loaded, loading_options, steps_shown, told_stats
 from edgeinfer.cli.output import Output, milliseconds, output_options, table
-from edgeinfer.cli.pipeline_run import means_something, run_pipeline
+from edgeinfer.cli.pipeline_run import WrittenFiles, means_something, run_pipeline
 from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
 
@@ -37,8 +37,13 @@ SHOWN = 8
 )
 @click.option("--overlay", metavar="PNG", help="Draw the results onto the image.")
 @click.option("--raw", is_flag=True, help="Print tensors instead of decoded results.")
-@click.option("-o", "--output", metavar="NPZ", help="Save the outputs, named as in the model.")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is no .npz.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="NPZ|WAV",
+    help="Save the outputs, named as in the model, or what a voice says.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a file that is something else.")
 @loading_options
 @click.option("--repeat", type=click.IntRange(1), default=1, help="Number of timed runs.")
 @click.option("-v", "--verbose", is_flag=True, help="Say why this engine, and what else could run.")
@@ -66,14 +71,16 @@ def run(
 
     Where the bundle says what its outputs mean, a picture, a recording or a text gives names,
     boxes, notes or words instead; --raw and -o give tensors. --then names bundles that work
-    together with BUNDLE, such as those that turn and read the lines of text that it finds.
+    together with BUNDLE, such as those that turn and read the lines of text that it finds. A model
+    that speaks takes a text, or a .txt file, and writes it to the .wav file of -o.
     """
     options = as_loaded(**loading, check_finite=not allow_nonfinite)
-    means = means_something(bundle, inputs, bool(then or overlay), loading["trust"])
-    if not raw and output is None and means:
-        run_pipeline(
-            *((bundle, *then), inputs, overlay, overwrite, options, repeat, out), verbose=verbose
-        )
+    sound = output if output is not None and output.lower().endswith(".wav") else None
+    asked = bool(then or overlay or sound)
+    means = means_something(bundle, inputs, asked, loading["trust"])
+    if not raw and (output is None or sound is not None) and means:
+        kept = WrittenFiles(overlay, sound, overwrite)
+        run_pipeline((bundle, *then), inputs, kept, options, repeat, out, verbose=verbose)
         return
     if then or overlay:
         raise UsageError("--then and --overlay go with what outputs mean; leave -o and --raw out")

@@ -30,7 +30,7 @@ from edgeinfer.errors import UsageError
 from edgeinfer.heads import Head, files_of
 from edgeinfer.media.preprocessing import filled, input_problems, known_keys, read_labels, read_text
 from edgeinfer.records import dataclass
-from edgeinfer.types import Preprocessing, TextInput
+from edgeinfer.types import Preprocessing, Worded
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ _MOST_FILE = 1 << 30
 
 
 def _files(path: Path, document: _Document) -> dict[str, bytes]:
-    named = {r.vocabulary for r in document.inputs.values() if isinstance(r, TextInput)}
+    named = {r.vocabulary for r in document.inputs.values() if isinstance(r, Worded)}
     files = {}
     for name in sorted(named.union(files_of(document.output))):
         place = _beside(path, name)

@@ -9,9 +9,9 @@ import pytest
 
 from edgeinfer.convert.verify import Vector
 from edgeinfer.convert.verify.oracles import Oracles
-from edgeinfer.convert.verify.vectors import UserData, make_vectors
+from edgeinfer.convert.verify.vectors import UserData, gather_vectors, make_vectors
 from edgeinfer.errors import InputError, UsageError
-from edgeinfer.types import Array, AudioInput, ImageInput, Preprocessing
+from edgeinfer.types import Array, AudioInput, ImageInput, InputRange, NoiseInput, Preprocessing
 
 
 def model(text: str, opset: int = 20) -> ir.Model:
@@ -307,3 +307,19 @@ def test_a_scale_is_zero_once_beside_ordinary_inputs() -> None:
     assert not found[0].edge
     divisor = model("g (float[1, 8] x, float scale) => (float[1, 8] y) { y = Div(x, scale) }")
     assert all(v.feeds["scale"] > 0 for v in vectors(divisor) if not v.edge)
+
+
+def test_noise_is_noise_in_every_vector() -> None:
+    """A voice that draws how long its sounds are speaks for hours where it is anything else."""
+    m = model("g (float[1, 400] noise) => (float[1, 400] y) { y = Exp(noise) }")
+    records: dict[str, Preprocessing] = {"noise": NoiseInput(scale=0.5)}
+    with Oracles(m) as oracles:
+        found = gather_vectors(
+            m, oracles.inputs, oracles=oracles, preprocessing=records, reach=True
+        )
+    drawn = [v.feeds["noise"] for v in found.vectors if v.feeds["noise"].any()]
+    assert len(found.vectors) > len(drawn) > 1
+    for noise in drawn:
+        assert 0.4 < noise.std() < 0.6
+        assert abs(noise.mean()) < 0.15
+    assert found.ranges == {"noise": InputRange(-4.0, 4.0, "declared")}
