@@ -117,7 +117,7 @@ test-nodes: $(VENV)/installed
 
 # The same through Core ML only; what an interrupted run had done is kept in build/.
 test-coreml-nodes: $(VENV)/installed
-	EDGEINFER_NODES=build/coreml-nodes $(PYTEST) -m 'slow' tests/conformance/test_coreml_nodes.py
+	EDGEINFER_NODES=build/coreml-nodes $(PYTEST) -m 'slow' tests/conformance/test_nodes.py -k coreml
 
 # coremltools' own tests of its operations, answered by the Core ML evaluator; hours on two cores: as
 # many processes as W says, and for a sample the first of thirty parts: SHARDS=2.
@@ -130,8 +130,8 @@ test-mil: $(VENV)/installed
 # Core AI assets in Apple's runtime on this CPU: the node suite, backend, lowering and real nets.
 test-coreai: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[coreai,torch]'
-	$(PYTEST) -m 'slow or models or not slow' tests/conformance/test_coreai_nodes.py \
-		tests/backends/coreai/test_backend.py tests/convert/lower/coreai tests/e2e/test_coreai_models.py
+	$(PYTEST) -m 'slow or models or not slow' tests/conformance/test_nodes.py \
+		tests/backends/coreai/test_backend.py tests/convert/lower/coreai tests/e2e/test_coreai_models.py -k coreai
 
 # Mutated files for every reader, in copies of one process: a minute, or hours. What is found is kept
 # in tests/fuzz/corpus and is tried first from then on.

@@ -375,12 +375,12 @@ def draw(seed: int) -> tuple[onnx.ModelProto, list[np.ndarray]]:
 def outcome(seed: int) -> str:
     """Return ``right``, ``refused: ...``, ``wrong: ...`` or ``error: ...``."""
     from edgeinfer.errors import UnsupportedError
-    from tests.conformance.coreml_worker import _lowered
+    from tests.conformance.lowered_worker import coreml_package
 
     model, feeds = draw(seed)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            ready = _lowered(model, Path(folder), {})
+            ready = coreml_package(model, Path(folder), {})
         except UnsupportedError as e:
             return f"refused: {e.problems[0].op}: {e.problems[0].detail}"
         except Exception as e:

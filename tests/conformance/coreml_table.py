@@ -6,10 +6,10 @@ from collections import Counter
 from functools import cache
 
 from tests.conformance import tflite_table
-from tests.conformance.node_worker import Case
+from tests.conformance.node_cases import Case
 from tests.conformance.tflite_table import Results, interface, kind_of
 
-OUTCOMES = ("right", "refused", "wrong", "error", "unrunnable")
+OUTCOMES = ("right", "refused", "wrong", "error", "unrunnable", "crash")
 HELD = frozenset(
     {
         *("FLOAT", "FLOAT16", "BOOL", "INT8", "INT16", "INT32", "INT64"),
@@ -87,6 +87,12 @@ def refusals(results: Results, cases: list[Case]) -> list[str]:
         shown = ", ".join(n.removeprefix("test_") for n in sorted(names))
         lines.append(f"| {reason} | {words} | {len(names)}: {shown} |")
     return lines
+
+
+def short(results: Results, cases: list[Case]) -> str:
+    """The totals and the refusals, of Core AI, whose types are those of Core ML."""
+    lines = [line.replace("Core ML", "Core AI") for line in totals(results, cases)]
+    return "\n".join([*lines, "", *refusals(results, cases), ""])
 
 
 def _words(text: str, reason: str) -> str:

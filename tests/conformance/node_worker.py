@@ -20,77 +20,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-Case = tuple[str, onnx.ModelProto, list[tuple[Sequence[Any], Sequence[Any]]], float, float]
+from tests.conformance.node_cases import SOURCES, Case, difference, line_of, plain
 
 FORMATS = {"onnxruntime": "onnx", "openvino": "openvino_ir"}
-
-
-def suite() -> list[Case]:
-    """Return the node cases of the installed onnx package."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
-    return [(c.name, c.model, c.data_sets, c.rtol, c.atol) for c in cases]
-
-
-def golden() -> list[Case]:
-    """Return the cases of ``tests/golden``: awkward ones, agreed on by several engines."""
-    folder = Path(__file__).parent.parent / "golden"
-    index = json.loads((folder / "index.json").read_text("utf-8"))
-    cases: list[Case] = []
-    for entry in index:
-        model = onnx.load(folder / f"{entry['id']}.onnx")
-        with np.load(folder / f"{entry['id']}.npz") as arrays:
-            inputs = [arrays[f"in_{v.name}"] for v in model.graph.input]
-            outputs = [arrays[f"out_{v.name}"] for v in model.graph.output]
-        # Half precision keeps eleven bits.
-        half = any(a.dtype == np.float16 for a in (*inputs, *outputs))
-        tolerance = (2e-3, 1e-3) if half else (1e-4, 1e-5)
-        cases.append((entry["id"], model, [(inputs, outputs)], *tolerance))
-    return cases
-
-
-def plain(value: Any) -> Any:
-    """Return a NumPy array (or a list of them) for whatever a case holds."""
-    if isinstance(value, onnx.TensorProto):
-        return onnx.numpy_helper.to_array(value)
-    if isinstance(value, list):
-        return [plain(v) for v in value]
-    return value
-
-
-def difference(expected: Any, got: Any, rtol: float, atol: float) -> str:
-    """Return how an output differs; empty when it is right."""
-    if isinstance(expected, list):
-        if not isinstance(got, list) or len(expected) != len(got):
-            return "another length of a sequence"
-        return next(
-            (d for e, g in zip(expected, got, strict=True) if (d := difference(e, g, rtol, atol))),
-            "",
-        )
-    if expected is None:
-        return "" if got is None else "not empty"
-    expected, got = np.asarray(expected), np.asarray(got)
-    if expected.shape != got.shape:
-        return f"shape {got.shape}, expected {expected.shape}"
-    if expected.dtype.kind in "OUST":
-        return "" if (expected.astype(str) == got.astype(str)).all() else "other text"
-    if expected.dtype != got.dtype:
-        if expected.dtype.itemsize != got.dtype.itemsize or expected.dtype.kind in "fiub":
-            return f"dtype {got.dtype}, expected {expected.dtype}"
-        got = got.view(expected.dtype)  # engines hand out the bits of types NumPy lacks
-    if expected.dtype.kind not in "fiubc":
-        expected, got = expected.astype(np.float32), got.astype(np.float32)
-    if np.allclose(got, expected, rtol=rtol, atol=atol, equal_nan=True):
-        return ""
-    got, expected = got.astype(np.float64), expected.astype(np.float64)
-    unlike = (np.isfinite(got) != np.isfinite(expected)) | (np.isnan(got) != np.isnan(expected))
-    if unlike.any():
-        return f"NaN or infinity in one of the two only, {int(unlike.sum())} times"
-    both = np.isfinite(got)
-    return f"values differ by up to {np.max(np.abs(got[both] - expected[both]), initial=0):.3g}"
 
 
 def run_onnxruntime(model: bytes | str, feeds: dict[str, Any]) -> list[Any]:
@@ -203,7 +135,7 @@ def outcome_plain(target: str, case: Case) -> str:
     try:
         return _compare(_runner(target), model.SerializeToString(), model, data_sets, rtol, atol)
     except Exception as e:
-        return f"refused: {_line(e)}"
+        return f"refused: {line_of(e)}"
 
 
 def outcome_lowered(target: str, case: Case, options: Any = None) -> str:
@@ -225,9 +157,9 @@ def outcome_lowered(target: str, case: Case, options: Any = None) -> str:
                 normalised, profiles.load(target), options or LowerOptions(), out
             )
         except EdgeInferError as e:
-            return f"refused: {_line(e)}"
+            return f"refused: {line_of(e)}"
         except Exception as e:
-            return f"error: {type(e).__name__}: {_line(e)}"
+            return f"error: {type(e).__name__}: {line_of(e)}"
         path = str(lowered.files[0])
         for inputs, _ in data_sets:
             # A session refuses these inputs.
@@ -238,9 +170,9 @@ def outcome_lowered(target: str, case: Case, options: Any = None) -> str:
         try:
             return _compare(_runner(target, model), path, model, data_sets, rtol, atol)
         except AssertionError as e:
-            return f"error: {_line(e)}"
+            return f"error: {line_of(e)}"
         except Exception as e:
-            return f"refused: by the engine: {_line(e)}"
+            return f"refused: by the engine: {line_of(e)}"
 
 
 def _runner(target: str, model: onnx.ModelProto | None = None) -> Any:
@@ -265,16 +197,11 @@ def _compare(
     return "ok"
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
-
-
 def main(target: str, source: str, first: int, step: int, skip: int) -> None:
     """Run every ``step``-th case from ``first``, leaving out the first ``skip`` of those."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    cases = suite() if source == "suite" else golden()
-    for case in cases[first::step][skip:]:
+    for case in SOURCES[source]()[first::step][skip:]:
         print(json.dumps({"start": case[0]}), flush=True)  # noqa: T201
         result = {"name": case[0], "plain": outcome_plain(target, case)}
         print(json.dumps({"plain": result["plain"]}), flush=True)  # noqa: T201

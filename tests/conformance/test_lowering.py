@@ -151,7 +151,7 @@ def test_golden_cases(target: str) -> None:
 
 
 def test_exceptions_name_cases_that_exist() -> None:
-    from tests.conformance.node_worker import golden, suite
+    from tests.conformance.node_cases import golden, suite
 
     known = {case[0] for case in (*suite(), *golden())}
     for target in TARGETS:

@@ -8,11 +8,11 @@ from functools import cache
 
 import onnx
 
-from tests.conformance.node_worker import Case
+from tests.conformance.node_cases import Case
 
 Results = dict[str, str]
 
-OUTCOMES = ("right", "refused", "wrong", "error", "unrunnable", "aborted")
+OUTCOMES = ("right", "refused", "wrong", "error", "unrunnable", "crash")
 RANDOM = frozenset(
     {
         *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
@@ -138,14 +138,14 @@ def share(results: Results, names: Iterable[str]) -> float:
     return sum(f == "right" for f in found) / len(found)
 
 
-def totals(results: Results, cases: list[Case], outcomes: tuple[str, ...] = OUTCOMES) -> list[str]:
+def totals(results: Results, cases: list[Case]) -> list[str]:
     """Lines of the first table."""
-    lines = [f"| cases | number | {' | '.join(outcomes)} |"]
-    lines.append("|---" * (len(outcomes) + 2) + "|")
+    lines = [f"| cases | number | {' | '.join(OUTCOMES)} |"]
+    lines.append("|---" * (len(OUTCOMES) + 2) + "|")
     for title, names in groups(cases).items():
         counts = Counter(results[n].split(":")[0] for n in names)
         right = f"{counts['right']} ({100 * share(results, names):.1f} %)"
-        rest = " | ".join(str(counts[o]) for o in outcomes[1:])
+        rest = " | ".join(str(counts[o]) for o in OUTCOMES[1:])
         lines.append(f"| {title} | {len(names)} | {right} | {rest} |")
     return lines
 

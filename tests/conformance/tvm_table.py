@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
-from tests.conformance.node_worker import Case
+from tests.conformance.node_cases import Case
 from tests.conformance.tflite_table import (
     Results,
     by_operator,
@@ -17,8 +15,6 @@ from tests.conformance.tflite_table import (
     totals,
 )
 
-OUTCOMES = ("right", "refused", "wrong", "error", "unrunnable", "crash")
-NODES = "<!-- Written by python -m tests.conformance.test_tvm_nodes --table -->"
 GPU_ZOO = "<!-- Written by python -m tests.zoo.emulated --target tvm-sm-90 --table -->"
 ZOO = "<!-- Written by python -m tests.zoo.emulated --table -->"
 
@@ -38,7 +34,7 @@ def families() -> dict[str, str]:
 
 def nodes(results: Results, cases: list[Case]) -> str:
     """The part of the document that the node cases give."""
-    parts = ["## Totals", "", *totals(results, cases, OUTCOMES), "", *excluded(results, cases), ""]
+    parts = ["## Totals", "", *totals(results, cases), "", *excluded(results, cases), ""]
     parts += ["## Operator by operator", ""]
     parts += by_operator(results, filter(is_single, cases), families())
     return "\n".join([*parts, ""])
@@ -71,14 +67,9 @@ def _cell(found: tuple[str, float | None, int] | None) -> str:
     return outcome if error is None else f"{outcome}, {error:.1e}"
 
 
-def replaced(document: Path, mark: str, text: str) -> None:
-    """Write a generated part of the document: from its mark up to the next one."""
-    head, rest = document.read_text(encoding="utf-8").split(mark)
+def replaced(document: str, mark: str, text: str) -> str:
+    """Return a document with a generated part made anew: from its mark to the end of the part."""
+    head, rest = document.split(mark)
     _, end, tail = rest.partition("<!-- End -->")
-    document.write_text(f"{head}{mark}\n\n{text}\n{end}{tail}", encoding="utf-8")
-
-
-def read(path: Path) -> Results:
-    """Read results that a run has kept."""
-    found: Results = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    separated = f"\n{end}" if end else ""
+    return f"{head}{mark}\n\n{text}{separated}{tail}"

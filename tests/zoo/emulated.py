@@ -238,11 +238,10 @@ def main() -> int:
         known = [r for r in _read(given.results) if r.target in targets and r.why != _NO_END]
         told = {(r.model, r.target): (r.outcome, r.error, r.vectors) for r in known}
         rows_told = [(*names, *rest) for names, rest in told.items()]
+        mark, text = tvm_table.ZOO, tvm_table.zoo(rows_told)
         if given.target:
-            text = tvm_table.zoo(rows_told, tvm_table.GPUS)
-            tvm_table.replaced(_DOCUMENT, tvm_table.GPU_ZOO, text)
-        else:
-            tvm_table.replaced(_DOCUMENT, tvm_table.ZOO, tvm_table.zoo(rows_told))
+            mark, text = tvm_table.GPU_ZOO, tvm_table.zoo(rows_told, tvm_table.GPUS)
+        _DOCUMENT.write_text(tvm_table.replaced(_DOCUMENT.read_text("utf-8"), mark, text), "utf-8")
         return 0
     if given.one:
         if given.cpu is not None:

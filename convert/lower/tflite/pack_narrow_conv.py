@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.window import same_total
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
 from edgeinfer.convert.lower.tflite.simplify import part_of
-from edgeinfer.convert.lower.tflite.window import SAME, VALID, same_total
+from edgeinfer.convert.lower.tflite.window import SAME, VALID
 from edgeinfer.types import Array
 
 LANES = 8

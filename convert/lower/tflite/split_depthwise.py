@@ -11,9 +11,10 @@ from itertools import product
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.window import same_total
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
 from edgeinfer.convert.lower.tflite.simplify import Wiring
-from edgeinfer.convert.lower.tflite.window import VALID, same_total
+from edgeinfer.convert.lower.tflite.window import VALID
 
 KERNELS = (3, 4, 9, 25)
 """Taps that the kernels have; what has fewer is filled up."""

@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.window import Windows
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.ops.window import SpatialWindow
 from edgeinfer.convert.lower.coreml.tensor import Tensor
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
@@ -17,7 +17,7 @@ MANY = 64
 """Elements of a window above which it is not taken apart."""
 
 
-def dilated(g: Builder, x: Tensor, window: SpatialWindow) -> Tensor:
+def dilated(g: Builder, x: Tensor, window: Windows) -> Tensor:
     """The maximum over one slice for each element of the window."""
     best: Tensor | None = None
     for part in _parts(g, _padded(g, x, window, -math.inf), window):
@@ -28,7 +28,7 @@ def dilated(g: Builder, x: Tensor, window: SpatialWindow) -> Tensor:
 
 
 def with_positions(
-    g: Builder, x: Tensor, window: SpatialWindow, storage_order: int
+    g: Builder, x: Tensor, window: Windows, storage_order: int
 ) -> tuple[Tensor, Tensor]:
     """The maxima and where in the flattened input the first of each lies."""
     if not x.is_static:
@@ -48,32 +48,30 @@ def with_positions(
     return best, g.cast(at, np.int64)
 
 
-def _padded(g: Builder, x: Tensor, window: SpatialWindow, value: float) -> Tensor:
-    if window.same:
-        raise Refusal("padding by dynamic sizes", "dynamic_shape")
-    pads = [0, 0, 0, 0, *(window.pad or [])]
+def _padded(g: Builder, x: Tensor, window: Windows, value: float) -> Tensor:
+    pads = [0, 0, 0, 0, *(p for w in window.explicit() for p in (w.begin, w.end))]
     if not any(pads):
         return x
     return g.emit("pad", x=x, pad=pads, mode="constant", constant_val=value)
 
 
-def _padded_constant(g: Builder, places: Array, window: SpatialWindow) -> Tensor:
+def _padded_constant(g: Builder, places: Array, window: Windows) -> Tensor:
     pads = [(0, 0), (0, 0), *zip(window.begin, window.end, strict=True)]
     return g.const(np.pad(places, pads), np.int32)
 
 
-def _parts(g: Builder, x: Tensor, window: SpatialWindow) -> list[Tensor]:
+def _parts(g: Builder, x: Tensor, window: Windows) -> list[Tensor]:
     if math.prod(window.kernel) > MANY:
         raise Refusal(f"a window of more than {MANY} elements is not taken apart")
     parts = []
     for offset in product(*(range(k) for k in window.kernel)):
         begin, step = [0, 0], [1, 1]
         end: list[int | None] = [None, None]
-        for axis, at in enumerate(offset):
-            start = at * window.dilations[axis]
-            behind = window.reach(axis) - 1 - start
+        for w, at in zip(window, offset, strict=True):
+            start = at * w.dilation
+            behind = w.span - 1 - start
             begin.append(start)
             end.append(-behind if behind else None)
-            step.append(window.strides[axis])
+            step.append(w.stride)
         parts.append(g.slice(x, begin, end, step))
     return parts

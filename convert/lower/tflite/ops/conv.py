@@ -7,36 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.core import window as sliding
+from edgeinfer.convert.lower.core.window import AxisWindow, Windows
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, widened
-from edgeinfer.convert.lower.tflite.window import SAME, VALID, AxisWindow, windows
+from edgeinfer.convert.lower.tflite.window import SAME, VALID, fits_same
 
 _PLANAR = (("h", 0), ("w", 1))
 _SOLID = (("d", 0), ("h", 1), ("w", 2))
 
 
-@OPS.lower("Conv", domain=NHWC, dtypes=REALS)
+@sliding.conv(OPS, "Conv", first=1, domain=NHWC, dtypes=REALS)
 @widened
-def conv(
-    g: Builder,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    *,
-    auto_pad: str,
-    dilations: Sequence[int] | None,
-    group: int,
-    kernel_shape: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
-) -> Tensor:
+def conv(g: Builder, x: Tensor, w: Tensor, b: Tensor | None, at: Windows, *, group: int) -> Tensor:
     """CONV_2D, DEPTHWISE_CONV_2D or CONV_3D, padded before where SAME is something else."""
-    kernel = kernel_of(w, kernel_shape)
-    found = windows(x.shape[1:-1], kernel, strides, dilations, pads, auto_pad)
-    axes = [w.trimmed() for w in found]
+    axes = [axis.trimmed() for axis in at]
     if b is None:
         b = g.const(np.zeros(known(w, 0)), x.dtype)
     if len(axes) == 1:
@@ -86,11 +74,10 @@ def padded(g: Builder, x: Tensor, axes: Sequence[AxisWindow]) -> tuple[Tensor, i
     """Pad with zeros where neither VALID nor SAME does; returns the padding to go on with."""
     if not any(a.padded for a in axes):
         return x, VALID
-    if all(a.fits_same for a in axes):
+    if all(map(fits_same, axes)):
         return x, SAME
-    if any(a.same and a.size is None for a in axes):
-        raise Refusal("SAME on one axis only needs known sizes", "dynamic_shape")
-    return g.pad(x, [(0, 0), *((a.begin, a.end) for a in axes), (0, 0)]), VALID
+    around = [(a.begin, a.end) for a in Windows(axes).explicit()]
+    return g.pad(x, [(0, 0), *around, (0, 0)]), VALID
 
 
 def _options(
@@ -101,13 +88,6 @@ def _options(
         options[f"stride_{name}"] = axes[index].stride
         options[f"dilation_{name}_factor"] = axes[index].dilation
     return options
-
-
-def kernel_of(w: Tensor, kernel_shape: Sequence[int] | None) -> list[int]:
-    """The taps on each spatial axis."""
-    if kernel_shape:
-        return list(kernel_shape)
-    return [known(w, axis) for axis in range(2, w.rank)]
 
 
 def known(tensor: Tensor, axis: int) -> int:

@@ -1,8 +1,4 @@
-"""Transposed convolutions; data is channels last, weights are ONNX's ``(in, out / group, k...)``.
-
-The full result has ``(size - 1) * stride + span`` elements on an axis. ONNX keeps a part of it that
-starts at the padding, or lets it grow at the end by ``output_padding``.
-"""
+"""Transposed convolutions; data is channels last, weights are ONNX's (in, out / group, ...)."""
 
 from __future__ import annotations
 
@@ -12,134 +8,54 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.core import window as sliding
+from edgeinfer.convert.lower.core.window import TransposedWindow
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
-from edgeinfer.convert.lower.tflite.graph import Shape, Size, Tensor
-from edgeinfer.convert.lower.tflite.ops.conv import kernel_of, known, parts
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.ops.conv import known, parts
 from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, widened
 from edgeinfer.convert.lower.tflite.window import SAME, VALID
-from edgeinfer.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """One spatial axis.
-
-    Attributes:
-        size: Size of the input.
-        kernel: taps, dilation included.
-        stride: between results of neighbours.
-        begin: elements of the full result dropped before the first one kept.
-        cut: elements dropped after the last one kept; negative where zeros are added.
-    """
-
-    size: Size
-    kernel: int
-    stride: int = 1
-    begin: int = 0
-    cut: int = 0
-
-    @property
-    def growth(self) -> int:
-        """The kept result has ``size * stride + growth`` elements."""
-        return self.kernel - self.stride - self.begin - self.cut
-
-    @property
-    def out(self) -> Size:
-        """Elements kept."""
-        return None if self.size is None else self.size * self.stride + self.growth
-
-    @property
-    def fits_same(self) -> bool:
-        """Whether SAME keeps exactly this part."""
-        total = max(self.begin + self.cut, 0)
-        return -self.stride < self.growth <= 0 and self.begin == total // 2
-
-    @property
-    def whole(self) -> _Axis:
-        """The axis with nothing dropped."""
-        return replace(self, begin=0, cut=0)
+def _fits_same(w: TransposedWindow) -> bool:
+    """Whether SAME keeps exactly this part."""
+    total = max(w.begin + w.cut, 0)
+    return -w.stride < w.growth <= 0 and w.begin == total // 2
 
 
-@OPS.lower("ConvTranspose", domain=NHWC, dtypes=REALS)
+@sliding.conv(OPS, "ConvTranspose", first=1, domain=NHWC, dtypes=REALS)
 @widened
 def conv_transpose(
     g: Builder,
     x: Tensor,
     w: Tensor,
-    b: Tensor | None = None,
+    b: Tensor | None,
+    axes: list[TransposedWindow],
     *,
-    auto_pad: str,
-    dilations: Sequence[int] | None,
     group: int,
-    kernel_shape: Sequence[int] | None,
-    output_padding: Sequence[int] | None,
-    output_shape: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
 ) -> Tensor:
     """TRANSPOSE_CONV; cut or padded afterwards where SAME keeps something else."""
-    kernel = kernel_of(w, kernel_shape)
-    if dilations and set(dilations) != {1}:
-        w = _spread(g, w, dilations)
-        kernel = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    strides = strides or [1] * len(kernel)
-    axes = _axes(x.shape[1:-1], kernel, strides, output_padding, output_shape, pads, auto_pad)
+    if any(a.dilation != 1 for a in axes):
+        w = _spread(g, w, [a.dilation for a in axes])
+        axes = [replace(a, kernel=a.span, dilation=1) for a in axes]
     if b is None:
         b = g.const(np.zeros(known(w, 1) * group), x.dtype)
     if len(axes) == 1:
-        flat = [_Axis(1, 1), *axes]
+        flat = [TransposedWindow(1, 1), *axes]
         return g.drop_axis(_any(g, g.insert_axis(x, 1), g.insert_axis(w, 2), b, flat, group), 1)
     if len(axes) > 3:
         raise Refusal(f"{len(axes)} spatial axes: takes up to 3", "unsupported_rank")
     return _any(g, x, w, b, axes, group)
 
 
-def _axes(
-    sizes: Shape,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    output_padding: Sequence[int] | None,
-    output_shape: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    auto_pad: str,
-) -> list[_Axis]:
-    n = len(kernel)
-    extra = list(output_padding or [0] * n)
-    if output_shape:
-        return [
-            _to_size(*row, auto_pad)
-            for row in zip(sizes, kernel, strides, extra, output_shape[-n:], strict=True)
-        ]
-    if auto_pad in {"SAME_UPPER", "SAME_LOWER"}:
-        each = zip(sizes, kernel, strides, extra, strict=True)
-        return [_spare(i, k, s, o, max(k - s + o, 0), auto_pad) for i, k, s, o in each]
-    begins, ends = (pads[:n], pads[n:]) if pads and auto_pad == "NOTSET" else ([0] * n, [0] * n)
-    rows = zip(sizes, kernel, strides, begins, ends, extra, strict=True)
-    return [_Axis(i, k, s, b, e - o) for i, k, s, b, e, o in rows]
-
-
-def _to_size(size: Size, kernel: int, stride: int, extra: int, wanted: int, auto_pad: str) -> _Axis:
-    if size is None:
-        raise Refusal("output_shape needs an input of known size", "dynamic_shape")
-    full = (size - 1) * stride + kernel + extra
-    axis = _spare(size, kernel, stride, extra, max(full - wanted, 0), auto_pad)
-    # A size beyond the full one is filled up with zeros at the end.
-    return replace(axis, cut=axis.cut + min(full - wanted, 0))
-
-
-def _spare(size: Size, kernel: int, stride: int, extra: int, total: int, auto_pad: str) -> _Axis:
-    """Drop ``total`` elements; the odd one at the end for SAME_UPPER, else at the beginning."""
-    less, more = total // 2, total - total // 2
-    begin, end = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
-    return _Axis(size, kernel, stride, begin, end - extra)
-
-
-def _any(g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[_Axis], group: int) -> Tensor:
+def _any(
+    g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[TransposedWindow], group: int
+) -> Tensor:
     if group > 1 and w.shape[0] == group and len(axes) == 2:
         return _depthwise(g, x, w, b, axes)
-    fits = all(a.fits_same for a in axes)
+    fits = all(map(_fits_same, axes))
     grows = not fits and any(a.cut < 0 for a in axes)
     # What is added at the end gets the bias too.
     bias = g.const(np.zeros(known(b, 0)), x.dtype) if grows else b
@@ -157,7 +73,7 @@ def _any(g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[_Axis], gro
     return y if fits else _cut(g, y, axes)
 
 
-def _cut(g: Builder, y: Tensor, axes: Sequence[_Axis]) -> Tensor:
+def _cut(g: Builder, y: Tensor, axes: Sequence[TransposedWindow]) -> Tensor:
     if not any(a.begin or a.cut > 0 for a in axes):
         return y
     begin = [0, *(a.begin for a in axes), 0]
@@ -166,7 +82,7 @@ def _cut(g: Builder, y: Tensor, axes: Sequence[_Axis]) -> Tensor:
 
 
 def _emit(
-    g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[_Axis], padding: int
+    g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[TransposedWindow], padding: int
 ) -> Tensor:
     sizes = [
         g.extent(x, 0),
@@ -187,7 +103,7 @@ def _emit(
     return y
 
 
-def _grown(g: Builder, x: Tensor, axis: int, a: _Axis) -> Extent:
+def _grown(g: Builder, x: Tensor, axis: int, a: TransposedWindow) -> Extent:
     """The size of the result on an axis, computed when the model runs if it must be."""
     if a.out is not None:
         return a.out
@@ -197,7 +113,9 @@ def _grown(g: Builder, x: Tensor, axis: int, a: _Axis) -> Extent:
     return g.binary("ADD", size, a.growth) if a.growth else size
 
 
-def _depthwise(g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[_Axis]) -> Tensor:
+def _depthwise(
+    g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[TransposedWindow]
+) -> Tensor:
     """Each channel by itself: zeros between the elements, then a convolution with flipped taps."""
     for index, axis in enumerate(axes):
         x = _interleave(g, x, index + 1, axis.stride)

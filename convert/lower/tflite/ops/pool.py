@@ -15,13 +15,15 @@ from functools import reduce
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.core import window as sliding
+from edgeinfer.convert.lower.core.window import AxisWindow, Windows
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, widened
-from edgeinfer.convert.lower.tflite.window import SAME, VALID, AxisWindow, windows
+from edgeinfer.convert.lower.tflite.window import SAME, VALID, fits_same
 from edgeinfer.types import Array
 
 BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
@@ -29,25 +31,15 @@ BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 Axes = Sequence[AxisWindow]
 
 
-@OPS.lower("MaxPool", dtypes=REALS | BYTES | {ir.DataType.INT64})
+@sliding.pool(OPS, "MaxPool", dtypes=REALS | BYTES | {ir.DataType.INT64})
 def max_pool_with_indices(
-    g: Builder,
-    x: Tensor,
-    *,
-    auto_pad: str,
-    ceil_mode: int,
-    dilations: Sequence[int] | None,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None,
-    storage_order: int,
-    strides: Sequence[int] | None,
+    g: Builder, x: Tensor, at: Windows, *, ceil_mode: int, storage_order: int
 ) -> tuple[Tensor, Tensor]:
     """Tap by tap: the layout pass leaves those with a second result channels first."""
-    axes = windows(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
-    axes = [w.reaching(bool(ceil_mode)) for w in axes]
+    axes = at.reaching(ceil_mode)
     if not x.is_static:
         raise Refusal("indices of maxima need known sizes", "dynamic_shape")
-    if math.prod(kernel_shape) > _TAPS:
+    if math.prod(at.kernel) > _TAPS:
         raise Refusal(f"indices of maxima of more than {_TAPS} elements")
     padded = g.cast(x, np.float32)
     around = [(0, 0), (0, 0), *((w.begin, w.end) for w in axes)]
@@ -99,21 +91,10 @@ def _flat_places(shape: Sequence[int], around: Sequence[tuple[int, int]], column
     return np.pad(flat.astype(np.int64), list(around), constant_values=-1)
 
 
-@OPS.lower("MaxPool", domain=NHWC, dtypes=REALS | BYTES)
-def max_pool(
-    g: Builder,
-    x: Tensor,
-    *,
-    auto_pad: str,
-    ceil_mode: int,
-    dilations: Sequence[int] | None,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
-) -> Tensor:
+@sliding.pool(OPS, "MaxPool", first=1, domain=NHWC, dtypes=REALS | BYTES)
+def max_pool(g: Builder, x: Tensor, at: Windows, *, ceil_mode: int) -> Tensor:
     """MAX_POOL_2D; padded with the lowest number where SAME pads otherwise."""
-    axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
-    axes = [w.reaching(bool(ceil_mode)) for w in axes]
+    axes = at.reaching(ceil_mode)
     if x.dtype != np.float32 and x.quantization is None:
         # The kernels for bytes need a scale; float32 holds every byte and half exactly.
         return g.cast(max_pool_of(g, g.cast(x, np.float32), axes), x.dtype)
@@ -127,34 +108,24 @@ def max_pool_of(g: Builder, x: Tensor, axes: Axes) -> Tensor:
         return _by_slices(g, "MAXIMUM", _pad(g, x, axes, lowest), axes)
 
     def pool(y: Tensor, plane: Axes) -> Tensor:
-        if all(w.fits_same for w in plane) and any(w.padded for w in plane):
+        if all(map(fits_same, plane)) and any(w.padded for w in plane):
             return _pool_2d(g, "MAX_POOL_2D", y, plane, SAME)
         return _pool_2d(g, "MAX_POOL_2D", _pad(g, y, plane, lowest), plane, VALID)
 
     return _over_planes(g, x, axes, pool)
 
 
-@OPS.lower("AveragePool", domain=NHWC, dtypes=REALS)
+@sliding.pool(OPS, "AveragePool", first=1, domain=NHWC, dtypes=REALS)
 @widened
 def average_pool(
-    g: Builder,
-    x: Tensor,
-    *,
-    auto_pad: str,
-    ceil_mode: int,
-    count_include_pad: int,
-    dilations: Sequence[int] | None,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
+    g: Builder, x: Tensor, at: Windows, *, ceil_mode: int, count_include_pad: int
 ) -> Tensor:
     """AVERAGE_POOL_2D, corrected where padding counts differently."""
-    axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
-    asked = [(w.begin, w.end) for w in axes]
-    axes = [w.reaching(bool(ceil_mode)) for w in axes]
-    plain = all(w.dilation == 1 for w in axes)
-    padded = any(w.padded for w in axes)
-    if plain and (not padded or (all(w.fits_same for w in axes) and not count_include_pad)):
+    asked = [(w.begin, w.end) for w in at]
+    axes = at.reaching(ceil_mode)
+    padded = axes.padded
+    plain = not axes.dilated
+    if plain and (not padded or (all(map(fits_same, axes)) and not count_include_pad)):
         return _over_planes(
             g, x, axes, lambda y, p: _pool_2d(g, "AVERAGE_POOL_2D", y, p, SAME if padded else VALID)
         )
@@ -169,26 +140,12 @@ def average_pool(
     return g.binary("DIV", mean, share)
 
 
-@OPS.lower("LpPool", domain=NHWC, dtypes=REALS)
+@sliding.pool(OPS, "LpPool", first=1, domain=NHWC, dtypes=REALS)
 @widened
-def lp_pool(
-    g: Builder,
-    x: Tensor,
-    *,
-    auto_pad: str,
-    ceil_mode: int,
-    dilations: Sequence[int] | None,
-    kernel_shape: Sequence[int],
-    p: int,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
-) -> Tensor:
+def lp_pool(g: Builder, x: Tensor, at: Windows, *, ceil_mode: int, p: int) -> Tensor:
     """The root of the sum of powers: a mean over all taps, times their number."""
-    axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
-    axes = [w.reaching(bool(ceil_mode)) for w in axes]
-    mean = _padded_mean(g, _power(g, x, p), axes)
-    taps = math.prod(w.kernel for w in axes)
-    return _root(g, g.binary("MUL", mean, taps), p)
+    mean = _padded_mean(g, _power(g, x, p), at.reaching(ceil_mode))
+    return _root(g, g.binary("MUL", mean, math.prod(at.kernel)), p)
 
 
 def _power(g: Builder, x: Tensor, p: int) -> Tensor:
@@ -205,10 +162,9 @@ def _root(g: Builder, x: Tensor, p: int) -> Tensor:
 
 
 def _pad(g: Builder, x: Tensor, axes: Axes, value: float | None = None) -> Tensor:
-    if any(w.same and w.size is None for w in axes):
-        raise Refusal("padding by SAME needs known sizes here", "dynamic_shape")
     outer = [(0, 0)] * (x.rank - 1 - len(axes))
-    return g.pad(x, [*outer, *((w.begin, w.end) for w in axes), (0, 0)], value)
+    around = [(w.begin, w.end) for w in Windows(axes).explicit()]
+    return g.pad(x, [*outer, *around, (0, 0)], value)
 
 
 def _padded_mean(g: Builder, x: Tensor, axes: Axes) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from edgeinfer.convert.lower.core import window as sliding
+from edgeinfer.convert.lower.core.window import AxisWindow, TransposedWindow, Windows
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.fuse import Loops, waiting
@@ -17,28 +19,18 @@ from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.ops.spectrum import as_transform
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tvm.tuned import title_of
-from edgeinfer.convert.lower.tvm.windows import Windows, windows
 from edgeinfer.kernels.defs import conv as kernel
 from edgeinfer.types import Array
 
 
-@OPS.lower("Conv", dtypes=FLOATS)
+@sliding.conv(OPS, "Conv", dtypes=FLOATS)
 def conv(
-    g: Builder,
-    X: Tensor,
-    W: Tensor,
-    B: Tensor | None = None,
-    *,
-    auto_pad: str,
-    dilations: Sequence[int] | None,
-    group: int,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
+    g: Builder, X: Tensor, W: Tensor, B: Tensor | None, asked: Windows, *, group: int
 ) -> Tensor:
     """Convolution over any number of spatial axes."""
+    w = asked.explicit()
     if not all(isinstance(s, int) for s in W.shape):
         raise Refusal("weights of open size", "dynamic_shape")
-    w = windows(X.shape[2:], W.shape[2:], strides, dilations, pads, auto_pad)
     if X.rank < 3:
         raise Refusal(f"an input of rank {X.rank}", "unsupported_rank")
     if X.dtype == "float16":
@@ -65,7 +57,7 @@ def convolve(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> T
         Refusal: the window is larger than its input.
     """
     static = x.is_static and prod(x.shape) and prod(weight.shape)
-    outs = [w.out(a, s) for a, s in enumerate(x.shape[2:])]
+    outs = [axis.count() for axis in w]
     if any(isinstance(o, int) and o < 1 for o in outs):
         raise Refusal("a window larger than its input")
     if x.dtype == "float32" and static and weight.data is not None and w.rank <= 2:
@@ -79,7 +71,7 @@ def convolve(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> T
             x,
             weight,
             strides=w.strides,
-            padding=(*w.before, *w.after),
+            padding=(*w.begin, *w.end),
             dilation=w.dilations,
             groups=group,
         )
@@ -104,7 +96,7 @@ def _own(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -> Tensor
         kernel=(weight.shape[2], weight.shape[3]),
         strides=two(w.strides, 1),
         dilations=two(w.dilations, 1),
-        pads=(*two(w.before, 0), *two(w.after, 0)),
+        pads=(*two(w.begin, 0), *two(w.end, 0)),
     )
     shape = (window.batch, window.filters, *window.out[2 - w.rank :])
     plane = (window.batch, window.channels, prod(window.size))
@@ -139,9 +131,9 @@ def _flat(g: Builder, x: Tensor, weight: Array, w: Windows) -> Tensor:
 
     Weights have their filters last, so that threads read several at once.
     """
-    outs = [w.out(a, s) for a, s in enumerate(x.shape[2:])]
+    outs = [axis.count() for axis in w]
     shape = (x.shape[0], weight.shape[0], *outs)
-    points = weight[0, 0].size == 1 and set(w.strides) == {1} and not any((*w.before, *w.after))
+    points = weight[0, 0].size == 1 and set(w.strides) == {1} and not any((*w.begin, *w.end))
     source = reshape(g, x, (*x.shape[:2], prod(x.shape[2:]))) if points else x
     taps = np.ascontiguousarray(np.moveaxis(weight, 0, -1))
     if points:
@@ -195,8 +187,8 @@ def _pixels(data: Any, taps: Any, w: Windows, outs: Sequence[int]) -> Any:
         place = [p] if w.rank == 1 else [p // outs[1], p % outs[1]]
         at, tests = [], []
         for a, q in enumerate(place):
-            at.append(q * w.strides[a] + ks[a] * w.dilations[a] - w.before[a])
-            if w.before[a] or w.after[a]:
+            at.append(q * w.strides[a] + ks[a] * w.dilations[a] - w.begin[a])
+            if w.begin[a] or w.end[a]:
                 tests += [at[a] >= 0, at[a] < sizes[a]]
         value = data(n, c, *at)
         if tests:
@@ -210,11 +202,11 @@ def _padded(data: Any, taps: Any, w: Windows, group: int) -> Any:
     """Write a convolution with its border as a step of its own."""
     channels, filters = (int(s) for s in (taps.shape[1], taps.shape[0]))
     sizes = [int(s) for s in data.shape[2:]]
-    if any((*w.before, *w.after)):
-        full = [s + b + a for s, b, a in zip(sizes, w.before, w.after, strict=True)]
+    if any((*w.begin, *w.end)):
+        full = [s + b + a for s, b, a in zip(sizes, w.begin, w.end, strict=True)]
 
         def border(n: Any, c: Any, *place: Any) -> Any:
-            at = [p - b for p, b in zip(place, w.before, strict=True)]
+            at = [p - b for p, b in zip(place, w.begin, strict=True)]
             inside = [t for i, s in zip(at, sizes, strict=True) for t in (i >= 0, i < s)]
             return tirx.if_then_else(
                 tirx.all(*inside), data(n, c, *at), tirx.const(0.0, data.dtype)
@@ -231,13 +223,13 @@ def _padded(data: Any, taps: Any, w: Windows, group: int) -> Any:
         at = [p * s + k * d for p, s, k, d in zip(place, w.strides, ks, w.dilations, strict=True)]
         return te.sum(source(n, first + c, *at) * taps(f, c, *ks), axis=[c, *ks])
 
-    outs = [w.out(a, s) for a, s in enumerate(sizes)]
+    outs = [axis.count() for axis in w]
     return te.compute((data.shape[0], filters, *outs), element, name="conv")
 
 
 def _plain(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Tensor:
     channels, filters = weight.shape[1], weight.shape[0]
-    outs = [w.out(a, s) for a, s in enumerate(x.shape[2:])]
+    outs = [axis.count() for axis in w]
     zero = tirx.const(0, x.dtype)
 
     def compute(data: Any, taps: Any) -> Any:
@@ -247,13 +239,13 @@ def _plain(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Ten
         def element(n: Any, f: Any, *place: Any) -> Any:
             first = f // (filters // group) * channels
             at = [
-                p * w.strides[a] + k * w.dilations[a] - w.before[a]
+                p * w.strides[a] + k * w.dilations[a] - w.begin[a]
                 for a, (p, k) in enumerate(zip(place, ks, strict=True))
             ]
             inside = [
                 t
                 for a, i in enumerate(at)
-                if w.before[a] or w.after[a]
+                if w.begin[a] or w.end[a]
                 for t in (i >= 0, i < data.shape[2 + a])
             ]
             value = data(n, first + c, *at)
@@ -267,71 +259,29 @@ def _plain(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Ten
     return g.te(compute, x, weight, name="conv")
 
 
-@OPS.lower("ConvTranspose", dtypes=FLOATS)
+@sliding.conv(OPS, "ConvTranspose", dtypes=FLOATS)
 def conv_transpose(
-    g: Builder,
-    X: Tensor,
-    W: Tensor,
-    B: Tensor | None = None,
-    *,
-    auto_pad: str,
-    dilations: Sequence[int] | None,
-    group: int,
-    output_padding: Sequence[int] | None,
-    output_shape: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
+    g: Builder, X: Tensor, W: Tensor, B: Tensor | None, at: list[TransposedWindow], *, group: int
 ) -> Tensor:
-    """The input with zeros between its elements, convolved with the turned weights."""
-    rank = X.rank - 2
+    """The input with zeros between its elements, convolved with the flipped weights."""
     if W.data is None:
         raise Refusal("weights must be constant", "requires_constant")
-    if not all(isinstance(s, int) for s in X.shape[2:]):
+    if not all(isinstance(w.size, int) for w in at):
         raise Refusal("an open size", "dynamic_shape")
-    step, spread = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
-    more = tuple(output_padding or (0,) * rank)
-    before, after = _transposed_pads(X, W, (step, spread, more), auto_pad, output_shape, pads)
-    taps = _turned(np.asarray(W.data), group)
-    reach = [d * (k - 1) for d, k in zip(spread, taps.shape[2:], strict=True)]
-    low = [r - b for r, b in zip(reach, before, strict=True)]
-    high = [r - a + m for r, a, m in zip(reach, after, more, strict=True)]
+    taps = _flipped(np.asarray(W.data), group)
+    low = [w.span - 1 - w.begin for w in at]
+    high = [w.span - 1 - w.cut for w in at]
     x = convert(g, X, "float32") if X.dtype == "float16" else X
-    x = _stuffed(g, x, step, low, high)
-    w = Windows(tuple(taps.shape[2:]), (1,) * rank, spread, (0,) * rank, (0,) * rank)
+    x = _stuffed(g, x, [w.stride for w in at], low, high)
+    w = Windows(
+        AxisWindow(s, a.kernel, 1, a.dilation) for s, a in zip(x.shape[2:], at, strict=True)
+    )
     result = convert(g, convolve(g, x, g.const(taps.astype(x.dtype)), w, group), X.dtype)
     return result if B is None else with_bias(g, result, B)
 
 
-def _transposed_pads(
-    x: Tensor,
-    w: Tensor,
-    how: tuple[Sequence[int], ...],
-    auto_pad: str,
-    output_shape: Sequence[int] | None,
-    pads: Sequence[int] | None,
-) -> tuple[list[int], list[int]]:
-    step, spread, more = how
-    rank = len(step)
-    around = list(pads or (0,) * (2 * rank))
-    before, after = around[:rank], around[rank:]
-    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
-    if output_shape is None and not same:
-        return ([0] * rank, [0] * rank) if auto_pad == "VALID" else (before, after)
-    for a in range(rank):
-        size = x.shape[2 + a]
-        wanted = output_shape[len(output_shape) - rank + a] if output_shape else size * step[a]
-        full = step[a] * (size - 1) + more[a] + spread[a] * (w.shape[2 + a] - 1) + 1
-        total = full - wanted
-        if auto_pad == "SAME_UPPER":
-            before[a] = total // 2
-        else:
-            before[a] = total - total // 2
-        after[a] = total - before[a]
-    return before, after
-
-
-def _turned(w: Array, group: int) -> Array:
-    """(in, out of a group, ...) to (out, in of a group, ...), each window turned around."""
+def _flipped(w: Array, group: int) -> Array:
+    """(in, out of a group, ...) to (out, in of a group, ...), each window flipped."""
     channels, per = w.shape[:2]
     parts = w.reshape(group, channels // group, per, *w.shape[2:])
     swapped = parts.swapaxes(1, 2).reshape(group * per, channels // group, *w.shape[2:])

@@ -10,51 +10,35 @@ import numpy as np
 import onnx_ir as ir
 from tvm import te, tirx
 
-from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.core import window as sliding
+from edgeinfer.convert.lower.core.window import Windows
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.reduce import least
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
-from edgeinfer.convert.lower.tvm.windows import Windows, windows
 from edgeinfer.kernels.defs.math import constant, is_nan
 
 _POOLED = FLOATS | {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT64}
 """The last one of places."""
 
 
-def _outs(x: Tensor, w: Windows, ceil_mode: int) -> list[Any]:
-    spatial = x.shape[2:]
-    if ceil_mode and not all(isinstance(s, int) for s in spatial):
-        raise Refusal("rounding up an open size", "dynamic_shape")
-    return [w.out(a, s, ceil=bool(ceil_mode)) for a, s in enumerate(spatial)]
-
-
 def _taken(w: Windows, place: Sequence[Any], taps: Sequence[Any], data: Any) -> tuple[Any, Any]:
     at = [
-        p * w.strides[a] + k * w.dilations[a] - w.before[a]
+        p * w[a].stride + k * w[a].dilation - w[a].begin
         for a, (p, k) in enumerate(zip(place, taps, strict=True))
     ]
     tests = [t for a, i in enumerate(at) for t in (i >= 0, i < data.shape[2 + a])]
     return at, tirx.all(*tests)
 
 
-@OPS.lower("MaxPool", dtypes=_POOLED)
+@sliding.pool(OPS, "MaxPool", dtypes=_POOLED)
 def max_pool(
-    g: Builder,
-    X: Tensor,
-    *,
-    kernel_shape: Sequence[int],
-    auto_pad: str,
-    ceil_mode: int,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    storage_order: int,
-    strides: Sequence[int] | None,
+    g: Builder, X: Tensor, asked: Windows, *, ceil_mode: int, storage_order: int
 ) -> tuple[Tensor, Tensor]:
     """The largest element of each window, and where the first of them stands."""
-    w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
-    outs = _outs(X, w, ceil_mode)
+    w = asked.explicit()
+    outs = [axis.count() for axis in w.reaching(ceil_mode)]
     low = least(X.dtype)
-    whole = not (any(w.before) or any(w.after) or ceil_mode)
+    whole = not (w.padded or ceil_mode)
 
     def compute(data: Any) -> Any:
         ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
@@ -118,23 +102,14 @@ def _in_columns(place: Any, sizes: Sequence[Any]) -> Any:
     return result
 
 
-@OPS.lower("AveragePool", dtypes=FLOATS)
+@sliding.pool(OPS, "AveragePool", dtypes=FLOATS)
 def average_pool(
-    g: Builder,
-    X: Tensor,
-    *,
-    kernel_shape: Sequence[int],
-    auto_pad: str,
-    ceil_mode: int,
-    count_include_pad: int,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
+    g: Builder, X: Tensor, asked: Windows, *, ceil_mode: int, count_include_pad: int
 ) -> Tensor:
     """The mean of each window."""
-    w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
-    outs = _outs(X, w, ceil_mode)
-    whole = not (any(w.before) or any(w.after) or ceil_mode)
+    w = asked.explicit()
+    outs = [axis.count() for axis in w.reaching(ceil_mode)]
+    whole = not (w.padded or ceil_mode)
     zero = tirx.const(0, "float32" if X.dtype == "float16" else X.dtype)
     kind = "float32" if X.dtype == "float16" else X.dtype
 
@@ -163,34 +138,24 @@ def average_pool(
     return g.te(compute, X, name="average_pool")
 
 
-def _count(w: Windows, axis: int, place: Any, size: Any, padded: bool) -> Any:
+def _count(at: Windows, axis: int, place: Any, size: Any, padded: bool) -> Any:
     """Elements of a window along an axis that count."""
-    first = place * w.strides[axis] - w.before[axis]
-    low = -w.before[axis] if padded else 0
-    high = size + (w.after[axis] if padded else 0)
-    spread, taps = w.dilations[axis], w.kernel[axis]
+    w = at[axis]
+    first = place * w.stride - w.begin
+    low = -w.begin if padded else 0
+    high = size + (w.end if padded else 0)
+    spread, taps = w.dilation, w.kernel
     # Taps k with low <= first + k * spread < high.
     start = tirx.max(0, tirx.floordiv(low - first + spread - 1, spread))
     stop = tirx.min(taps, tirx.floordiv(high - 1 - first, spread) + 1)
     return tirx.max(1, (stop - start)).astype("int64")
 
 
-@OPS.lower("LpPool", dtypes=frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE}))
-def lp_pool(
-    g: Builder,
-    X: Tensor,
-    *,
-    kernel_shape: Sequence[int],
-    auto_pad: str,
-    ceil_mode: int,
-    dilations: Sequence[int] | None,
-    p: int,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
-) -> Tensor:
+@sliding.pool(OPS, "LpPool", dtypes=frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE}))
+def lp_pool(g: Builder, X: Tensor, asked: Windows, *, ceil_mode: int, p: int) -> Tensor:
     """The p-norm of each window."""
-    w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
-    outs = _outs(X, w, ceil_mode)
+    w = asked.explicit()
+    outs = [axis.count() for axis in w.reaching(ceil_mode)]
     zero = tirx.const(0, X.dtype)
 
     def compute(data: Any) -> Any:

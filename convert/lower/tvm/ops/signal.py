@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.window import windows
 from edgeinfer.convert.lower.fourier import dft_plan, stft_plan
 from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
@@ -12,7 +13,6 @@ from edgeinfer.convert.lower.tvm.ops.conv import convolve
 from edgeinfer.convert.lower.tvm.ops.matrix import product, reshape, transpose
 from edgeinfer.convert.lower.tvm.ops.spectrum import frames_of
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
-from edgeinfer.convert.lower.tvm.windows import windows
 from edgeinfer.kernels.defs import fourier
 from edgeinfer.kernels.defs.frames import Frames
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from edgeinfer.convert.lower.core.window import Windows
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
-from edgeinfer.convert.lower.tvm.windows import Windows
 from edgeinfer.kernels.defs import fourier
 from edgeinfer.kernels.defs.frames import Frames, transform, window_of
 from edgeinfer.types import Array
@@ -22,7 +22,7 @@ def as_transform(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -
     if not g.on_cpu or group != 1 or set(rest) != {1} or size < _LEAST:
         return None
     lines = x.shape[2:-1]
-    if any(n != 1 for n in lines) or w.dilations[-1] != 1 or any((*w.before, *w.after)):
+    if any(n != 1 for n in lines) or w.dilations[-1] != 1 or w.padded:
         return None
     found = window_of(weight.reshape(len(weight), size))
     if found is None:

@@ -1,20 +1,10 @@
-"""Run ONNX node cases through source, passes, TFLite lowering and LiteRT.
-
-A child process of its own: LiteRT ends the process on some files. Prints one JSON line when a case
-starts and one when it ends. A case is tried as it is; where that is refused, once more with the
-inputs that are parameters (a shape, axes, weights) as initializers.
-
-Usage: tflite_worker.py suite|golden|old FIRST STEP SKIP
-"""
+"""Node cases of ONNX, our golden ones, cases in older versions; and when an outcome is right."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +12,7 @@ import numpy as np
 import onnx
 import onnx.version_converter
 
-from tests.conformance.node_worker import Case, difference, golden, plain, suite
-from tests.convert.lower.tflite.run import profile, run_here
+Case = tuple[str, onnx.ModelProto, list[tuple[Sequence[Any], Sequence[Any]]], float, float]
 
 PARAMETERS: dict[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
@@ -96,11 +85,72 @@ OLD = (17, 13, 11, 9, 7)
 """Versions of the operator set that cases are taken back to."""
 
 
-def cases_of(source: str) -> list[Case]:
-    """The cases of a source: ``suite``, ``golden`` or ``old``."""
-    if source == "old":
-        return [*_recorded(), *_taken_back()]
-    return suite() if source == "suite" else golden()
+def suite() -> list[Case]:
+    """Return the node cases of the installed onnx package."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        cases = collect_testcases(None)
+    return [(c.name, c.model, c.data_sets, c.rtol, c.atol) for c in cases]
+
+
+def golden() -> list[Case]:
+    """Return the cases of ``tests/golden``: awkward ones, agreed on by several engines."""
+    folder = Path(__file__).parent.parent / "golden"
+    index = json.loads((folder / "index.json").read_text("utf-8"))
+    cases: list[Case] = []
+    for entry in index:
+        model = onnx.load(folder / f"{entry['id']}.onnx")
+        with np.load(folder / f"{entry['id']}.npz") as arrays:
+            inputs = [arrays[f"in_{v.name}"] for v in model.graph.input]
+            outputs = [arrays[f"out_{v.name}"] for v in model.graph.output]
+        # Half precision keeps eleven bits.
+        half = any(a.dtype == np.float16 for a in (*inputs, *outputs))
+        tolerance = (2e-3, 1e-3) if half else (1e-4, 1e-5)
+        cases.append((entry["id"], model, [(inputs, outputs)], *tolerance))
+    return cases
+
+
+def plain(value: Any) -> Any:
+    """Return a NumPy array (or a list of them) for whatever a case holds."""
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    return value
+
+
+def difference(expected: Any, got: Any, rtol: float, atol: float) -> str:
+    """Return how an output differs; empty when it is right."""
+    if isinstance(expected, list):
+        if not isinstance(got, list) or len(expected) != len(got):
+            return "another length of a sequence"
+        return next(
+            (d for e, g in zip(expected, got, strict=True) if (d := difference(e, g, rtol, atol))),
+            "",
+        )
+    if expected is None:
+        return "" if got is None else "not empty"
+    expected, got = np.asarray(expected), np.asarray(got)
+    if expected.shape != got.shape:
+        return f"shape {got.shape}, expected {expected.shape}"
+    if expected.dtype.kind in "OUST":
+        return "" if (expected.astype(str) == got.astype(str)).all() else "other text"
+    if expected.dtype != got.dtype:
+        if expected.dtype.itemsize != got.dtype.itemsize or expected.dtype.kind in "fiub":
+            return f"dtype {got.dtype}, expected {expected.dtype}"
+        got = got.view(expected.dtype)  # engines hand out the bits of types NumPy lacks
+    if expected.dtype.kind not in "fiubc":
+        expected, got = expected.astype(np.float32), got.astype(np.float32)
+    if np.allclose(got, expected, rtol=rtol, atol=atol, equal_nan=True):
+        return ""
+    got, expected = got.astype(np.float64), expected.astype(np.float64)
+    unlike = (np.isfinite(got) != np.isfinite(expected)) | (np.isnan(got) != np.isnan(expected))
+    if unlike.any():
+        return f"NaN or infinity in one of the two only, {int(unlike.sum())} times"
+    both = np.isfinite(got)
+    return f"values differ by up to {np.max(np.abs(got[both] - expected[both]), initial=0):.3g}"
 
 
 def _recorded() -> Iterator[Case]:
@@ -195,62 +245,26 @@ def freeze(model: onnx.ModelProto, values: dict[str, Any]) -> onnx.ModelProto:
     return frozen
 
 
-def outcome(case: Case) -> tuple[str, bool]:
-    """Return ``right``, ``refused: REASON: ...``, ``wrong: ...``, ... and whether frozen."""
-    _, model, data_sets, rtol, atol = case
-    first = _try(model, data_sets, rtol, atol)
-    named = parameters(model)
-    # Several data sets of a case share one model, so one that is frozen has one set.
-    if not first.startswith("refused") or not named or len(data_sets) > 1:
-        return first, False
-    names = given_names(model)
-    inputs, outputs = data_sets[0]
-    feeds = {n: plain(v) for n, v in zip(names, inputs, strict=False)}
-    fixed = {n: v for n, v in feeds.items() if n in named and v is not None}
-    if any(isinstance(v, list) for v in fixed.values()):
-        return first, False
-    rest = [v for n, v in feeds.items() if n not in fixed]
-    second = _try(freeze(model, fixed), [(rest, outputs)], rtol, atol)
-    return second, True
+def old() -> list[Case]:
+    """Return models of old exporters, and cases of the suite in older versions of operators."""
+    return [*_recorded(), *_taken_back()]
 
 
-def _try(model: onnx.ModelProto, data_sets: Any, rtol: float, atol: float) -> str:
-    from edgeinfer.errors import EdgeInferError, UnsupportedError
-
-    try:
-        content = _lower(model)
-    except UnsupportedError as e:
-        return f"refused: {e.problems[0].reason}: {_line(e.problems[0])}"
-    except EdgeInferError as e:
-        return f"refused: {type(e).__name__}: {_line(e)}"
-    except Exception as e:
-        return f"error: {type(e).__name__}: {_line(e)}"
-    for inputs, outputs in data_sets:
-        feeds = {n: plain(v) for n, v in zip(given_names(model), inputs, strict=False)}
-        for xnnpack in (True, False):
-            try:
-                got = run_here(content, feeds, xnnpack, 1)
-            except Exception as e:
-                return f"unrunnable: xnnpack={xnnpack}: {_line(e)}"
-            found = list(_differences(model, outputs, got, rtol, atol))
-            if found:
-                return f"wrong: xnnpack={xnnpack}: {found[0]}"
-    return "right"
+SOURCES: Mapping[str, Callable[[], list[Case]]] = {"suite": suite, "golden": golden, "old": old}
+"""Where cases come from."""
 
 
-def _lower(model: onnx.ModelProto) -> bytes:
-    from edgeinfer.convert.lower.target import LowerOptions
-    from edgeinfer.convert.lower.tflite.target import TfliteTarget
-    from edgeinfer.convert.passes import normalise
-    from edgeinfer.convert.sources import read
-
-    normal = normalise(read(model).model).model
-    with tempfile.TemporaryDirectory() as folder:
-        made = TfliteTarget().lower(normal, profile(), LowerOptions(), Path(folder))
-        return made.files[0].read_bytes()
+def operators(case: Case) -> set[str]:
+    """Return the operators of a case."""
+    return {node.op_type for node in case[1].graph.node}
 
 
-def _differences(
+def line_of(error: object) -> str:
+    """Return a message in one line."""
+    return " ".join(str(error).split())[:300]
+
+
+def differences(
     model: onnx.ModelProto, outputs: Any, got: dict[str, Any], rtol: float, atol: float
 ) -> Iterator[str]:
     names = [o.name for o in model.graph.output]
@@ -272,25 +286,3 @@ def _noise(expected: Any) -> float:
     if not share or not np.isfinite(array).any():
         return 0.0
     return share * float(np.abs(array[np.isfinite(array)]).max())
-
-
-def _line(error: Any) -> str:
-    return " ".join(str(error).split())[:300]
-
-
-def main(source: str, first: int, step: int, skip: int) -> None:
-    """Run every ``step``-th case from ``first``, leaving out the first ``skip`` of those."""
-    warnings.simplefilter("ignore")
-    np.seterr(all="ignore")
-    # LiteRT writes to stdout now and then.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for case in cases_of(source)[first::step][skip:]:
-        print(json.dumps({"start": case[0]}), file=answers, flush=True)
-        ours, frozen = outcome(case)
-        done = {"name": case[0], "ours": ours, "frozen": frozen}
-        print(json.dumps(done), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], *(int(a) for a in sys.argv[2:5]))
