@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from edgeinfer.errors import UsageError
@@ -11,6 +12,7 @@ from edgeinfer.runtime.pipelines.audio import AudioPipeline, AudioStream
 from edgeinfer.runtime.pipelines.image import ImagePipeline
 from edgeinfer.runtime.pipelines.lines import LinesPipeline
 from edgeinfer.runtime.pipelines.model import PipelineModel
+from edgeinfer.runtime.pipelines.names import ALIASES, TASKS, check_name, check_task
 from edgeinfer.runtime.pipelines.sentence import SentencePipeline
 from edgeinfer.runtime.pipelines.speech import SpeechPipeline
 from edgeinfer.runtime.pipelines.voice import VoicePipeline
@@ -40,7 +42,15 @@ Pipeline = (
 )
 
 
-def pipeline(*bundles: str | os.PathLike[str], **options: Any) -> Pipeline:
+PathLike = str | os.PathLike[str]
+
+
+def pipeline(
+    *bundles: PathLike,
+    task: str | None = None,
+    model: PathLike | Sequence[PathLike] | None = None,
+    **options: Any,
+) -> Pipeline:
     """Open one bundle, or several that work together, as what their records say they are.
 
     Several are either a chain, in which each model takes the frames that the one before gives
@@ -49,25 +59,56 @@ def pipeline(*bundles: str | os.PathLike[str], **options: Any) -> Pipeline:
 
     >>> named = edgeinfer.pipeline("lite0.edge")("cat.jpg")            # doctest: +SKIP
     >>> ocr = edgeinfer.pipeline("det.edge", "cls.edge", "rec.edge")   # doctest: +SKIP
+    >>> named = edgeinfer.pipeline("image-classification", model="lite0.edge")  # doctest: +SKIP
 
     Args:
-        *bundles: paths.
+        *bundles: paths; beside ``model`` the task instead, as in transformers.
+        task: what it is for, by the name that transformers has for it; a bundle for something else
+            is refused. None takes any.
+        model: path of the bundle, or of several.
         **options: Options of ``edgeinfer.load``.
 
     Raises:
-        UsageError: a bundle does not say what its outputs mean, or they do not fit together.
+        UsageError: a bundle does not say what its outputs mean, is for another task, or they do not
+            fit together; or no task has that name.
     """
+    task, bundles = _asked(bundles, task, model)
     if not bundles:
         raise UsageError("pipeline: no bundle given")
     models: list[PipelineModel] = []
     try:
         # One at a time: what was opened before one that fails is closed.
         models.extend(PipelineModel(bundle, **options) for bundle in bundles)
-        return put_together(models)
+        made = put_together(models)
+        if task is not None:
+            check_task(task, models[-1].path, made.takes, made.models[-1].head)
+        return made  # noqa: TRY300 - whatever fails above closes what was opened
     except BaseException:
-        for model in models:
-            model.close()
+        for each in models:
+            each.close()
         raise
+
+
+def _asked(
+    bundles: tuple[PathLike, ...],
+    task: str | None,
+    model: PathLike | Sequence[PathLike] | None,
+) -> tuple[str | None, tuple[PathLike, ...]]:
+    """Return the task, if one was named, and the bundles.
+
+    Raises:
+        UsageError: no task has that name, or it was given twice.
+    """
+    if model is not None:
+        if len(bundles) + (task is not None) > 1:
+            raise UsageError("pipeline: beside model= expected the name of one task")
+        named = task if task is not None else os.fspath(bundles[0]) if bundles else None
+        task, bundles = named, (model,) if isinstance(model, str | os.PathLike) else (*model,)
+    elif len(bundles) == 1 and os.fspath(bundles[0]) in {*TASKS, *ALIASES}:
+        raise UsageError(f"pipeline: {bundles[0]!r}: name the bundle too: model='model.edge'")
+    if task is not None:
+        check_name(task)
+    return task, bundles
 
 
 def put_together(models: list[PipelineModel]) -> Pipeline:
