@@ -1,6 +1,6 @@
-"""Tasks over HTTP: pictures, recordings and texts; embeddings and rerank beside them.
+"""Tasks over HTTP: pictures, recordings and texts; embeddings, rerank and voices beside them.
 
-Source: OpenAI's API reference of embeddings; ``/v1/rerank`` as Jina and vLLM have it.
+Source: OpenAI's API reference of embeddings and of speech; ``/v1/rerank`` as Jina and vLLM have it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 
-from edgeinfer.results import Text
-from edgeinfer.runtime.pipelines import Pipeline, SpeechPipeline
+from edgeinfer.results import Sound, Text
+from edgeinfer.runtime.pipelines import Pipeline, SpeechPipeline, VoicePipeline
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve import meaning
 from edgeinfer.runtime.serve.forms import read_form
@@ -45,6 +45,11 @@ PATH = "/v1/pipelines"
 SPEECH = ("/v1/audio/transcriptions", "/v1/audio/translations")
 """What OpenAI's clients ask for speech; no bundle translates it."""
 
+VOICE = "/v1/audio/speech"
+
+SOUNDS = ("wav", "pcm")
+"""Forms of what a voice says; OpenAI's others are compressed."""
+
 WRITTEN = ("json", "text")
 """Forms of a transcription."""
 
@@ -62,7 +67,7 @@ DRAW = ("false", "true", "both")
 
 
 class Tasks:
-    """Answers below ``/v1/pipelines``, ``/v1/embeddings``, ``/v1/rerank``, and transcriptions.
+    """Answers below ``/v1/pipelines``, ``/v1/embeddings``, ``/v1/rerank`` and ``/v1/audio``.
 
     Args:
         hub: the models.
@@ -102,6 +107,8 @@ class Tasks:
                     404, f"no model {word} speech here; {PATH} lists what recordings are for"
                 )
             await self._transcribe(scope, receive, send)
+        elif path == VOICE and method == "POST":
+            await self._say(receive, send)
         elif path in ("/v1/embeddings", "/v1/rerank", "/rerank") and method == "POST":
             work = self._embeddings if path == "/v1/embeddings" else self._rerank
             await work(receive, send)
@@ -162,6 +169,23 @@ class Tasks:
             await answer(send, 200, f"{text}\n".encode(), (kind,))
         else:
             await answer_json(send, {"text": text})
+
+    async def _say(self, receive: Receive, send: Send) -> None:
+        known = {"input", "voice", "response_format", "speed", "stream_format"}
+        data, model = await self._asked(receive, known)
+        pipeline = model.pipeline
+        if not isinstance(pipeline, VoicePipeline):
+            raise RequestError(400, f"model {model.name!r} speaks no text; {PATH} lists what does")
+        text, form = _said(data)
+        limit = self._hub.options.limits.elements
+        await held().take(meaning.cost(pipeline, text, limit, draws=False))
+        found = await self._worked(model, receive, partial(pipeline, text))
+        sound = next(each for each in found if isinstance(each, Sound))
+        if form == "pcm":
+            kind = f"audio/pcm;rate={sound.rate}".encode()
+            await answer(send, 200, sound.pcm(), ((b"content-type", kind),))
+        else:
+            await answer(send, 200, sound.wav(), ((b"content-type", b"audio/wav"),))
 
     async def _worked(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
         """Run something of a model in a thread; the tokens that it reads count for the key."""
@@ -352,6 +376,29 @@ def _spoken(body: bytes, content_type: bytes) -> tuple[str, bytes, str]:
     if wrong:
         raise RequestError(400, f"not supported: {', '.join(wrong)}")
     return name, recording, form
+
+
+def _said(data: dict[str, Any]) -> tuple[str, str]:
+    """Return the text of a request for speech, and the form of the answer.
+
+    Raises:
+        RequestError: a field lacks or asks for what is not done; the message lists which.
+    """
+    text, form = data.get("input"), data.get("response_format", "mp3")
+    # What these say is what is done.
+    usual = {"voice": ("default",), "speed": (1,), "stream_format": ("audio",)}
+    wrong = [
+        f"{key}: expected {' or '.join(map(repr, values))}"
+        for key, values in usual.items()
+        if data.get(key, values[0]) not in values
+    ]
+    if form not in SOUNDS:
+        wrong.append(f"response_format: expected {' or '.join(map(repr, SOUNDS))}, is {form!r}")
+    if not (isinstance(text, str) and text):
+        wrong.append("input: expected a text")
+    if wrong or not isinstance(text, str):
+        raise RequestError(400, "; ".join(wrong))
+    return text, str(form)
 
 
 def _texts(given: Any, name: str) -> list[str]:

@@ -6,6 +6,7 @@ import base64
 import io
 import threading
 import time
+import wave
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
+import edgeinfer
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Segment, SpotWord
 from edgeinfer.runtime.llm import ranking
 from edgeinfer.runtime.llm.llm import LLM
@@ -25,6 +27,7 @@ from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.types import AudioInput, FrameInput, TextInput
 from tests.runtime.conftest import Fakes
 from tests.runtime.llm.test_llm import model as tiny_model
+from tests.runtime.pipelines import test_voice
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.pipelines.test_audio import RATE, SAID, SPREAD, TOGETHER
 from tests.runtime.pipelines.test_image import COLOURS, SIZED
@@ -236,6 +239,58 @@ def test_speech_is_written_down(tmp_path: Path, tmp_path_factory: pytest.TempPat
         assert (found["takes"], found["gives"]) == ("a recording", "write_speech")
     finally:
         start.close()
+
+
+def test_a_text_is_said(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """By the client of OpenAI, and as any pipeline; what is not done is refused by name."""
+    openai = pytest.importorskip("openai")
+    make = partial(write_graph, tmp_path)
+    vectors = write_graph(
+        *(tmp_path, "vectors", COUNT, {"vocab.txt": PIECES}),
+        head=Embed(pooling="mean"),
+        preprocessing={n: TextInput("vocab.txt", 6) for n in ("ids", "mask")},
+    )
+    start = Starter(tmp_path_factory.mktemp("voice"), Fakes())
+    try:
+        server = start(str(test_voice.voice(make)), str(vectors), only=True)
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        create = client.audio.speech.create
+        asked = {"model": "voice", "input": "ab a", "voice": "default", "response_format": "wav"}
+        with wave.open(io.BytesIO(create(**asked).content)) as file:
+            assert (file.getframerate(), file.getsampwidth()) == (100, 2)
+            samples = file.readframes(9)
+        np.testing.assert_array_equal(np.frombuffer(samples, "<i2"), [3277, 6553, 0, 3277])
+        raw = create(**{**asked, "response_format": "pcm", "speed": 1.0})
+        assert raw.response.headers["content-type"] == "audio/pcm;rate=100"
+        assert raw.content == samples
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"instructions": "sing", "user": "me"}, "not supported: instructions, user"),
+            ({"response_format": "mp3"}, "response_format: expected 'wav' or 'pcm', is 'mp3'"),
+            ({"voice": "alloy", "speed": 2}, "voice: expected 'default'; speed: expected 1"),
+            ({"stream_format": "sse"}, "stream_format: expected 'audio'"),
+            ({"input": ""}, "input: expected a text"),
+            ({"input": "x"}, "symbols that the voice knows, received 'x'"),
+            ({"input": "a" * 1001}, "at most 1000 symbols, received 1001"),
+            ({"model": "vectors"}, "model 'vectors' speaks no text"),
+        ]
+        for more, text in wrong:
+            answer = server.client.post("/v1/audio/speech", json={**asked, **more})
+            assert (answer.status_code, text in answer.text) == (400, True), answer.text
+        absent = server.client.post("/v1/audio/speech", json={**asked, "model": "none"})
+        assert absent.status_code == 404
+        (found,) = post(server, "voice", "ab", "text/plain").json()["results"]
+        assert (found["kind"], found["seconds"], found["rate"]) == ("sound", 0.02, 100)
+        assert base64.b64decode(found["wav"]).startswith(b"RIFF")
+    finally:
+        start.close()
+
+
+def test_a_text_that_is_said_counts_by_its_sound(tmp_path: Path) -> None:
+    path = test_voice.voice(partial(write_graph, tmp_path))
+    with edgeinfer.pipeline(path) as opened:
+        assert meaning.cost(opened, "a" * 500, 1, draws=False) == 4 * 500 * 100
+        with pytest.raises(RequestError, match="takes a text: send text/plain"):
+            meaning.cost(opened, b"RIFF", 1, draws=False)
 
 
 def test_bundles_that_work_together_are_one_model(server: Server) -> None:
