@@ -89,14 +89,14 @@ class Accepted:
 NOTHING = Accepted("")
 
 
-def exceptions(target: str) -> dict[str, Accepted]:
-    """Return what is accepted on this processor, by case."""
+def exceptions(target: str, *, anywhere: bool = False) -> dict[str, Accepted]:
+    """Return what is accepted on this processor, or on any, by case."""
     entries = tomllib.loads((HERE / "lowering.toml").read_text("utf-8"))["exception"]
     found: dict[str, Accepted] = {}
     for entry in entries:
         assert entry["reason"], entry
         concerns = target in entry["targets"]
-        if concerns and (where := entry.get("where")):
+        if concerns and not anywhere and (where := entry.get("where")):
             concerns = getattr(processor, where)()
         for name in entry["cases"] if concerns else ():
             assert name not in found, f"{name}: listed twice"
