@@ -213,7 +213,8 @@ def difference(right: Side, other: Side, inputs: Sequence[Input], precision: str
     if not numbers:
         raise UsageError(
             f"{other.name}: of {len(inputs)} inputs none is judged at {precision}, for they are "
-            "extremes or an artifact refuses their values; give --data"
+            "extremes or hold NaN, infinity or what else an artifact refuses; give --data "
+            "without such"
         )
     if left := len(inputs) - len(numbers):
         notes.append(

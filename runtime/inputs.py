@@ -314,4 +314,5 @@ def _check_finite(name: str, array: Array) -> None:
         where = [int(i) for i in np.argwhere(wrong)[0]]
         count = int(np.count_nonzero(wrong))
         received = f"{count} of {array.size} NaN or infinite, the first at {where}"
-        raise InputError(name, "finite values", received)
+        hint = "--allow-nonfinite (check_finite=False) lets them in where an artifact takes them"
+        raise InputError(name, "finite values", received, hint)

@@ -26,7 +26,7 @@ def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Va
     if backend is None:
         return kept
     can = registry.get(backend).capabilities()
-    own = [v for v in kept if any(e.backend == backend for e in v.engines)]
+    own = [v for v in kept if _is_made_for(v, backend)]
     if own:
         return kept
     return tuple(
@@ -42,6 +42,10 @@ def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Va
     )
 
 
+def _is_made_for(variant: Variant, backend: str) -> bool:
+    return any(engine.backend == backend for engine in variant.engines)
+
+
 def _held_to(constraints: Mapping[str, str], level: str) -> dict[str, str]:
     """Add what an engine loses to what an artifact loses: the stricter of both levels holds."""
     own = constraints.get(KEY, level)
@@ -53,7 +57,7 @@ def _held_to(constraints: Mapping[str, str], level: str) -> dict[str, str]:
 def by_name_only(variants: Sequence[Variant], probes: Mapping[str, Probe]) -> Iterator[Rejected]:
     """Yield what a backend that is here is not offered unless it is asked for by name."""
     kept = distinct(variants)
-    served = {engine.backend for variant in kept for engine in variant.engines}
+    own = {name: [v.id for v in kept if _is_made_for(v, name)] for name in probes}
     for variant in kept:
         made_for = {engine.backend for engine in variant.engines}
         for name, probe in probes.items():
@@ -61,7 +65,10 @@ def by_name_only(variants: Sequence[Variant], probes: Mapping[str, Probe]) -> It
                 continue
             can = registry.get(name).capabilities()
             if variant.format in can.formats and not variant.computed_in:
-                reason = f"not made for it; only with --backend {name}"
-                if name in served:
-                    reason = "not made for it; another variant is"
+                reason = f"made for {' and '.join(sorted(made_for))}; "
+                reason += (
+                    f"{name} runs {' and '.join(own[name])}, made for it"
+                    if own[name]
+                    else f"--backend {name} tries it all the same"
+                )
                 yield Rejected(variant.id, name, "", reason)

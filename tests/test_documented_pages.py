@@ -160,7 +160,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         assert (tmp_path / link).exists(), link
 
 
-def test_twenty_questions_are_two_clicks_away() -> None:
+def test_the_usual_questions_are_two_clicks_away() -> None:
     questions = (DOCS / "questions.md").read_text(encoding="utf-8")
     rows = [line for line in questions.splitlines() if line.startswith("| ") and "](" in line]
     assert len(rows) >= 20
@@ -170,6 +170,17 @@ def test_twenty_questions_are_two_clicks_away() -> None:
     for page, anchor in links:
         text = (DOCS / page).read_text(encoding="utf-8")
         assert not anchor or anchor in headings(text), (page, anchor)
+
+
+def test_no_page_installs_from_an_index() -> None:
+    """The project is on none; index.md alone explains the form that messages print."""
+    pages = [*DOCS.glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    said = re.compile(r"pip install (?:-\S+ )*['\"]?edgeinfer(?:-runtime)?\b(?!_)")
+    found = {p for p in pages if p.name != "CHANGELOG.md" and said.search(p.read_text("utf-8"))}
+    assert found == {DOCS / "index.md"}
+    index = (DOCS / "index.md").read_text("utf-8")
+    assert "## Install" in index
+    assert len(said.findall(index)) == 1
 
 
 def test_links_of_the_changelog_lead_somewhere_in_the_manual_too() -> None:

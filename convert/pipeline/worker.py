@@ -105,7 +105,9 @@ class Worker:
             text = f"the model does not end: {what}; --time-limit gives it longer"
             raise VerifyError(text) from e
         except child.ChildEndedError as e:
-            raise CrashedError("converter", stage, e.how, "nothing was written") from e
+            kept = self._request.keep
+            stays = "" if kept is None else f" but the stages in {kept}"
+            raise CrashedError("converter", stage, e.how, f"nothing was written{stays}") from e
         finally:
             process.kill()
 

@@ -535,7 +535,9 @@ def _known_names(
 
 def _fitting(arrays: Feeds, spec: TensorSpec, origin: str) -> Array:
     if spec.name not in arrays:
-        raise InputError(spec.name, str(spec), f"no array of this name in {origin}")
+        from edgeinfer.media.arrays import lacking
+
+        raise InputError(spec.name, str(spec), lacking(arrays, origin))
     array = np.asarray(arrays[spec.name])
     dtype = "string" if array.dtype.kind in "OSUT" else array.dtype.name
     shape = spec.shape

@@ -61,6 +61,6 @@ def without_converter(error: ModuleNotFoundError) -> str:
     if part[0] != "edgeinfer" or part[1:2] not in (["convert"], ["kernels"]):
         return ""
     return (
-        f"{RUNTIME} runs bundles and converts nothing; on a machine that converts: "
-        f"pip install '{CONVERTER}[convert]' in place of it"
+        f"{RUNTIME} runs bundles and converts nothing; a machine that converts has {CONVERTER} in "
+        "place of it: pip install '.[convert]' in a checkout"
     )

@@ -21,10 +21,7 @@ def test_rows(cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = result.out.splitlines()
     said = ("not run: ", "plain engines compute as edgeinfer does")
     head, *rows = [line for line in lines if not line.startswith(said)]
-    assert (
-        "not run: cpu-onnx-fp32 on reference: not made for it; only with --backend ref"
-        in result.out
-    )
+    assert "not run: cpu-onnx-fp32 on reference: made for onnxruntime; --backend ref" in result.out
     assert head.split()[:4] == ["model", "engine", "threads", "median"]
     engines = sorted((row.split()[1], "plain" in row) for row in rows)
     assert engines == [("onnxruntime", False)] * 2 + [("plain", True)] * 2

@@ -201,7 +201,14 @@ def test_bad_data_and_what_a_search_leaves_open_are_told(
                     {"level": "note", "about": "balance", "text": "2 classes"},
                 ],
             },
-            "search": {"cpu (onnx)": {"holds": False, "advice": "slower than float"}},
+            "search": {
+                "cpu (onnx)": {
+                    "quality": "top1 0.9 (float 0.92)",
+                    "holds": False,
+                    "advice": "slower than float",
+                    "on_device": True,
+                }
+            },
         }
         return result
 
@@ -209,9 +216,23 @@ def test_bad_data_and_what_a_search_leaves_open_are_told(
     told = cli("convert", model, "-t", "cpu").out
     assert "note: calibration data was REFUSED and used by --force" in told
     assert "note: calibration data: 4 distinct samples\n" in told
+    assert "note: cpu (onnx): top1 0.9 (float 0.92)\n" in told
     assert "note: cpu (onnx): no mixture holds the budget\n" in told
     assert "note: cpu (onnx): slower than float\n" in told
     assert "2 classes" not in told
+
+
+@pytest.mark.parametrize("keep", [(), ("--keep", "kept")])
+def test_what_an_interrupt_leaves_is_told(
+    keep: tuple[str, ...], cli: Any, model: Path, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> ExportResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "export", interrupted)
+    done = cli("convert", model, "-t", "cpu", *keep)
+    stays = " but the stages in kept" if keep else ""
+    assert (done.code, done.err) == (130, f"edgeinfer: interrupted, nothing was written{stays}\n")
 
 
 @pytest.mark.parametrize("given", ["ids", "ids=5", "ids=5..4", "=0..1", "ids=a..b"])

@@ -70,7 +70,7 @@ def excepted(target: str) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the opsets that changed each operator of the standard, as the onnx package has them."""
+    """Return the opsets that changed each operator of the standard, by the onnx package."""
     found: dict[str, set[int]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if not schema.domain:

@@ -2,8 +2,8 @@
 
 import re
 
-from tests.conformance.overview import DOCUMENT, TABLES, Counted, read, table, versions, written
 from tests.conformance.overview import DOCS as PAGES
+from tests.conformance.overview import DOCUMENT, TABLES, Counted, read, table, versions, written
 
 PAGE = DOCUMENT.read_text("utf-8")
 

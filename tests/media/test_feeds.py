@@ -122,6 +122,11 @@ def test_a_file_that_is_no_array_for_a_model_of_arrays(tmp_path: Path) -> None:
             "received an unknown name in strange.npz",
         ),
         ("x=two.npz", "input 'x': expected one array, received 2 in two.npz"),
+        (
+            "none.npz",
+            "input 'x': expected x: float32[1, 2, 2, 3], "
+            "received none.npz, which has no arrays at all",
+        ),
     ],
 )
 def test_what_is_in_a_file_is_bad_input(
@@ -130,6 +135,7 @@ def test_what_is_in_a_file_is_bad_input(
     monkeypatch.chdir(tmp_path)
     np.savez("strange.npz", q=np.zeros(1))
     np.savez("two.npz", x=np.zeros(1), y=np.zeros(1))
+    np.savez("none.npz")
     with pytest.raises(InputError) as caught:
         feeds_for(argument, model((1, 2, 2, 3), (1,), record=SMALL))
     assert str(caught.value) == problem

@@ -77,8 +77,11 @@ def test_missing_and_unknown_arrays_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'y'"):
         list(open_data(tmp_path / "a.npz", [FREE]).samples())
     np.savez(tmp_path / "a.npz", x=rows(2))
-    with pytest.raises(InputError, match="'h'"):
+    with pytest.raises(InputError, match=r"'h': .* of this name in a\.npz, which has 'x'"):
         list(open_data(tmp_path / "a.npz", [ONE, STATE]).samples())
+    np.savez(tmp_path / "a.npz")
+    with pytest.raises(InputError, match=r"a.npz, which has no arrays at all"):
+        list(open_data(tmp_path / "a.npz", [FREE]).samples())
 
 
 def test_nothing_to_read_is_told(tmp_path: Path) -> None:
@@ -86,6 +89,9 @@ def test_nothing_to_read_is_told(tmp_path: Path) -> None:
         open_data(tmp_path, [FREE])
     with pytest.raises(UsageError, match="no such file"):
         open_data(tmp_path / "b.npz", [FREE])
+    with pytest.raises(UsageError, match="no such file or folder"):
+        open_data(tmp_path / "nowhere", [FREE])
+    (tmp_path / "b.csv").write_text("1,2")
     with pytest.raises(UsageError, match=r"expected a folder or an \.npz"):
         open_data(tmp_path / "b.csv", [FREE])
     with pytest.raises(UsageError, match="no sample"):

@@ -188,7 +188,8 @@ def test_nan_passes_unless_asked_not_to() -> None:
     x[0, 1] = np.inf
     assert InputCheck(SPECS)({**GOOD, "x": x})
     assert message(SPECS, {**GOOD, "x": x}, check_finite=True) == (
-        "input 'x': expected finite values, received 2 of 6 NaN or infinite, the first at [0, 1]"
+        "input 'x': expected finite values, received 2 of 6 NaN or infinite, the first at [0, 1]; "
+        "--allow-nonfinite (check_finite=False) lets them in where an artifact takes them"
     )
     check = InputCheck(SPECS, check_finite=True)
     check(GOOD)

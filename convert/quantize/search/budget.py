@@ -25,6 +25,7 @@ from edgeinfer.convert.quantize.search.layers import (
     SearchOutcome,
     smallest,
 )
+from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.convert.quantize.search.rules import layers
 from edgeinfer.convert.quantize.search.timing_source import LIKE_SIZE, TimingSource
 from edgeinfer.convert.quantize.search.trial import (
@@ -83,6 +84,7 @@ class Fitted:
         clock: what was run, and whether its times say something of the target's; None where
             candidates were not run.
         measured: how many of the samples candidates were measured on.
+        measure: Name of what a share of may be lost.
     """
 
     outcome: SearchOutcome
@@ -93,6 +95,21 @@ class Fitted:
     max_drop: float
     clock: TimingSource | None = None
     measured: int = 0
+    measure: str = "quality"
+
+    @property
+    def quality(self) -> str:
+        """Return what is left of the float model's quality, on how many samples."""
+        chosen = self.outcome.chosen
+        return (
+            f"{self.measure} {chosen.quality:.4g} (float {self.float_point.quality:.4g}), drop "
+            f"{chosen.drop:.2%} ± {chosen.margin:.2%} of {self.max_drop:.2%} allowed, on "
+            f"{self._samples} samples"
+        )
+
+    @property
+    def _samples(self) -> int:
+        return self.measured or len(self.samples.feeds)
 
     @property
     def is_timed(self) -> bool:
@@ -138,8 +155,7 @@ class Fitted:
         times = f"{chosen.latency_ms:.3f} ms (float {before.latency_ms:.3f} ms), "
         times *= self.is_timed
         found = [
-            f"{self.title}: {what}: drop "
-            f"{chosen.drop:.2%} ± {chosen.margin:.2%} of {self.max_drop:.2%} allowed, {times}"
+            f"{self.title}: {what}: {self.quality}, {times}"
             f"{chosen.size_bytes / 1e6:.2f} MB (float {before.size_bytes / 1e6:.2f} MB), "
             f"{len(self.outcome.points)} candidates"
         ]
@@ -179,7 +195,9 @@ class Fitted:
         """Return JSON-ready data."""
         return {
             "max_drop": self.max_drop,
-            "samples": self.measured or len(self.samples.feeds),
+            "samples": self._samples,
+            "measure": self.measure,
+            "quality": self.quality,
             "float": {
                 "latency_ms": self.float_point.latency_ms if self.is_timed else None,
                 "size_bytes": self.float_point.size_bytes,
@@ -253,7 +271,9 @@ def fit(
     )
     outcome, before = _settled(trials, search, samples, report.vectors)
     kinds = (tuple(known), whole, job.title, max_drop, clock)
-    return Fitted(outcome, before, *kinds, measured=len(samples.feeds))
+    judge = Judgement(samples.expected, samples.labels, metric)
+    count = len(samples.feeds)
+    return Fitted(outcome, before, *kinds, measured=count, measure=judge.measure)
 
 
 def _calibrators(trials: CandidateTrials, samples: Samples, few: Samples) -> dict[str, Measures]:

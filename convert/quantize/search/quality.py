@@ -68,6 +68,15 @@ class Judgement:
     metric: Metric | None = None
     _float: float | None = field(default=None, init=False)
 
+    @property
+    def measure(self) -> str:
+        """Return the name of what is measured."""
+        if isinstance(self.metric, TaskMeasure):
+            return self.metric.name
+        if self.metric is not None:
+            return str(getattr(self.metric, "__name__", "your metric"))
+        return TOP1.name if self._has_classes() else "agreement with the float model"
+
     def loss(self, actual: Sequence[Outputs]) -> Loss:
         """Compare another model's outputs for the same runs."""
         found = self.signed_loss(actual)
@@ -87,16 +96,16 @@ class Judgement:
             before = self._before(self.metric)
             after = float(self.metric(actual, self.labels))
             if not math.isfinite(after):
-                return 1.0, 0.0, "metric"
+                return 1.0, 0.0, self.measure
             drop = (before - after) / abs(before) if before else before - after
-            return drop, after, "metric"
+            return drop, after, self.measure
         if self._has_classes():
             before = self._before(TOP1)
             after = TOP1(actual, self.labels)
-            return before - after, after, "top-1"
+            return before - after, after, self.measure
         kept = [_agreement(a, b) for a, b in self._pairs(actual)]
         worst = min(kept, default=1.0)
-        return 1.0 - worst, worst, "agreement with the float model"
+        return 1.0 - worst, worst, self.measure
 
     def _pairs(self, actual: Sequence[Outputs]) -> list[tuple[list[Array], list[Array]]]:
         names = list(self.expected[0]) if self.expected else []

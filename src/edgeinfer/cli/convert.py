@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +63,20 @@ def convert(model: str, trust_source: bool, out: Output, **words: Any) -> None:
             progress("load the converter", None)
         from edgeinfer.convert.pipeline.entry import export
 
-        result = export(source.model, **asked, **source.arguments(), progress=progress)
+        with _kept(asked["keep"]):
+            result = export(source.model, **asked, **source.arguments(), progress=progress)
     out.result(_data(result), lambda: _view(result))
+
+
+@contextmanager
+def _kept(folder: Path | None) -> Iterator[None]:
+    """Say of an interrupted conversion that the graphs of its stages stay."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is None:
+            raise
+        raise KeyboardInterrupt(f"nothing was written but the stages in {folder}") from None
 
 
 def _data(result: ExportResult) -> dict[str, Any]:
@@ -180,6 +194,7 @@ def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
         if variant.get("left"):
             yield f"{title}: {variant['left']}"
     for title, search in found.get("search", {}).items():
+        yield f"{title}: {search['quality']}"
         if not search["holds"]:
             yield f"{title}: no mixture holds the budget"
         if search["advice"]:

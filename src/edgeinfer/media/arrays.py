@@ -8,7 +8,7 @@ name of a member is the tensor's name and ``.npy``.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +47,13 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
         reason = " ".join(str(e).split()) or type(e).__name__
         expected = "an .npy file" if path.suffix.lower() == ".npy" else "an .npz file"
         raise InputError(str(path), expected, f"a damaged file or another kind ({reason})") from e
+
+
+def lacking(arrays: Collection[str], origin: str) -> str:
+    """Say what there is instead of an array that is not there."""
+    if not arrays:
+        return f"{origin}, which has no arrays at all"
+    return f"no array of this name in {origin}, which has {', '.join(map(repr, arrays))}"
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, Array]) -> None:

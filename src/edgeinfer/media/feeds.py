@@ -11,7 +11,7 @@ import numpy as np
 
 from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, UsageError
-from edgeinfer.media.arrays import read_arrays
+from edgeinfer.media.arrays import lacking, read_arrays
 from edgeinfer.media.audio import windows
 from edgeinfer.media.image import load_image
 from edgeinfer.records import dataclass
@@ -131,6 +131,8 @@ def _split(argument: str | Path, signature: FeedSignature) -> tuple[str | None, 
 def _take_arrays(given: _Given, name: str | None, path: Path, signature: FeedSignature) -> None:
     arrays = read_arrays(path)
     names = [spec.name for spec in signature.inputs]
+    if names and not arrays:
+        raise InputError(names[0], str(signature.inputs[0]), lacking(arrays, str(path)))
     if path.suffix.lower() == ".npy" or (name is not None and len(arrays) == 1):
         free = [n for n in names if n not in given.arrays and n not in given.media]
         if name is None and len(free) != 1:

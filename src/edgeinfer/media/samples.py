@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.errors import InputError, UsageError
+from edgeinfer.media.arrays import lacking
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec
 
@@ -86,7 +87,8 @@ def open_data(
             raise UsageError(f"{called} folder {data} is empty")
         return SampleSet(lambda: _from_folder(data, files, signature), str(data))
     if data.suffix.lower() != ".npz":
-        raise UsageError(f"{called} data {data}: expected a folder or an .npz file")
+        what = "expected a folder or an .npz file" if data.exists() else "no such file or folder"
+        raise UsageError(f"{called} data {data}: {what}")
     if not data.is_file():
         raise UsageError(f"{called} data {data}: no such file")
     return SampleSet(lambda: _from_arrays(data, signature), str(data))
@@ -126,7 +128,7 @@ def _from_folder(folder: Path, files: list[Path], signature: _Signature) -> Iter
 def _check_complete(feeds: Feeds, signature: _Signature, origin: str) -> None:
     for spec in signature.inputs:
         if spec.name not in feeds:
-            raise InputError(spec.name, str(spec), f"nothing of this name in {origin}")
+            raise InputError(spec.name, str(spec), lacking(feeds, origin))
 
 
 def _split(arrays: Feeds, signature: _Signature, origin: str) -> Iterator[Sample]:

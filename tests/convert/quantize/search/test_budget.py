@@ -61,6 +61,16 @@ def test_slower_than_float_is_said_with_what_is_faster() -> None:
     assert found.to_json()["float"]["latency_ms"] == 1.0
 
 
+def test_the_quality_is_told_with_its_name_and_the_float_models() -> None:
+    chosen = replace(PLAIN, quality=0.9125, drop=0.0027, margin=0.001)
+    before = replace(PLAIN, quality=0.915)
+    outcome = SearchOutcome(chosen, (chosen,), {}, True)
+    found = Fitted(outcome, before, (), Samples(), "t", 0.01, measured=80, measure="top1")
+    line = "top1 0.9125 (float 0.915), drop 0.27% ± 0.10% of 1.00% allowed, on 80 samples"
+    assert found.quality == found.to_json()["quality"] == line
+    assert line in found.lines[0]
+
+
 def away(why_not: str = "", integers: tuple[str, ...] = ("all",)) -> TimingSource:
     return TimingSource("e 1", "Zen 4 (x86_64, linux)", why_not, "aarch64, linux", integers)
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from edgeinfer.accuracy import TaskMeasure
 from edgeinfer.convert.quantize.search.quality import Judgement
 
 
@@ -33,7 +34,7 @@ def test_rows_without_a_clear_winner_do_not_count() -> None:
 def test_labels_are_the_task() -> None:
     judgement = Judgement([*logits(0, 1, 2, 3)], labels=[0, 1, 2, 0])
     loss = judgement.loss(logits(0, 1, 2, 0))
-    assert (loss.quality, loss.drop, loss.metric) == (1.0, 0.0, "top-1")
+    assert (loss.quality, loss.drop, loss.metric) == (1.0, 0.0, "top1")
     assert judgement.loss(logits(0, 1, 4, 4)).drop == 0.25
 
 
@@ -67,3 +68,16 @@ def test_integers_are_compared_exactly() -> None:
     expected = [{"y": np.arange(10)}]
     actual = [{"y": np.where(np.arange(10) == 3, 7, np.arange(10))}]
     assert Judgement([*expected]).loss(actual).drop == pytest.approx(0.1)
+
+
+def test_what_is_measured_has_a_name() -> None:
+    """A table that says "drop 1 %" says of what."""
+
+    def recall(outputs: object, labels: object) -> float:
+        return 1.0
+
+    right = logits(0, 1, 1)
+    assert Judgement(right).measure == "agreement with the float model"
+    assert Judgement(right, (0, 1, 1)).measure == "top1"
+    assert Judgement(right, (0, 1, 1), TaskMeasure("f1")).measure == "f1"
+    assert Judgement(right, (0, 1, 1), recall).measure == "recall"
