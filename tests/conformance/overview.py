@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -72,7 +73,8 @@ def excepted(target: str) -> dict[str, str]:
 def versions() -> dict[str, str]:
     """Return the opsets that changed each operator of the standard, by the onnx package."""
     found: dict[str, set[int]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
+    schemas: Any = onnx.defs
+    for schema in schemas.get_all_schemas_with_history():
         if not schema.domain:
             found.setdefault(schema.name, set()).add(schema.since_version)
     return {op: ", ".join(map(str, sorted(since))) for op, since in found.items()}
@@ -82,7 +84,8 @@ def rows(since: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the page."""
     known = {title: read(DOCS / name) for title, name in TABLES.items()}
     held = {title: excepted(target) for title, target in HELD.items()}
-    for op in sorted({op for table in (*known.values(), *held.values()) for op in table}):
+    listed: list[Iterable[str]] = [*known.values(), *held.values()]
+    for op in sorted({op for each in listed for op in each}):
         counted = (str(table.get(op, "not counted")) for table in known.values())
         yield (op, since.get(op, ""), *counted, *(table.get(op, "") for table in held.values()))
 

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -76,7 +78,7 @@ def test_what_is_measured_has_a_name() -> None:
     def recall(outputs: object, labels: object) -> float:
         return 1.0
 
-    right = logits(0, 1, 1)
+    right: list[Mapping[str, np.ndarray]] = [*logits(0, 1, 1)]
     assert Judgement(right).measure == "agreement with the float model"
     assert Judgement(right, (0, 1, 1)).measure == "top1"
     assert Judgement(right, (0, 1, 1), TaskMeasure("f1")).measure == "f1"
