@@ -164,8 +164,13 @@ class EngineStore:
     def _entries(self, key: EngineKey) -> list[Path]:
         """Other engines of the same artifact, oldest first."""
         parent = self._folder(key).parent
-        found = [f for f in parent.glob("[0-9a-f]*") if f.is_dir()] if parent.is_dir() else []
-        return sorted(found, key=lambda f: f.stat().st_mtime)
+        found = []
+        for folder in parent.glob("[0-9a-f]*") if parent.is_dir() else ():
+            # Another process may remove one meanwhile.
+            with contextlib.suppress(OSError):
+                if folder.is_dir():
+                    found.append((folder.stat().st_mtime, folder))
+        return [folder for _, folder in sorted(found)]
 
 
 def digest_of(path: Path) -> str:

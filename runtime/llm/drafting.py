@@ -88,7 +88,7 @@ class Drafter:
             if most > 0 and (state := self._state(sequence)) is not None:
                 state.agree(sequence.tokens)
                 ready.append((sequence, state, most))
-        ready = [(s, state, most) for s, state, most in ready if self._catch_up(s, state, most)]
+        ready = self._caught_up(ready)
         ready = ready[: min(self._executor.max_tokens, self._executor.max_rows)]
         while ready:
             rows = self._step([(state, self._next(s, state)) for s, state, _ in ready])
@@ -136,14 +136,36 @@ class Drafter:
             state = self._states[sequence] = _State(self._slots.pop())
         return state
 
-    def _catch_up(self, sequence: Generation, state: _State, most: int) -> bool:
-        """Feed what the sequence has and this model has not, but for the last token."""
+    def _caught_up(
+        self, wanted: list[tuple[Generation, _State, int]]
+    ) -> list[tuple[Generation, _State, int]]:
+        """Feed what sequences have and this model has not, but for the last token.
+
+        A step's worth in all: whoever comes with a long prompt waits for its guesses, and nobody
+        else for it.
+
+        Returns:
+            Those of which everything is fed.
+        """
+        room, ready = self._executor.max_tokens, []
+        for sequence, state, most in wanted:
+            tokens = sequence.tokens
+            if not self._has_pages(sequence, state, len(tokens) + most):
+                continue
+            if chunk := tokens[len(state.fed) : len(tokens) - 1][:room]:
+                self._feed(state, chunk)
+                room -= len(chunk)
+            if len(state.fed) == len(tokens) - 1:
+                ready.append((sequence, state, most))
+        return ready
+
+    def _has_pages(self, sequence: Generation, state: _State, count: int) -> bool:
+        """Take pages for so many tokens of a sequence; False where that cannot be."""
         executor = self._executor
-        tokens = sequence.tokens
-        if len(tokens) + most > executor.context:
+        if count > executor.context:
             return False
         try:
-            while len(state.pages) * executor.page < len(tokens) + most:
+            while len(state.pages) * executor.page < count:
                 page = self._blocks.take()
                 self._table[state.slot, len(state.pages)] = page
                 state.pages.append(page)
@@ -151,9 +173,6 @@ class Drafter:
             # Its pages are all given to others; it goes without guesses.
             self.forget(sequence)
             return False
-        while len(state.fed) < len(tokens) - 1:
-            chunk = tokens[len(state.fed) : len(tokens) - 1][: executor.max_tokens]
-            self._feed(state, chunk)
         return True
 
     def _feed(self, state: _State, chunk: list[int]) -> None:

@@ -116,6 +116,17 @@ def test_every_fact_that_changed_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_an_entry_that_another_process_removes_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = EngineStore(tmp_path)
+    store.build(KEY, write, quiet)
+    (store._folder(KEY).parent / "0gone").symlink_to("nowhere")
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)
+    now = dataclasses.replace(KEY, facts={"TensorRT": "10.7.0", "device": "Orin"})
+    assert store.reason(now) == "it was built for TensorRT 10.3.0, this is 10.7.0"
+
+
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = EngineStore(tmp_path / "file")

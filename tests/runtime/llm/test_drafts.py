@@ -13,7 +13,16 @@ from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.options import EngineOptions
 from tests.runtime.llm.conftest import PIECES as TINY_PIECES
 from tests.runtime.llm.conftest import tiny_executor
-from tests.runtime.llm.toy import EOS, PIECES, Clock, ToyExecutor, generate, request, toy_engine
+from tests.runtime.llm.toy import (
+    EOS,
+    PIECES,
+    Clock,
+    Results,
+    ToyExecutor,
+    generate,
+    request,
+    toy_engine,
+)
 
 
 def test_lookup_copies_what_followed() -> None:
@@ -133,6 +142,29 @@ def test_draft_model_changes_nothing(temperature: float, memory: int) -> None:
     assert engine._drafter.pages_used == 0
     engine.close()
     assert small.closed
+
+
+def test_a_long_prompt_is_read_for_guesses_a_step_at_a_time() -> None:
+    """The draft model read the whole prompt at once, and everybody else waited for it."""
+    clock = Clock()
+    large, small = ToyExecutor(memory=2), ToyExecutor(memory=2, max_tokens=7)
+    drafter = Drafter(small, large.vocab, lambda: clock.now)
+    engine = Engine(lambda: large, PIECES, (EOS,), drafter=drafter, clock=clock)
+    given: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
+    engine.submit(request("a", range(8), **given))
+    engine.submit(request("b", [i % 30 for i in range(80)], **given))
+    found, most = Results(), 0
+    while not engine.is_idle:
+        before, steps = small.tokens, small.steps
+        found.add(engine.step())
+        # What is read, and a row of each guess.
+        most = max(most, small.tokens - before - 2 * (small.steps - steps))
+    assert most <= 7
+    stats = engine.stats()
+    assert stats.accepted_tokens == stats.drafted_tokens > 5
+    alone, _ = toy_engine(memory=2)
+    expected = generate(alone, request("b", [i % 30 for i in range(80)], **given))
+    assert found.tokens["b", 0] == expected.tokens["b", 0]
 
 
 def test_draft_model_of_another_vocabulary_is_refused() -> None:
