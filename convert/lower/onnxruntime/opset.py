@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.single import walk
+from edgeinfer.convert.passes.infra import attr
 from edgeinfer.convert.passes.masks import may_leave_no_key
 
 OLDEST = 21
@@ -65,18 +68,35 @@ def runtime_for(model: ir.Model, version: int, installed: str) -> str:
     A version that no table entry knows asks for the release it was probed with.
     """
     found = _RUNTIME_FOR.get(max(version, OLDEST), installed)
-    if any(has_empty_rows(node) for _, node in walk(model)):
-        found = max(found, ZERO_ROWS, key=release)
-    return f">={found}"
+    return f">={max(found, *(needed_by(node) for _, node in walk(model)), key=release)}"
 
 
-ZERO_ROWS = "1.28"
-"""The first release whose ``Attention`` gives zeros for a query without a key; before, NaN."""
+def needed_by(node: ir.Node) -> str:
+    """Return the first release that computes a node right, whatever version it is written as."""
+    if node.domain:
+        return "0.0"
+    return next((first for first, is_wrong in _WRONG_BEFORE if is_wrong(node)), "0.0")
 
 
 def has_empty_rows(node: ir.Node) -> bool:
-    """Whether it is an ``Attention`` that may have a query without a key."""
-    return node.op_type == "Attention" and not node.domain and may_leave_no_key(node)
+    """Whether it is an ``Attention`` that may have a query without a key: NaN, or a mean of all."""
+    return node.op_type == "Attention" and may_leave_no_key(node)
+
+
+def _counts_uneven_padding(node: ir.Node) -> bool:
+    """Whether it is a mean that counts padding which is not the same everywhere."""
+    if node.op_type != "AveragePool" or not attr(node, "count_include_pad", 0):
+        return False
+    is_even = len(set(attr(node, "pads", ()))) < 2 and attr(node, "auto_pad", "NOTSET") == "NOTSET"
+    return not is_even or bool(attr(node, "ceil_mode", 0))
+
+
+_WRONG_BEFORE: tuple[tuple[str, Callable[[ir.Node], bool]], ...] = (
+    ("1.28", has_empty_rows),
+    ("1.26", _counts_uneven_padding),
+)
+"""Releases of ONNX Runtime, each the first without a fault, and which nodes it is in. Found by
+running the tests of the passes on each."""
 
 
 def release(version: str) -> tuple[int, ...]:

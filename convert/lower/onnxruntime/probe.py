@@ -46,6 +46,8 @@ class OnnxRuntimeProbe:
         kinds = [k for k in vars(state).values() if isinstance(k, type)]
         self._errors: tuple[type[Exception], ...] = (
             RuntimeError,
+            # Of a message with a text of the model in it that is no UTF-8.
+            UnicodeDecodeError,
             *(k for k in kinds if issubclass(k, Exception)),
         )
 

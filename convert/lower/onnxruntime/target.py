@@ -137,8 +137,8 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         model = expand_newer(model, notes)
     if options.precision in profile.split_attention:
         attention_by_products(model, notes)
-    if opset.release(probe.OnnxRuntimeProbe().version) < opset.release(opset.ZERO_ROWS):
-        SplitAttention(wanted=opset.has_empty_rows)(model)
+    here = opset.release(probe.OnnxRuntimeProbe().version)
+    SplitAttention(wanted=lambda node: here < opset.release(opset.needed_by(node)))(model)
     if options.precision != "bf16" and probe.lacks_brain(model, probe.OnnxRuntimeProbe()):
         notes.add(
             f"bfloat16: {as_single(model)} operators computed in float32, each result rounded"

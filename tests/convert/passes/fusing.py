@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from edgeinfer.convert.lower.onnxruntime.opset import ZERO_ROWS, has_empty_rows, release
+from edgeinfer.convert.lower.onnxruntime.opset import needed_by, release
 from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.types import Array
 
@@ -26,7 +26,7 @@ def graph(text: str) -> ir.Model:
 
 def run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
     """Run in onnxruntime without any optimisation, what an old one gets wrong by its definition."""
-    if release(ort.__version__) < release(ZERO_ROWS) and any(map(has_empty_rows, model.graph)):
+    if any(release(ort.__version__) < release(needed_by(node)) for node in model.graph):
         found = Evaluator(model, wide=True).run(feeds)
         return [np.asarray(found[str(o.name)], np.float32) for o in model.graph.outputs]
     options = ort.SessionOptions()

@@ -62,6 +62,26 @@ def test_requirement_follows_the_version() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "oldest"),
+    [
+        ("pads = [1,0,1,0], count_include_pad = 1", "1.26"),
+        ("pads = [0,1,0,1]", "1.23"),
+        ("pads = [1,1,1,1], count_include_pad = 1", "1.23"),
+        ("pads = [1,1,1,1], count_include_pad = 1, ceil_mode = 1", "1.26"),
+        ('auto_pad = "SAME_UPPER", count_include_pad = 1', "1.26"),
+        ("count_include_pad = 1", "1.23"),
+    ],
+)
+def test_means_that_count_uneven_padding_need_a_release(more: str, oldest: str) -> None:
+    """Before 1.26 they were divided by other counts."""
+    whole = model(
+        "g (float[1,1,6,6] x) => (float[1,1,a,b] y) "
+        f"{{ y = AveragePool<kernel_shape = [3,3], {more}>(x) }}"
+    )
+    assert runtime_for(whole, 23, "1.23") == f">={oldest}"
+
+
+@pytest.mark.parametrize(
     ("node", "mask", "oldest"),
     [
         ("Attention(q, q, q)", "", "1.23"),
