@@ -219,6 +219,11 @@ def _folder(path: Path) -> _Refusal:
     models = sorted(n for n in names if n.endswith((".onnx", ".pt2", ".tflite")))
     if models:
         return _Refusal("a folder, not a model", f"give the file: {path / models[0]}")
+    if "adapter_config.json" in names:
+        return _Refusal(
+            "a low-rank adapter, which changes a model and is none",
+            "merge it into its model first (peft: merge_and_unload) and give the folder of that",
+        )
     if any(n.endswith(".safetensors") or n == "pytorch_model.bin" for n in names):
         return _Refusal(
             "a folder of weights without a graph, not supported as a source yet",

@@ -120,6 +120,12 @@ def read_json(path: Path) -> Any:
 
 def _file(path: Path) -> LlmSource:
     file = gguf.read(path)
+    kind = file.fields.get("general.type", "model")
+    if kind != "model":
+        raise SourceError(
+            f"{path}: a GGUF file of the type {str(kind)[:40]!r}, which is no model by itself; a "
+            "low-rank adapter is merged into its model first (llama.cpp: llama-export-lora)"
+        )
     architecture = file.fields.get("general.architecture")
     family = next(
         (f for f in FAMILIES if isinstance(architecture, str) and architecture in f.gguf), None

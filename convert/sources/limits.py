@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.tabular import DOMAIN
+from edgeinfer.convert.lower.tabular.forest import NoTreeError, check_trees
 from edgeinfer.errors import SourceError
 
 MOST_NODES = 10_000_000
@@ -55,6 +57,7 @@ def check_limits(model: ir.Model, name: str) -> None:
     _check_names(model, name)
     _check_types(model, name)
     _check_data(model, name)
+    _check_trees(model, name)
     order = _callees_first(model)
     _check_nodes(model, order, name)
     _check_turns(model, order, name)
@@ -151,6 +154,16 @@ def _unreadable(tensor: ir.serde.TensorProtoTensor) -> str:
     wanted = count * 2 if proto.data_type in _COMPLEX else count
     received = len(getattr(proto, field))
     return "" if wanted == received else f"has {received} elements, its sizes say {wanted}"
+
+
+def _check_trees(model: ir.Model, name: str) -> None:
+    for graph in _graphs(model):
+        for node in graph:
+            if node.domain == DOMAIN and node.op_type.startswith("TreeEnsemble"):
+                try:
+                    check_trees(node)
+                except NoTreeError as e:
+                    raise SourceError(f"{name}: node {node.name or node.op_type!r}: {e}") from e
 
 
 def _callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:

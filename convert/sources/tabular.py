@@ -27,15 +27,21 @@ def cut_maps(proto: onnx.ModelProto, name: str, notes: Remarks) -> tuple[str, ..
         SourceError: maps are used in another way, or are an input.
     """
     graph = proto.graph
-    maps = [n for n in graph.node if n.op_type == "ZipMap" and n.domain == DOMAIN]
+    places = [i for i, n in enumerate(graph.node) if n.op_type == "ZipMap" and n.domain == DOMAIN]
+    maps = [graph.node[i] for i in places]
     read = {value for node in graph.node for value in node.input}
     outputs = {v.name: v for v in graph.output}
+    taken = {v.name for v in (*graph.input, *graph.initializer, *graph.output)}
     named: list[tuple[str, ...]] = []
+    moved: dict[str, str] = {}
+    copied: list[tuple[str, str]] = []
     for node in maps:
+        if len(node.input) != 1 or len(node.output) != 1:
+            raise SourceError(f"{name}: node {node.name or node.op_type!r} is no map of one value")
         scores, result = node.input[0], node.output[0]
         if result in read or result not in outputs:
             raise SourceError(f"{name}: node {node.name or node.op_type!r} makes maps for another")
-        names = _names(node)
+        names = _names(node, name)
         shown = f"{names[0]!r} to {names[-1]!r}" if names else "their place"
         notes.add(f"output {result!r}: a list of maps (ZipMap): cut off, its scores are the output")
         named.append(names)
@@ -43,8 +49,16 @@ def cut_maps(proto: onnx.ModelProto, name: str, notes: Remarks) -> tuple[str, ..
         info = outputs[result]
         info.type.Clear()
         info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-        graph.node.remove(node)
-        _rename(graph, scores, result, taken=scores in outputs or _is_given(graph, scores))
+        if scores in taken or scores in moved:
+            copied.append((scores, result))
+        else:
+            moved[scores] = result
+    for place in reversed(places):
+        del graph.node[place]
+    _rename(graph, moved)
+    for scores, result in copied:
+        given = [moved.get(scores, scores)]
+        graph.node.append(onnx.helper.make_node("Identity", given, [result], f"{result}_scores"))
     _refuse_maps(proto, name)
     counted = named[0] if named and len(set(named)) == 1 else ()
     return () if counted == tuple(map(str, range(len(counted)))) else counted
@@ -64,30 +78,29 @@ def _is_map(kind: onnx.TypeProto) -> bool:
     return bool(kind.HasField("map_type"))
 
 
-def _names(node: onnx.NodeProto) -> tuple[str, ...]:
+def _names(node: onnx.NodeProto, name: str) -> tuple[str, ...]:
     for attribute in node.attribute:
         if attribute.name == "classlabels_strings" and attribute.strings:
-            return tuple(s.decode() for s in attribute.strings)
+            try:
+                return tuple(s.decode() for s in attribute.strings)
+            except UnicodeDecodeError as e:
+                raise SourceError(f"{name}: a class of {node.name or 'ZipMap'!r}: {e}") from e
         if attribute.name == "classlabels_int64s" and attribute.ints:
             return tuple(str(i) for i in attribute.ints)
     return ()
 
 
-def _is_given(graph: onnx.GraphProto, value: str) -> bool:
-    return any(value == v.name for v in (*graph.input, *graph.initializer))
-
-
-def _rename(graph: onnx.GraphProto, old: str, new: str, *, taken: bool) -> None:
-    """Let a value have the output's name."""
-    if taken:
-        graph.node.append(onnx.helper.make_node("Identity", [old], [new], name=f"{new}_scores"))
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    """Let values have the names of outputs, in one pass."""
+    if not names:
         return
     for node in graph.node:
-        for names in (node.input, node.output):
-            for index, value in enumerate(names):
-                if value == old:
-                    names[index] = new
-    kept = [v for v in graph.value_info if v.name not in (old, new)]
+        for given in (node.input, node.output):
+            for index, value in enumerate(given):
+                if value in names:
+                    given[index] = names[value]
+    gone = {*names, *names.values()}
+    kept = [v for v in graph.value_info if v.name not in gone]
     del graph.value_info[:]
     graph.value_info.extend(kept)
 

@@ -56,7 +56,7 @@ def readers(folder: Path) -> Iterator[Reader]:
     yield Reader(
         "gguf",
         ".gguf",
-        [gguf],
+        [gguf, _adapter_file(folder / "adapter.gguf")],
         [mutate.in_bytes, _fields_changed(folder / "seed.gguf")],
         [call(_read)],
     )
@@ -75,6 +75,8 @@ def readers(folder: Path) -> Iterator[Reader]:
             [mutate.in_bytes, mutate.in_json],
         ),
     }
+    adapter = _joined(*_adapter())
+    yield Reader("adapter", ".safetensors", [adapter], [mutate.in_bytes, _in_header], [call(_read)])
     place = folder / "hf"
     place.mkdir()
     for name, (content, _) in files.items():
@@ -193,6 +195,26 @@ def _fields_changed(path: Path) -> Callable[[bytes, random.Random], bytes]:
         return _gguf_file(path, fields)
 
     return change
+
+
+def _adapter_file(path: Path) -> bytes:
+    """Return a low-rank adapter as llama.cpp writes one: no model, which is to be said."""
+    fields: dict[str, Any] = {"general.architecture": "llama", "general.type": "adapter"}
+    fields |= {"adapter.type": "lora", "adapter.lora.alpha": 16.0}
+    pair = {"lora_a": (4, 32), "lora_b": (32, 4)}
+    ones = {f"blk.0.attn_q.weight.{name}": f32(np.ones(shape)) for name, shape in pair.items()}
+    return write(path, fields, ones).read_bytes()
+
+
+def _adapter() -> tuple[dict[str, Any], bytes]:
+    """Return the header and the body of an adapter as PEFT writes one."""
+    name, half = "base_model.model.model.layers.0.self_attn.q_proj.lora_", 4 * 4 * 8
+    ends = {"A": ([4, 8], [0, half]), "B": ([8, 4], [half, 2 * half])}
+    header = {
+        f"{name}{side}.weight": {"dtype": "F32", "shape": shape, "data_offsets": span}
+        for side, (shape, span) in ends.items()
+    }
+    return header, np.ones(64, np.float32).tobytes()
 
 
 def _safetensors() -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import language, mutate, others, seeds, served
+from tests.fuzz import compared, language, mutate, others, seeds, served, tabular
 
 Mutate = Callable[[bytes, random.Random], bytes]
 Act = Callable[[Path], int]
@@ -71,6 +71,8 @@ def readers(folder: Path) -> list[Reader]:
         *language.readers(folder),
         *served.readers(),
         *others.readers(folder),
+        *compared.readers(folder),
+        *tabular.readers(),
     ]
 
 

@@ -15,7 +15,8 @@ from tests.fuzz import mutate
 from tests.fuzz.readers import Reader
 
 CORPUS = Path(__file__).parent / "corpus"
-COMMANDS = {"onnx-check": ["check", "{}", "-t", "onnxruntime", "-t", "android"]}
+CHECK = ["check", "{}", "-t", "onnxruntime", "-t", "android"]
+COMMANDS = {"onnx-check": CHECK, "tabular": CHECK}
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")
 

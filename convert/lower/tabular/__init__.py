@@ -12,8 +12,9 @@ from collections.abc import Callable
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.backends.checks import one_line
 from edgeinfer.convert.lower.tabular import categories, linear, svm, trees
-from edgeinfer.convert.lower.tabular.body import DOMAIN, NotDefinedError, TabularBody
+from edgeinfer.convert.lower.tabular.body import DOMAIN, MALFORMED, NotDefinedError, TabularBody
 from edgeinfer.convert.lower.tabular.trees import misread
 
 __all__ = ["DOMAIN", "definition", "misread", "undefined"]
@@ -42,10 +43,10 @@ def definition(node: ir.Node) -> onnx.FunctionProto | None:
     make = _KNOWN.get(node.op_type) if node.domain == DOMAIN else None
     if make is None:
         return None
-    body = TabularBody(node)
     try:
+        body = TabularBody(node)
         return body.function(make(body))
-    except NotDefinedError:
+    except (NotDefinedError, *MALFORMED):
         return None
 
 
@@ -57,4 +58,6 @@ def undefined(node: ir.Node) -> str:
             make(TabularBody(node))
     except NotDefinedError as e:
         return str(e)
+    except MALFORMED as e:
+        return f"its attributes do not go together: {one_line(e)[:200]}"
     return ""

@@ -102,6 +102,10 @@ class NotDefinedError(Exception):
     """A node's form has no definition here; never leaves the package."""
 
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+"""What comes of attributes that lack, or contradict each other."""
+
+
 def values_of(node: ir.Node, name: str, default: Any = None) -> Any:
     """Value of an attribute: tensors and lists of numbers as arrays, strings as str."""
     found = node.attributes.get(name)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.tabular.body import NotDefinedError, values_of
+from edgeinfer.convert.lower.tabular.body import MALFORMED, NotDefinedError, values_of
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
@@ -147,15 +147,44 @@ class _Tables:
 
 
 def _depth(first: Array, second: Array, roots: Array) -> int:
-    level, depth = np.unique(roots), 0
+    level, depth, seen = np.unique(roots), 0, 0
     while True:
+        seen += len(level)
+        if seen > _WAYS * len(first):
+            raise NoTreeError("its nodes lead to each other in a circle, or many ways lead to one")
         inner = level[(first[level] != level) | (second[level] != level)]
         if not len(inner):
             return depth
         depth += 1
-        if depth > len(first):
-            raise NotDefinedError("its nodes lead to each other in a circle")
+        if depth > MOST_DEPTH:
+            raise NoTreeError(f"it has a tree of more than {MOST_DEPTH} levels")
         level = np.unique(np.concatenate([first[inner], second[inner]]))
+
+
+MOST_DEPTH = 2000
+"""Levels of a tree; ONNX Runtime, which goes along them by calls, ends the process at 16,000."""
+
+_WAYS = 4
+"""On average, that lead to a node: one in a tree, some more where leaves are shared."""
+
+
+class NoTreeError(NotDefinedError):
+    """What is called a tree is none, or is far deeper than any that was trained."""
+
+
+def check_trees(node: ir.Node) -> None:
+    """Raise where the trees of a node would keep, or end, whoever follows them.
+
+    Raises:
+        NoTreeError: says why.
+    """
+    try:
+        read(node, np.float64)
+    except NoTreeError:
+        raise
+    except (NotDefinedError, *MALFORMED):
+        # What it lacks is told by whoever needs it.
+        return
 
 
 def read(node: ir.Node, dtype: Any) -> Forest:

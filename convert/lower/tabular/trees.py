@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.tabular.body import (
     DOMAIN,
+    MALFORMED,
     NotDefinedError,
     TabularBody,
     is_read,
@@ -153,8 +154,11 @@ def misread(node: ir.Node) -> str:
     """
     if node.domain != DOMAIN or node.op_type != "TreeEnsemble":
         return ""
-    modes = values_of(node, "nodes_modes", np.zeros(0))
-    return "fractions are taken for members of sets" if (modes == MEMBER).any() else ""
+    try:
+        modes = np.asarray(values_of(node, "nodes_modes", np.zeros(0)))
+    except MALFORMED:
+        return ""
+    return "fractions are taken for members of sets" if np.any(modes == MEMBER) else ""
 
 
 # ---- classes

@@ -113,6 +113,15 @@ def test_an_unknown_architecture_lists_those_that_are_known(tmp_path: Path) -> N
         source.read(path)
 
 
+@pytest.mark.parametrize("kind", ["adapter", "mmproj", 3])
+def test_what_is_no_model_by_itself_is_said(kind: object, tmp_path: Path) -> None:
+    """An adapter had been a model of which everything is missing."""
+    fields = {"general.architecture": "llama", "general.type": kind}
+    path = write(tmp_path / "a.gguf", fields, {"blk.0.attn_q.weight.lora_a": f32(np.ones((4, 8)))})
+    with pytest.raises(SourceError, match=f"of the type '{kind}', which is no model by itself"):
+        source.read(path)
+
+
 def _llama(hidden: int = 64, vocab: int = 96) -> tuple[dict[str, Any], dict[str, Array]]:
     fields = {
         "general.architecture": "llama",

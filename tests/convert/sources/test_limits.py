@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from edgeinfer.cli.failures import guarded
 from edgeinfer.cli.group import edgeinfer as group
 from edgeinfer.convert.sources import limits, read
+from edgeinfer.convert.sources.onnx import read_model
 from edgeinfer.errors import SourceError
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -218,3 +219,49 @@ def test_a_constant_whose_data_does_not_fit_is_refused(
     nodes = [helper.make_node("Constant", [], ["w"], value=tensor)]
     with pytest.raises(SourceError, match=words):
         read(save([*nodes, helper.make_node("Add", ["x", "w"], ["y"])]))
+
+
+def _trees(yes: list[int], numbers: list[int], trees: list[int]) -> Any:
+    """Return nodes that each lead to one only; those that lead to themselves are leaves."""
+    count = len(yes)
+    leaves = [i for i in range(count) if yes[i] == i]
+    return helper.make_node(
+        *("TreeEnsembleRegressor", ["x"], ["y"], "n"),
+        domain="ai.onnx.ml",
+        n_targets=1,
+        nodes_treeids=trees,
+        nodes_nodeids=numbers,
+        nodes_featureids=[0] * count,
+        nodes_values=[0.5] * count,
+        nodes_modes=["LEAF" if yes[i] == i else "BRANCH_LEQ" for i in range(count)],
+        nodes_truenodeids=[numbers[y] for y in yes],
+        nodes_falsenodeids=[numbers[y] for y in yes],
+        target_treeids=[trees[i] for i in leaves],
+        target_nodeids=[numbers[i] for i in leaves],
+        target_ids=[0] * len(leaves),
+        target_weights=[1.0] * len(leaves),
+    )
+
+
+def _of_trees(node: Any) -> onnx.ModelProto:
+    ends = [_value("x", shape=(None, 1))], [_value("y", shape=(None, 1))]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "g", *ends)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_trees_without_an_end_are_refused() -> None:
+    """An engine that goes along them by calls ended the process."""
+    deep = 3000
+    chain = [*range(1, deep), deep - 1]
+    with pytest.raises(SourceError, match="a tree of more than 2000 levels"):
+        read_model(_of_trees(_trees(chain, [*range(deep)], [0] * deep)))
+    with pytest.raises(SourceError, match="in a circle"):
+        read_model(_of_trees(_trees([1, 2, 0, 3], [*range(4)], [0] * 4)))
+    # Each other node begins a tree: all of them go along the same way.
+    yes = [y for i in range(1000) for y in (min(2 * i + 2, 1998), 2 * i + 1)]
+    numbers = [n for i in range(1000) for n in (i, i)]
+    with pytest.raises(SourceError, match="many ways lead to one"):
+        read_model(_of_trees(_trees(yes, numbers, [0, 1] * 1000)))
+    chain = [*range(1, 1500), 1499]
+    read_model(_of_trees(_trees(chain, [*range(1500)], [0] * 1500)))

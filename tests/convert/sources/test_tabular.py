@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeinfer.convert import sources
-from edgeinfer.errors import SourceError
+from edgeinfer.convert.sources.onnx import read_model
+from edgeinfer.convert.sources.tabular import cut_maps
+from edgeinfer.errors import Remarks, SourceError
 from tests.convert.lower.running import run
 
 X = np.asarray([[1.0, -2.0], [-3.0, 0.5], [0.2, 0.1]], np.float32)
@@ -251,3 +254,40 @@ def test_what_keys_tell_the_type_of_is_stated_before_onnx_looks() -> None:
     (found,) = run(sources.read(proto).model, {"x": np.array([[0, 0], [1, 0]], np.float32)})
     assert found.ravel().tolist() == [40, 70]
     assert proto.SerializeToString() == before
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "labels", "text"),
+    [
+        ([], ["y"], [b"a"], "no map of one value"),
+        (["x"], [], [b"a"], "no map of one value"),
+        (["x"], ["y"], [b"\xff\xfe"], "can't decode byte 0xff"),
+    ],
+)
+def test_a_map_that_is_none_is_refused(
+    inputs: list[str], outputs: list[str], labels: list[bytes], text: str
+) -> None:
+    """They were faults of the program."""
+    more: dict[str, Any] = {"classlabels_strings": labels}
+    cut = helper.make_node("ZipMap", inputs, outputs, domain="ai.onnx.ml", **more)
+    nodes = [cut, *([] if outputs else [helper.make_node("Identity", ["x"], ["y"])])]
+    with pytest.raises(SourceError, match=text):
+        read_model(_model(nodes, {"y": _tensor(TensorProto.FLOAT)}))
+
+
+def test_many_maps_take_time_that_grows_with_them() -> None:
+    """Each went over the whole graph."""
+
+    def taken(count: int) -> float:
+        names = [f"z{i}" for i in range(count)]
+        more: dict[str, Any] = {"classlabels_int64s": [0, 1]}
+        nodes = [
+            helper.make_node("ZipMap", ["x"], [name], domain="ai.onnx.ml", **more) for name in names
+        ]
+        model = _model(nodes, {name: _maps(TensorProto.INT64) for name in names})
+        started = time.thread_time()
+        cut_maps(model, "m", Remarks())
+        return time.thread_time() - started
+
+    taken(10)
+    assert taken(4000) < 4 * taken(1000) * 2 + 0.2

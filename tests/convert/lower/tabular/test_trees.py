@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.convert.lower.tabular import misread
+from edgeinfer.convert.lower.tabular import definition, misread, undefined
 from edgeinfer.types import Array
 from tests.convert.lower.running import ops, run
 from tests.convert.lower.tabular.tables import (
@@ -194,3 +194,37 @@ def test_what_the_kernel_leaves_open_has_no_definition() -> None:
         **trees,
     )
     assert defined(node) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"nodes_featureids": [2**40, 0, 0]}, "int32"),
+        ({"target_ids": [2**40, 0]}, "out of bounds"),
+        ({"nodes_values": None}, "index"),
+        ({"nodes_truenodeids": 3}, ""),
+    ],
+)
+def test_attributes_that_do_not_go_together_are_no_definition(
+    changed: dict[str, Any], text: str
+) -> None:
+    """They were faults of the program."""
+    given: dict[str, Any] = {
+        "n_targets": 1,
+        "nodes_treeids": [0, 0, 0],
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [0, 0, 0],
+        "nodes_values": [0.5, 0.0, 0.0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+        "target_treeids": [0, 0],
+        "target_nodeids": [1, 2],
+        "target_ids": [0, 0],
+        "target_weights": [1.0, 2.0],
+    }
+    attributes = {k: v for k, v in (given | changed).items() if v is not None}
+    node = one_node("TreeEnsembleRegressor", np.ones((2, 3), np.float32), **attributes).graph[0]
+    assert definition(node) is None
+    assert text in undefined(node)
+    assert not misread(node)
