@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -27,6 +27,10 @@ from edgeinfer.runtime.llm.stats import EngineStats
 from edgeinfer.runtime.pool import Pool
 
 T = TypeVar("T")
+Events = AsyncGenerator[Event, None]
+SILENCE = Event("", 0)
+"""Stands for a long time without an event, where that is asked for."""
+
 COMPILING = Pool("edgeinfer-grammar", threads=2, waiting=64)
 """Compiles the plain grammars of callers that may not wait."""
 
@@ -64,6 +68,7 @@ class EngineThread:
         self._wanted = threading.Condition(self._lock)
         self._closing = False
         self._mailboxes: dict[str, tuple[Mailbox, int]] = {}
+        self._bell: _Bell | None = None
         self._thread = threading.Thread(target=self._work, name="edgeinfer-llm", daemon=True)
         self._thread.start()
         forks.watch(self)
@@ -166,18 +171,25 @@ class EngineThread:
             if left:
                 self.cancel(request.id)
 
-    async def submit_async(self, request: SequenceRequest) -> AsyncIterator[Event]:
+    async def submit_async(self, request: SequenceRequest, pause_s: float | None = None) -> Events:
         """Hand over a request and return the iterator of its events.
 
         The request is taken or refused before this returns. What the reader does not fetch waits;
         ending the iteration early, or the task, cancels the request.
+
+        Args:
+            request: for the engine.
+            pause_s: seconds without an event after which ``SILENCE`` is one; None for never.
 
         Raises:
             InputError: the request is refused; likewise other errors of ``Engine.submit``.
             QueueFullError: too many grammars wait to be compiled.
             DeadlineError: this one was not compiled in good time.
         """
-        mailbox = _Async(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if self._bell is None or self._bell.loop is not loop:
+            self._bell = _Bell(loop)
+        mailbox = _Async(self._bell, pause_s)
         if request.params.grammar is not None:
             grammar = request.params.grammar
             is_quick = is_plain(grammar) or self._engine.knows(grammar)
@@ -190,7 +202,7 @@ class EngineThread:
             raise
         return self._events(request, mailbox)
 
-    async def _events(self, request: SequenceRequest, mailbox: _Async) -> AsyncIterator[Event]:
+    async def _events(self, request: SequenceRequest, mailbox: _Async) -> Events:
         left = request.params.n
         try:
             while left:
@@ -198,6 +210,7 @@ class EngineThread:
                     left -= event.finish is not None
                     yield event
         finally:
+            mailbox.close()
             if left:
                 self.cancel(request.id)
 
@@ -290,27 +303,65 @@ class _Waiting:
         return event
 
 
-class _Async:
-    """A mailbox for a task; the loop is woken once for all that came meanwhile."""
+class _Bell:
+    """Wakes a loop once for all mailboxes that got something meanwhile.
+
+    Args:
+        loop: that reads them.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
+        self._lock = forks.lock()
+        self._waiting: list[asyncio.Event] = []
+
+    def ring(self, there: asyncio.Event) -> None:
+        """Have an event set in the loop."""
+        with self._lock:
+            self._waiting.append(there)
+            if len(self._waiting) > 1:
+                return
+        # A loop that was closed has nobody who reads.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._rung)
+
+    def _rung(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for there in waiting:
+            there.set()
+
+
+class _Async:
+    """A mailbox for a task.
+
+    Args:
+        bell: Bell of the task's loop.
+        pause_s: seconds after which silence is told; None for never.
+    """
+
+    def __init__(self, bell: _Bell, pause_s: float | None) -> None:
+        self._bell, self._pause_s = bell, pause_s
         self._lock = forks.lock()
         self._events: list[Event | ClosedError] = []
         self._there = asyncio.Event()
+        self._since = bell.loop.time()
+        # One timer for many events: to make and end one for each costs more than the event.
+        self._pause: asyncio.TimerHandle | None = None
+        if pause_s is not None:
+            self._pause = bell.loop.call_later(pause_s, self._look)
 
     def put(self, event: Event | ClosedError) -> None:
         with self._lock:
             self._events.append(event)
             if len(self._events) > 1:
                 return
-        # A loop that was closed has nobody who reads.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._there.set)
+        self._bell.ring(self._there)
 
     async def get(self) -> list[Event]:
         await self._there.wait()
         self._there.clear()
+        self._since = self._bell.loop.time()
         with self._lock:
             events, self._events = self._events, []
         found: list[Event] = []
@@ -318,4 +369,18 @@ class _Async:
             if isinstance(event, ClosedError):
                 raise event
             found.append(event)
-        return found
+        return found or [SILENCE]
+
+    def close(self) -> None:
+        """Tell of no silence any more."""
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def _look(self) -> None:
+        """Tell of the silence where it has lasted."""
+        pause_s = self._pause_s or 0.0
+        left = self._since + pause_s - self._bell.loop.time()
+        if left <= 0:
+            self._there.set()
+            left = pause_s
+        self._pause = self._bell.loop.call_later(left, self._look)

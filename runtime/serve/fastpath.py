@@ -65,7 +65,7 @@ class FastPath:
                 return False
             if asked.terms.sequence is not None:
                 return False
-            grant = self._granted(model, scope)
+            grant = self._granted(model, scope, asked.terms.priority or 0)
         except (EdgeInferError, RequestError, RecursionError):
             return False
         call = _Call(self.hub, model, asked, request, self._id_of(scope), grant, started)
@@ -107,7 +107,7 @@ class FastPath:
             model.plans.keep(text, body, made)
         return made
 
-    def _granted(self, model: Served, scope: Scope) -> Grant | None:
+    def _granted(self, model: Served, scope: Scope, ahead: float) -> Grant | None:
         """Let a request in, and count it.
 
         Raises:
@@ -118,6 +118,7 @@ class FastPath:
             return None
         if grant.models and model.name not in grant.models:
             raise RequestError(404, model.name)
+        grant.check_ahead(ahead)
         grant.count_request()
         return grant
 

@@ -38,7 +38,7 @@ from edgeinfer.runtime.serve.http import (
     without_folders,
 )
 from edgeinfer.runtime.serve.inflight import InFlight, held, weigh
-from edgeinfer.runtime.serve.keys import GRANT, owner
+from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner
 from edgeinfer.runtime.serve.lanes import Lane, Ran
 from edgeinfer.runtime.serve.metrics import Engine, Kept, Metrics
 from edgeinfer.runtime.serve.options import (
@@ -332,9 +332,10 @@ class Hub:
         Raises:
             QueueFullError: too many wait.
             InputError: an input is not what the model takes.
-            RequestError: its sequence is not under way.
+            RequestError: its sequence is not under way; 403, it may not come so far before others.
         """
         terms = request.terms
+        check_ahead(terms.priority or 0)
         if model.waiting >= self.options.limits.queue:
             raise _full(model)
         model.waiting += 1

@@ -82,6 +82,17 @@ class Grant:
             self._requests.check()
             self._requests.use(1)
 
+    def check_ahead(self, distance: float) -> None:
+        """Raise where a request may not be put so far before others.
+
+        Raises:
+            RequestError: 403.
+        """
+        if distance > self.ahead:
+            raise RequestError(
+                403, f"priority: this key may be at most {self.ahead:g} before others: priority=N"
+            )
+
     def check_tokens(self) -> None:
         """Raise where no tokens are left.
 
@@ -117,10 +128,8 @@ def check_ahead(distance: float) -> None:
         RequestError: 403.
     """
     grant = GRANT.get()
-    if grant is not None and distance > grant.ahead:
-        raise RequestError(
-            403, f"priority: this key may be at most {grant.ahead:g} before others: priority=N"
-        )
+    if grant is not None:
+        grant.check_ahead(distance)
 
 
 class Keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import time
@@ -10,6 +11,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.runtime.llm.thread import SILENCE
 from edgeinfer.runtime.serve.facts import known
 from edgeinfer.runtime.serve.http import (
     Receive,
@@ -22,7 +24,7 @@ from edgeinfer.runtime.serve.http import (
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.served import Served
-from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, submit, watched, with_pauses, write
+from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, submit, watched, write
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
@@ -113,7 +115,8 @@ class OpenAI:
             async for event in await submit(llm, one.request, self._hub.options.limits.wait_s):
                 if event.error is not None:
                     raise event.error
-                parts[event.index].append(event)
+                if event is not SILENCE:
+                    parts[event.index].append(event)
             for events in parts:
                 choices.append(form.choice(len(choices), events, one))
             usages += [e.usage for e in (events[-1] for events in parts) if e.usage is not None]
@@ -126,24 +129,25 @@ class OpenAI:
         await begin(send)
         usages: list[Usage] = []
         held: dict[int, list[Event]] = {}
-        async for event in with_pauses(events):
-            if event is None:
-                await write(send, PAUSE)
-                continue
-            if event.error is not None:
-                await write(send, sse({"error": {"message": status_of(event.error).text}}))
-                break
-            if event.usage is not None:
-                usages.append(event.usage)
-            if one.tools:
-                # Whether a text is a call is known at its end.
-                held.setdefault(event.index, []).append(event)
-                if event.finish is not None:
-                    for delta in form.whole_deltas(event.index, held.pop(event.index), one):
-                        await write(send, sse(form.frame(chunk=True) | {"choices": [delta]}))
-            elif event.text or event.finish or event.logprobs:
-                choice = form.delta(event, one)
-                await write(send, sse(form.frame(chunk=True) | {"choices": [choice]}))
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if event is SILENCE:
+                    await write(send, PAUSE)
+                    continue
+                if event.error is not None:
+                    await write(send, sse({"error": {"message": status_of(event.error).text}}))
+                    break
+                if event.usage is not None:
+                    usages.append(event.usage)
+                if one.tools:
+                    # Whether a text is a call is known at its end.
+                    held.setdefault(event.index, []).append(event)
+                    if event.finish is not None:
+                        for delta in form.whole_deltas(event.index, held.pop(event.index), one):
+                            await write(send, sse(form.frame(chunk=True) | {"choices": [delta]}))
+                elif event.text or event.finish or event.logprobs:
+                    choice = form.delta(event, one)
+                    await write(send, sse(form.frame(chunk=True) | {"choices": [choice]}))
         if one.usage:
             last = form.frame(chunk=True) | {"choices": [], "usage": _usage(usages)}
             await write(send, sse(last))

@@ -221,12 +221,15 @@ class Rpc:
         """
         seconds = _PROBE_S if is_open else self._hub.options.limits.body_s
         turns = self._probing if is_open else self._reading
+        # ``wait_for`` makes a task for each, which costs more than all else of a small call.
         try:
-            await asyncio.wait_for(turns.acquire(), WAIT_S)
+            async with asyncio.timeout(WAIT_S if turns.locked() else None):
+                await turns.acquire()
         except TimeoutError as e:
             raise RequestError(503, "too many messages are received at once", 1.0) from e
         try:
-            return await asyncio.wait_for(anext(requests), seconds)
+            async with asyncio.timeout(seconds):
+                return await anext(requests)
         except TimeoutError as e:
             raise RequestError(408, f"the message did not come within {seconds:g} s") from e
         except StopAsyncIteration as e:

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from edgeinfer.errors import DeadlineError
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.grammar_trial import is_plain
-from edgeinfer.runtime.llm.thread import COMPILING_S
+from edgeinfer.runtime.llm.thread import COMPILING_S, SILENCE, Events
 from edgeinfer.runtime.serve.http import (
     SAFE,
     DisconnectedError,
@@ -27,7 +27,7 @@ from edgeinfer.runtime.serve.keys import GRANT, Grant, check_ahead, owner
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
-    from edgeinfer.runtime.llm.params import Event, Usage
+    from edgeinfer.runtime.llm.params import Usage
     from edgeinfer.runtime.llm.sequence import SequenceRequest
     from edgeinfer.runtime.llm.tools import ToolCall
     from edgeinfer.runtime.serve.asked import Asked
@@ -78,24 +78,25 @@ async def turns(llm: LLM, asked: Asked, wait_s: float | None) -> AsyncIterator[s
     events = await submit(llm, asked.request, wait_s)
     yield ""
     parts: list[str] = []
-    async for event in with_pauses(events):
-        if event is None:
-            yield None
-            continue
-        if event.error is not None:
-            raise event.error
-        if event.text:
-            parts.append(event.text)
-            if not asked.tools:
-                yield event.text
-        if event.finish is not None and event.usage is not None:
-            text = "".join(parts)
-            calls = llm.tools.calls(text) if asked.tools else ()
-            stop = event.stop if isinstance(event.stop, str) else None
-            yield Turn("" if calls else text, calls, event.finish, stop, event.usage)
+    async with contextlib.aclosing(events):
+        async for event in events:
+            if event is SILENCE:
+                yield None
+                continue
+            if event.error is not None:
+                raise event.error
+            if event.text:
+                parts.append(event.text)
+                if not asked.tools:
+                    yield event.text
+            if event.finish is not None and event.usage is not None:
+                text = "".join(parts)
+                calls = llm.tools.calls(text) if asked.tools else ()
+                stop = event.stop if isinstance(event.stop, str) else None
+                yield Turn("" if calls else text, calls, event.finish, stop, event.usage)
 
 
-async def submit(llm: LLM, request: SequenceRequest, wait_s: float | None) -> AsyncIterator[Event]:
+async def submit(llm: LLM, request: SequenceRequest, wait_s: float | None) -> Events:
     """Begin to generate; its tokens count for the key of the request as they are read and come.
 
     Args:
@@ -122,18 +123,18 @@ async def submit(llm: LLM, request: SequenceRequest, wait_s: float | None) -> As
     return _counted(events, grant)
 
 
-async def _begun(llm: LLM, request: SequenceRequest) -> AsyncIterator[Event]:
+async def _begun(llm: LLM, request: SequenceRequest) -> Events:
     """Begin to generate; of one key's grammars that take long, one is compiled at a time."""
     grammar = request.params.grammar
     if grammar is None or is_plain(grammar):
-        return await llm.engine.submit_async(request)
+        return await llm.engine.submit_async(request, KEEP_ALIVE_S)
     turn = _TURNS.setdefault(owner(), asyncio.Lock())
     try:
         await asyncio.wait_for(turn.acquire(), COMPILING_S)
     except TimeoutError as error:
         raise DeadlineError(f"grammars before this one took {COMPILING_S:g} s") from error
     try:
-        return await llm.engine.submit_async(request)
+        return await llm.engine.submit_async(request, KEEP_ALIVE_S)
     finally:
         turn.release()
 
@@ -142,30 +143,32 @@ _TURNS: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 """By key: nobody's grammars keep the processes that try them from others for good."""
 
 
-async def _in_time(events: AsyncIterator[Event], id: str, wait_s: float) -> AsyncIterator[Event]:
+async def _in_time(events: Events, id: str, wait_s: float) -> Events:
     """Give events, or one error where the first does not come in time: the request is cancelled."""
     from edgeinfer.runtime.llm.params import Event
 
-    try:
-        yield await asyncio.wait_for(anext(events), wait_s)
-    except StopAsyncIteration:
-        return
-    except TimeoutError:
-        error = DeadlineError(f"the first token did not come within {wait_s:g} s")
-        yield Event(id, 0, finish="error", error=error)
-        return
-    async for event in events:
-        yield event
+    loop = asyncio.get_running_loop()
+    end, first = loop.time() + wait_s, SILENCE
+    async with contextlib.aclosing(events):
+        try:
+            while first is SILENCE:
+                first = await asyncio.wait_for(anext(events), max(0.0, end - loop.time()))
+                yield first
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            error = DeadlineError(f"the first token did not come within {wait_s:g} s")
+            yield Event(id, 0, finish="error", error=error)
+            return
+        async for event in events:
+            yield event
 
 
-async def _counted(events: AsyncIterator[Event], grant: Grant) -> AsyncIterator[Event]:
-    try:
+async def _counted(events: Events, grant: Grant) -> Events:
+    async with contextlib.aclosing(events):
         async for event in events:
             grant.count_tokens(len(event.tokens))
             yield event
-    finally:
-        if (close := getattr(events, "aclose", None)) is not None:
-            await close()
 
 
 class StreamFormat(Protocol):
@@ -242,33 +245,6 @@ async def begin(send: Send) -> None:
 async def write(send: Send, part: bytes, *, more: bool = True) -> None:
     """Send a part of a stream, or its end."""
     await send({"type": "http.response.body", "body": part, "more_body": more})
-
-
-async def with_pauses(events: AsyncIterator[Event]) -> AsyncIterator[Event | None]:
-    """Give events, and None for each long silence between them."""
-    source = aiter(events)
-    upcoming: asyncio.Task[Event] | None = None
-    try:
-        while True:
-            if upcoming is None:
-                upcoming = asyncio.ensure_future(anext(source))
-            done, _ = await asyncio.wait((upcoming,), timeout=KEEP_ALIVE_S)
-            if not done:
-                yield None
-                continue
-            try:
-                event = upcoming.result()
-            except StopAsyncIteration:
-                return
-            upcoming = None
-            yield event
-    finally:
-        if upcoming is not None:
-            upcoming.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                await upcoming
-        if (close := getattr(events, "aclose", None)) is not None:
-            await close()
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,6 @@ from typing import Any
 
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.http import RequestError
-from edgeinfer.runtime.serve.keys import check_ahead
 
 _KNOWN = frozenset(
     {"binary_data_output", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"}
@@ -49,7 +48,6 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
     if unknown := sorted(parameters.keys() - _KNOWN):
         raise RequestError(400, f"parameters: {', '.join(unknown)}: not supported")
     priority, timeout = _number(parameters, "priority"), _number(parameters, "timeout")
-    check_ahead(priority or 0)
     starts, ends = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
     sequence = parameters.get("sequence_id")
     if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int | str)):

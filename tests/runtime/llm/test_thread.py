@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from edgeinfer.errors import ClosedError, InputError
 from edgeinfer.runtime.llm.params import Event
-from edgeinfer.runtime.llm.thread import EngineThread
+from edgeinfer.runtime.llm.thread import SILENCE, EngineThread, _Bell
 from tests.forked import in_fork
 from tests.runtime.llm.toy import ToyExecutor, generate, request, toy_engine
 
@@ -108,6 +109,36 @@ def test_task_that_is_cancelled_frees_its_pages(
         assert stats.pages_used == 0
 
     asyncio.run(main())
+
+
+def test_silence_is_told_where_that_is_asked_for(
+    running: tuple[EngineThread, ToyExecutor],
+) -> None:
+    thread, executor = running
+    executor.held_after = 0
+
+    async def main() -> list[Event]:
+        asked = request("a", [1], max_tokens=5, ignore_eos=True)
+        events = await thread.submit_async(asked, 0.01)
+        silent = [await anext(events) for _ in range(3)]
+        executor.released.set()
+        assert all(event is SILENCE for event in silent)
+        return [event async for event in events if event is not SILENCE]
+
+    assert sum(len(event.tokens) for event in asyncio.run(main())) == 5
+
+
+def test_a_loop_is_woken_once_for_all_of_a_step() -> None:
+    called: list[Callable[[], None]] = []
+    loop: Any = SimpleNamespace(call_soon_threadsafe=called.append)
+    bell, events = _Bell(loop), [asyncio.Event() for _ in range(16)]
+    for turn in range(2):
+        for event in events:
+            event.clear()
+            bell.ring(event)
+        assert len(called) == turn + 1
+        called[turn]()
+        assert all(event.is_set() for event in events)
 
 
 def test_refusal_reaches_a_task(running: tuple[EngineThread, ToyExecutor]) -> None:

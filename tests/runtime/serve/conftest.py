@@ -131,6 +131,37 @@ def loading(hub: Hub) -> bool:
 
 
 @contextlib.contextmanager
+def held(server: Server, steps: int = 20) -> Iterator[Callable[[], None]]:
+    """Let the language model wait after so many steps; yields what waits for a command.
+
+    Whoever leaves meanwhile leaves a text that is not at its end, however fast the machine is.
+    """
+    llm = server.hub.models["tiny"].text
+    assert llm is not None
+    thread, released, count = llm.engine, threading.Event(), itertools.count()
+    executor: Any = thread.call(lambda engine: engine._cache.executor).result()
+    step = executor.step
+
+    def waits(batch: Any) -> Any:
+        assert next(count) < steps or released.wait(60), "nobody released the executor"
+        return step(batch)
+
+    def told() -> None:
+        end = time.monotonic() + 60
+        # It may have come before the wait, and have ended all that ran.
+        while thread._mailboxes and not thread._commands:
+            assert time.monotonic() < end, "nobody told the engine anything"
+            time.sleep(0.002)
+
+    executor.step = waits
+    try:
+        yield told
+    finally:
+        executor.step = step
+        released.set()
+
+
+@contextlib.contextmanager
 def starter(folder: Path) -> Iterator[tuple[Starter, Fakes]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LLM, "_open", lambda *_: tiny_model())

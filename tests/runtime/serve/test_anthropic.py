@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
-from tests.runtime.serve.conftest import KEY, SCHEMA, Server, Start
+from tests.runtime.serve.conftest import KEY, SCHEMA, Server, Start, held
 
 anthropic = pytest.importorskip("anthropic")
 
@@ -151,9 +150,10 @@ def test_who_leaves_ends_his_request(server: Server) -> None:
     assert engine is not None
     before = engine.stats().finished.get("cancelled", 0)
     given = {**SENT, "max_tokens": 400, "stream": True}
-    with server.client.stream("POST", URL, json=given) as response:
-        next(response.iter_lines())
-    while engine.stats().running:
-        time.sleep(0.01)
-    assert engine.stats().finished.get("cancelled", 0) <= before + 1
+    with held(server) as told:
+        with server.client.stream("POST", URL, json=given) as response:
+            next(response.iter_lines())
+        told()
+    assert engine.stats().running == 0
+    assert engine.stats().finished.get("cancelled", 0) == before + 1
     assert server.client.post(URL, json=SENT).status_code == 200

@@ -145,6 +145,18 @@ def test_a_key_is_counted_once(start: Start, taken: list[bytes]) -> None:
     assert mine[3].headers["retry-after"]
 
 
+def test_what_was_read_before_is_another_keys_too(start: Start, taken: list[bytes]) -> None:
+    """What one key may ask for, a kept text does not let the other one have."""
+    server = start(keys=(f"{KEY} priority=5", OTHER))
+    whole, size = raw(parameters={"priority": 5})
+    found = [
+        server.client.post(URL, content=whole, headers={LENGTH: str(size), "x-api-key": key})
+        for key in (KEY, KEY, OTHER)
+    ]
+    assert [one.status_code for one in found] == [200, 200, 403]
+    assert len(taken) == 2
+
+
 def test_a_request_is_counted_and_logged_once(
     start: Start, caplog: pytest.LogCaptureFixture, taken: list[bytes]
 ) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.sequence import SequenceRequest
-from tests.runtime.serve.conftest import Server
+from edgeinfer.runtime.serve import streams
+from tests.runtime.serve.conftest import Server, held
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "the cat"}]
@@ -178,13 +178,25 @@ def test_arguments_of_calls_are_one_json_text(server: Server) -> None:
 def test_who_leaves_ends_his_request(server: Server) -> None:
     engine = server.hub.models["tiny"].text
     assert engine is not None
+    before = engine.stats().finished.get("cancelled", 0)
     given = chat(stream=True, max_tokens=400)
-    with server.client.stream("POST", CHAT, json=given) as response:
-        next(response.iter_lines())
-    while engine.stats().running:
-        time.sleep(0.01)
-    assert engine.stats().finished.get("cancelled") == 1
+    with held(server) as told:
+        with server.client.stream("POST", CHAT, json=given) as response:
+            next(response.iter_lines())
+        told()
+    assert engine.stats().running == 0
+    assert engine.stats().finished.get("cancelled") == before + 1
     assert server.client.post(CHAT, json=chat()).status_code == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v2/models/tiny/generate_stream"])
+def test_long_silence_has_comments(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.01)
+    given = chat(stream=True) if path == CHAT else {"text_input": "the cat"}
+    with held(server, 0), server.client.stream("POST", path, json=given) as response:
+        assert next(line for line in response.iter_lines() if line) == ": keep-alive"
 
 
 def test_the_real_client(server: Server) -> None:

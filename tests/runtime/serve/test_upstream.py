@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from edgeinfer.runtime.serve.options import (
     read_upstream,
     read_upstreams,
 )
-from tests.runtime.serve.conftest import KEY, Server, Start, starter
+from tests.runtime.serve.conftest import KEY, Server, Start, held, starter
 from tests.runtime.serve.test_openai import CHAT, MESSAGES
 from tests.runtime.serve.test_v2 import URL, body
 
@@ -126,10 +125,11 @@ def test_who_leaves_ends_the_request_there(pair: tuple[Server, Server]) -> None:
     assert engine is not None
     before = engine.stats().finished.get("cancelled", 0)
     given = asked(stream=True, max_tokens=400, ignore_eos=True)
-    with server.client.stream("POST", CHAT, json=given) as response:
-        next(response.iter_lines())
-    while engine.stats().finished.get("cancelled", 0) == before:
-        time.sleep(0.01)
+    with held(other) as told:
+        with server.client.stream("POST", CHAT, json=given) as response:
+            next(response.iter_lines())
+        told()
+    assert engine.stats().finished.get("cancelled", 0) == before + 1
     assert server.hub.models["big"].waiting == 0
 
 
@@ -296,7 +296,7 @@ def test_a_first_token_that_does_not_come_in_time(
     assert llm is not None
     ended: list[str] = []
 
-    async def never(request: Any) -> Any:
+    async def never(request: Any, pause_s: float | None = None) -> Any:
         async def events() -> Any:
             try:
                 await asyncio.Event().wait()
