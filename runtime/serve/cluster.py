@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -48,6 +49,9 @@ class Replicas:
     a_node: int | None = None
 
 
+_COUNT = re.compile(r"[0-9]{1,6}")
+
+
 def read_replicas(given: str) -> tuple[int, int]:
     """Read ``COUNT`` or ``LEAST:MOST``.
 
@@ -55,7 +59,7 @@ def read_replicas(given: str) -> tuple[int, int]:
         UsageError: it is not of that form.
     """
     least, sign, most = given.partition(":")
-    if not (least.isdigit() and (most.isdigit() if sign else True)):
+    if not (_COUNT.fullmatch(least) and (_COUNT.fullmatch(most) if sign else True)):
         raise UsageError(f"replicas {given}: expected COUNT or LEAST:MOST")
     found = int(least), int(most or least)
     if not 1 <= found[0] <= found[1]:

@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import orjson
 
+from edgeinfer.errors import QueueFullError
+from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.http import (
     JSON,
     DisconnectedError,
@@ -29,8 +32,10 @@ from edgeinfer.runtime.serve.http import (
     header,
     read_body,
     retry_header,
+    status_of,
     to_json,
 )
+from edgeinfer.runtime.serve.inflight import Held, InFlight, Received, hold, weigh
 from edgeinfer.runtime.serve.keys import OPEN, Keys
 from edgeinfer.runtime.serve.options import ServeOptions
 from edgeinfer.runtime.serve.refusals import error_of
@@ -62,6 +67,8 @@ class ClusterFront:
     ) -> None:
         self._limits, self._ask, self._lost = options.limits, ask, lost
         self._keys = Keys(options.keys)
+        self._memory = InFlight(options.limits.memory_bytes)
+        self._pool = Pool("edgeinfer-front", 1, options.limits.queue)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or follow the life of the server."""
@@ -82,25 +89,45 @@ class ClusterFront:
             begun = True
             await send(message)
 
+        held = hold(self._memory)
         try:
             # Who may not ask sends no body that is kept.
             if scope["path"] not in OPEN:
                 self._keys.check(header(scope, b"authorization"), header(scope, b"x-api-key"))
             check_announced(scope, self._limits.body_bytes)
-            body = await read_body(receive, self._limits.body_bytes, self._limits.body_s)
-            await self._repeated(scope, body, receive, told, lambda: begun)
+            taken = Received(receive, held, None)
+            body = await read_body(taken, self._limits.body_bytes, self._limits.body_s)
+            place = await self._place(scope["path"], body, held)
+            await self._repeated(scope, body, place, receive, told, lambda: begun)
         except DisconnectedError:
             return
-        except RequestError as error:
+        except (RequestError, QueueFullError) as error:
             if begun:
                 raise
-            whole = to_json(error_of(scope["path"], error))
-            await answer(send, error.status, whole, (JSON, *retry_header(error)))
+            known = status_of(error)
+            whole = to_json(error_of(scope["path"], known))
+            await answer(send, known.status, whole, (JSON, *retry_header(known)))
+        finally:
+            held.release()
+
+    async def _place(self, path: str, body: bytes, held: Held) -> str:
+        """Return what decides which replica answers; what is read for it counts meanwhile.
+
+        A replica refuses larger texts.
+        """
+        if path not in _TEXTS or len(body) > self._limits.json_bytes:
+            return ""
+        await held.take_data(await self._pool.run(partial(weigh, body)))
+        try:
+            return await self._pool.run(partial(place_of, path, body))
+        finally:
+            held.drop_data()
 
     async def _repeated(
         self,
         scope: Scope,
         body: bytes,
+        place: str,
         receive: Receive,
         send: Send,
         begun: Callable[[], bool],
@@ -114,7 +141,6 @@ class ClusterFront:
         given = {name: scope[name] for name in names if name in scope}
         given["headers"] = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
         given["client"] = scope.get("client")
-        place = place_of(scope["path"], body)
         for number in range(TRIES):
             try:
                 await self._forwarded(self._ask(given, body, place), receive, send)

@@ -45,7 +45,7 @@ def asked(value: float) -> dict[str, Any]:
 def test_how_many() -> None:
     assert read_replicas("3") == (3, 3)
     assert read_replicas("1:4") == (1, 4)
-    for wrong in ("", "0", "2:1", "1:", "a", "1:2:3", "-1"):
+    for wrong in ("", "0", "2:1", "1:", "a", "1:2:3", "-1", "²", "9" * 5000):
         with pytest.raises(UsageError, match="replicas"):
             read_replicas(wrong)
 

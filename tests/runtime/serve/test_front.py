@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from edgeinfer.runtime.serve import front as front_module
+from edgeinfer.runtime.serve import inflight
 from edgeinfer.runtime.serve.front import Behind, ClusterFront, place_of
 from edgeinfer.runtime.serve.http import Message
 from edgeinfer.runtime.serve.options import RequestLimits, ServeOptions
@@ -141,6 +143,62 @@ def test_who_may_not_ask_reaches_no_replica() -> None:
 def said(*turns: tuple[str, str], **more: Any) -> bytes:
     messages = [{"role": role, "content": text} for role, text in turns]
     return json.dumps({"model": "chat", "messages": messages, **more}).encode()
+
+
+def test_bodies_of_all_requests_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands before the replicas kept every body, whatever came together."""
+    monkeypatch.setattr(inflight, "WAIT_S", 0.05)
+    limits = RequestLimits(memory_bytes=100)
+
+    async def go() -> list[int]:
+        front = ClusterFront(
+            ServeOptions(limits=limits), Asked(*[Answer([START, BODY])] * 3), (LostError,)
+        )
+        codes: list[int] = []
+        asked = asyncio.Event()
+
+        async def ask(waits: bool) -> None:
+            parts: list[Message] = [{"type": "http.request", "body": b"x" * 80, "more_body": waits}]
+
+            async def receive() -> Message:
+                if parts:
+                    return parts.pop()
+                asked.set()
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            async def send(message: Message) -> None:
+                codes.append(message.get("status", 0))
+
+            await front(scope(), receive, send)
+
+        first = asyncio.ensure_future(ask(True))
+        await asked.wait()
+        await ask(False)
+        first.cancel()
+        await asyncio.wait([first])
+        await ask(False)
+        assert front._memory.used == 0
+        return [code for code in codes if code]
+
+    assert asyncio.run(go()) == [503, 200]
+
+
+def test_what_a_replica_refuses_is_not_read_for_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 megabytes of brackets were gigabytes of lists, on the loop that answers everybody."""
+    read: list[int] = []
+
+    def place(path: str, body: bytes) -> str:
+        read.append(len(body))
+        return "there"
+
+    monkeypatch.setattr(front_module, "place_of", place)
+    small = RequestLimits(json_bytes=20)
+    for body, found in ((b"{}", "there"), (b"[" * 40, "")):
+        asked = Asked(Answer([START, BODY]))
+        assert run(asked, scope("/v1/completions"), body, limits=small) == [START, BODY]
+        assert asked.given[0][2] == found
+    assert read == [2]
 
 
 def test_a_conversation_keeps_its_place() -> None:
