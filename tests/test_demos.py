@@ -8,17 +8,16 @@ import runpy
 import subprocess
 import urllib.request
 from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from edgeinfer.heads import Classify, DetectGrid, Features, SpotWord
+from edgeinfer.heads import Classify, DetectGrid, Features, Speak, SpotWord
 from edgeinfer.media.live import FrameRate, Preview, frames, sound
 from edgeinfer.types import Array, AudioInput, ConstantInput, FrameInput, ImageInput, StateInput
-from tests.runtime.pipelines import test_audio, test_image, test_speech
+from tests.runtime.pipelines import test_audio, test_image, test_speech, test_voice
 from tests.runtime.pipelines.conftest import MakeBundle, make
+from tests.stand_in import SAYS, Model
 
 __all__ = ["make"]
 
@@ -132,28 +131,9 @@ def test_the_assistant_answers_what_was_said(
 ) -> None:
     import edgeinfer
 
-    class Model:
-        """Stands in for a language model; answers as the form of the answer asks."""
-
-        asked: ClassVar[list[str]] = []
-
-        def __init__(self, bundle: str) -> None:
-            assert bundle == "chat.edge"
-
-        def __enter__(self) -> Model:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def chat(self, messages: list[dict[str, str]], params: object) -> SimpleNamespace:
-            self.asked.append(messages[-1]["content"])
-            form = json.loads(params.grammar.text)  # type: ignore[attr-defined]
-            action = form["properties"]["action"]["enum"][1]
-            return SimpleNamespace(text=json.dumps({"say": "Light it is.", "action": action}))
-
     assert callable(demo)
     monkeypatch.setattr(edgeinfer, "LLM", Model, raising=False)
+    monkeypatch.setattr(Model, "asked", [])
     records = {"x": AudioInput(1000, 12, 10, 2), "h": StateInput("hn")}
     voice = make("voice", test_audio.LOUDNESS, head=test_audio.VOICE, preprocessing=records)
     # Loudness 0.9 is the token of "ab" for it.
@@ -164,11 +144,17 @@ def test_the_assistant_answers_what_was_said(
     done = tmp_path / "done"
     given = ("--word", *spotted(make), "--voice", voice, "--speech", *heard, "--chat", "chat.edge")
     more = ("--action", f"light on=touch {done}", "--source", tmp_path / "x.wav")
-    code, out = demo("pi_assistant", *given, *more, "--speak", f"touch {tmp_path / 'spoken'}")
+    letters = {"symbols.json": json.dumps(dict.fromkeys(set(SAYS), 1)).encode()}
+    records = {"ids": test_voice.IDS}
+    says = make("says", test_voice.TENTHS, letters, head=Speak(8), preprocessing=records)
+    played = tmp_path / "played.wav"
+    code, out = demo("pi_assistant", *given, *more, "--say", says, "--player", f"tee {played}")
     assert code == 0
     assert "heard 'go' at 0.14 s\n" in out
     assert "understood: ababab\n" in out
     assert "answer: Light it is. [light on]\n" in out
+    assert "said: 1.5 s\n" in out
+    assert soundfile.info(played).frames == len(SAYS)
     assert Model.asked[0] == "ababab"
     assert done.exists()
 

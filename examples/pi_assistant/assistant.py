@@ -2,11 +2,11 @@
 
     python assistant.py --word mel.edge embedding.edge alexa.edge --voice vad.edge \\
         --speech encoder.edge decoder.edge --chat chat.edge \\
-        --action "light on=gpioset gpiochip0 17=1" --speak "espeak-ng -v en"
+        --action "light on=gpioset gpiochip0 17=1" --say speaker.edge
 
 Behind the word one stretch of speech is taken, written down and given to a language model, which
 answers in JSON: what to say, and which of the actions to do, if any. The JSON has a schema, so that
-no other action can come out of it. Without --speak the answer is printed alone. A recording stands
+no other action can come out of it. Without --say the answer is printed alone. A recording stands
 in for the microphone: --source talk.wav.
 """
 
@@ -26,7 +26,7 @@ from edgeinfer.errors import EdgeInferError
 from edgeinfer.media.live import sound
 from edgeinfer.results import VoiceActivity
 from edgeinfer.runtime.pipelines import AudioStream
-from edgeinfer.tasks import SpeechTranscriber, VoiceDetector, WordSpotter
+from edgeinfer.tasks import Speaker, SpeechTranscriber, VoiceDetector, WordSpotter
 from edgeinfer.types import Array
 
 PATIENCE = 8.0
@@ -102,13 +102,26 @@ def answer(llm: edgeinfer.LLM, text: str, actions: Mapping[str, str]) -> dict[st
     return said
 
 
-def act(said: dict[str, str], actions: Mapping[str, str], speak: str) -> None:
-    """Do and say what was answered."""
+def act(said: dict[str, str], actions: Mapping[str, str]) -> None:
+    """Do what was answered."""
     print(f"answer: {said['say']} [{said['action']}]", flush=True)
     if command := actions.get(said["action"]):
-        subprocess.run(shlex.split(command), check=False)
-    if speak:
-        subprocess.run([*shlex.split(speak), said["say"]], check=False)
+        run(command)
+
+
+def run(command: str, given: bytes = b"") -> None:
+    """Run a program; one that is not there ends nothing."""
+    try:
+        subprocess.run(shlex.split(command), input=given, check=False)
+    except OSError as e:
+        print(f"{command}: {e.strerror}", flush=True)
+
+
+def say(text: str, speaker: Speaker, player: str) -> None:
+    """Let a voice say a text; the player gets a WAV file on its standard input."""
+    sound = speaker.say(text)
+    print(f"said: {sound.seconds:.1f} s", flush=True)
+    run(player, sound.wav())
 
 
 def arguments() -> argparse.Namespace:
@@ -118,9 +131,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--speech", nargs=2, required=True, metavar="BUNDLE")
     parser.add_argument("--chat", required=True, metavar="BUNDLE")
     parser.add_argument("--action", action="append", default=[], metavar="NAME=COMMAND")
-    parser.add_argument(
-        "--speak", default="", metavar="COMMAND", help="gets the text as its last word"
-    )
+    parser.add_argument("--say", metavar="BUNDLE", help="a voice of letters; it says the answer")
+    parser.add_argument("--player", default="aplay -q -", help="gets a WAV file")
     parser.add_argument("--source", default="mic", help="mic, mic:DEVICE, or a recording")
     args = parser.parse_args()
     if any("=" not in action for action in args.action):
@@ -135,6 +147,7 @@ def assist(args: argparse.Namespace) -> None:
         voice = stack.enter_context(VoiceDetector(args.voice, threads=1))
         speech = stack.enter_context(SpeechTranscriber(*args.speech))
         llm = stack.enter_context(edgeinfer.LLM(args.chat))
+        speaker = stack.enter_context(Speaker(args.say)) if args.say else None
         listener = Listener(word, voice)
         source = stack.enter_context(contextlib.closing(sound(args.source, voice.rate)))
 
@@ -142,7 +155,10 @@ def assist(args: argparse.Namespace) -> None:
             if said is None or not (text := speech.transcribe(said, voice.rate)):
                 return
             print(f"understood: {text}", flush=True)
-            act(answer(llm, text, actions), actions, args.speak)
+            said_back = answer(llm, text, actions)
+            act(said_back, actions)
+            if speaker is not None:
+                say(said_back["say"], speaker, args.player)
 
         for piece in source:
             tell(listener.feed(piece))

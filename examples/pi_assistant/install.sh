@@ -1,7 +1,7 @@
 #!/bin/bash
 # Raspberry Pi OS Bookworm or Trixie, 64 bit. Run from a checkout: examples/pi_assistant/install.sh
-# With seven bundles it also sets up a service:
-#   install.sh mel.edge embedding.edge alexa.edge vad.edge encoder.edge decoder.edge chat.edge
+# With eight bundles it also sets up a service:
+#   install.sh mel.edge embedding.edge alexa.edge vad.edge encoder.edge decoder.edge chat.edge speaker.edge
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,7 +14,7 @@ if [ "$(uname -m)" != aarch64 ]; then
 fi
 
 sudo apt-get update
-sudo apt-get install -y python3-venv alsa-utils libsndfile1 espeak-ng
+sudo apt-get install -y python3-venv alsa-utils libsndfile1
 sudo install -d -o "$USER" "$home"
 [ -x "$home/venv/bin/python" ] || python3 -m venv "$home/venv"
 "$home/venv/bin/pip" install --upgrade pip
@@ -22,7 +22,7 @@ sudo install -d -o "$USER" "$home"
 install -m 755 "$here/assistant.py" "$home/assistant.py"
 "$home/venv/bin/edgeinfer" doctor
 
-names=(word-1 word-2 word-3 voice encoder decoder chat)
+names=(word-1 word-2 word-3 voice encoder decoder chat speaker)
 if [ $# -eq ${#names[@]} ]; then
     for name in "${names[@]}"; do
         install -m 644 "$1" "$home/$name.edge"
