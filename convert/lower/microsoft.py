@@ -7,6 +7,7 @@ not have it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -341,6 +342,10 @@ def _fused_conv(node: ir.Node) -> str | None:
 
 def _inserted(node: ir.Node) -> str | None:
     """An axis of size one at a place that is a number."""
+    place = node.inputs[1] if _has(node, 1) else None
+    shape = None if place is None else place.shape
+    if shape is not None and shape.is_static() and math.prod(shape.numpy()) != 1:
+        return None
     return (
         "one = Constant<value_ints=[1]>() wide = Cast<to=7>(i1) axes = Reshape(wide, one) "
         "o0 = Unsqueeze(i0, axes)"

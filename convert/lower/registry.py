@@ -15,6 +15,7 @@ refused::
 from __future__ import annotations
 
 import inspect
+import logging
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
+from edgeinfer.backends.checks import one_line
 from edgeinfer.convert.lower.signature import (
     REQUIRED,
     FormalInput,
@@ -34,6 +36,8 @@ from edgeinfer.convert.lower.tabular import undefined
 from edgeinfer.errors import Problem, Reason, UnsupportedError
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
+
+_log = logging.getLogger("edgeinfer")
 
 _STRINGS = "strings, and the format has numbers only"
 _SEQUENCES = "a sequence or optional value, and the format has tensors only"
@@ -292,6 +296,14 @@ class Driver(Generic[T]):
         except OverflowError:
             # Formats count in 32 bits; NumPy refuses to make such a number of a larger one.
             self._problem(node, name, Refusal("a number of more than 32 bits"))
+            return
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # A form that nobody foresaw, most likely one that no engine takes either.
+            _log.debug("%s: node %r", self.registry.target, name, exc_info=error)
+            what = f"{type(error).__name__}: {one_line(error)}"
+            self._problem(
+                node, name, Refusal(f"inputs and attributes do not fit together ({what})")
+            )
             return
         results = result if isinstance(result, tuple) else (result,)
         wanted = [v for v in node.outputs if v.name]

@@ -173,6 +173,8 @@ def stand_in(model: ir.Model) -> None:
 
 
 def _is_like_input(node: ir.Node) -> bool:
+    if not node.inputs:
+        return False
     if node.op_type == "SimplifiedLayerNormalization":
         # Exporters write it into the standard's domain.
         return True

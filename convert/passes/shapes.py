@@ -202,7 +202,7 @@ def _resize(node: ir.Node, sizes: Elements | None) -> list[Element] | None:
         stretch = attr(node, "keep_aspect_ratio_policy", "stretch") == "stretch"
         return list(sizes) if stretch else None
     x, factors = node.inputs[0], small(input_at(node, 2))
-    if x is None or x.shape is None or factors is None or len(factors) != len(x.shape):
+    if x is None or x.shape is None or factors is None or factors.shape != (len(x.shape),):
         return None
     return [element(d) if factor == 1 else None for d, factor in zip(x.shape, factors, strict=True)]
 

@@ -111,7 +111,10 @@ def check(options: ConvertOptions) -> dict[str, list[Problem]]:
     """
     request = check_request(options)
     _sniff(options.model)
-    found: dict[str, list[Problem]] = late("pipeline.front").Front(request).check()
+    worker = late("pipeline.worker")
+    is_apart = worker.can_work_apart(options.model, options.example_inputs)
+    front = worker.Worker(request) if is_apart else late("pipeline.front").Front(request)
+    found: dict[str, list[Problem]] = front.check()
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path, PureWindowsPath
 
 import onnx_ir as ir
 
+from edgeinfer.backends.process.bounds import belongs
 from edgeinfer.bounded import leads_out, open_file
 from edgeinfer.errors import SourceError
 
@@ -35,7 +36,9 @@ def attach(model: ir.Model, folder: Path, name: str) -> list[Path]:
             files[location] = _locate(location, folder, f"{name}: tensor {tensor.name!r}")
         _check_range(tensor, files[location], name)
         tensor.base_dir = folder
-    return sorted(files.values())
+    found = sorted(set(files.values()))
+    belongs(found)
+    return found
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

@@ -53,12 +53,14 @@ def raised(model: onnx.ModelProto, version: int, name: str, notes: Remarks) -> o
             own.graph.input.append(info)
     try:
         newer = onnx.version_converter.convert_version(own, OLDEST_OPSET)
+        _spread_slopes(newer, version, name)
+    except SourceError:
+        raise
     except Exception as e:  # the converter raises whatever its C++ side does
         raise SourceError(
             f"{name}: opset {version} cannot be raised to {OLDEST_OPSET} by onnx's converter: "
             f"{' '.join(str(e).split())}; export the model again with a newer opset"
         ) from e
-    _spread_slopes(newer, version, name)
     constants = {t.name for t in newer.graph.initializer}
     kept = [v for v in newer.graph.input if v.name not in constants]
     del newer.graph.input[:]

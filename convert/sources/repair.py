@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -16,6 +17,7 @@ from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS
 from edgeinfer.convert.passes.sizes import check_counts
 from edgeinfer.convert.passes.state_defaults import StateDefaults
 from edgeinfer.convert.sources.declared import check_declared_shapes
+from edgeinfer.convert.sources.schemas import schema_of
 from edgeinfer.errors import Remarks, SourceError
 
 
@@ -70,14 +72,18 @@ def _refuse_undefined(model: ir.Model, name: str) -> None:
 
 
 def _refuse_incomplete(model: ir.Model, name: str) -> None:
-    """Refuse what onnx's definition of an operator demands and a node lacks."""
+    """Refuse what the definition of an operator demands and a node lacks."""
     problems: list[str] = []
+    own = {key[:2] for key in model.functions}
     for graph in _graphs(model):
         for node in graph:
+            if (node.domain, node.op_type) in own:
+                continue
             version = model.opset_imports.get(node.domain, model.opset_imports.get("ai.onnx"))
-            if node.domain in DEFAULT_DOMAINS and version is not None:
+            # An operator that is not known is refused by the targets.
+            if (schema := schema_of(node, version)) is not None:
                 what = f"node {node.name or node.op_type!r} ({node.op_type})"
-                problems += [f"{what} {fault}" for fault in _lacking(node, version)]
+                problems += [f"{what} {fault}" for fault in _lacking(node, schema)]
     if problems:
         shown = "; ".join(problems[:_MOST_SHOWN])
         more = f"; and {len(problems) - _MOST_SHOWN} more" if len(problems) > _MOST_SHOWN else ""
@@ -87,25 +93,26 @@ def _refuse_incomplete(model: ir.Model, name: str) -> None:
 _MOST_SHOWN = 10
 
 
-def _lacking(node: ir.Node, version: int) -> Iterator[str]:
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version, "")
-    except onnx.defs.SchemaError:
-        # An operator that this version does not know: a target's refusal says so.
-        return
+def _lacking(node: ir.Node, schema: Any) -> Iterator[str]:
     for attribute in schema.attributes.values():
         given = node.attributes.get(attribute.name)
         if given is None:
             if attribute.required:
                 yield f"has no {attribute.name!r}"
-        elif given.type.value != attribute.type.value:
+        elif given.type.name != attribute.type.name:
             kinds = given.type.name.lower(), attribute.type.name.lower()
             yield f"has {kinds[0]} as {attribute.name!r}, which is {kinds[1]}"
-    for attribute in node.attributes:
-        if attribute not in schema.attributes:
-            yield f"has {attribute!r}, which the operator does not know"
+    if node.domain in DEFAULT_DOMAINS:
+        for name in node.attributes:
+            if name not in schema.attributes:
+                yield f"has {name!r}, which the operator does not know"
     if len(node.inputs) < schema.min_input:
         yield f"has {len(node.inputs)} inputs, takes {schema.min_input} at least"
+    if len(node.inputs) > schema.max_input:
+        yield f"has {len(node.inputs)} inputs, takes {schema.max_input} at most"
+    for index, (value, formal) in enumerate(zip(node.inputs, schema.inputs, strict=False)):
+        if value is None and formal.option.name == "Single":
+            yield f"has no input {index} ({formal.name})"
     branches = [a.as_graph() for a in node.attributes.values() if a.type == _GRAPH]
     if node.op_type == "If":
         for branch in branches:

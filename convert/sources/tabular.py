@@ -162,32 +162,56 @@ def solve_known(model: ir.Model, notes: Remarks) -> None:
     Given: ``x = com.microsoft.Solve(a, b)``, as skl2onnx writes it, with a constant ``a``
     Result: ``x = MatMul(inverse of a, b)``
     """
+    inverses: dict[tuple[int, bool, bool], ir.Value | None] = {}
     for node in list(model.graph):
         if node.op_type != "Solve" or node.domain != "com.microsoft" or not node.inputs:
             continue
-        known = None if node.inputs[0] is None else ir.convenience.get_const_tensor(node.inputs[0])
-        given = None if known is None else np.asarray(known.numpy())
-        if known is None or given is None or given.ndim != 2 or given.shape[0] != given.shape[1]:
+        flags = [n in node.attributes and bool(node.attributes[n].value) for n in _SOLVED]
+        key = id(node.inputs[0]), flags[0], flags[1]
+        if key not in inverses:
+            inverses[key] = _inverse(model, node.inputs[0], *flags)
+        if (value := inverses[key]) is None:
             continue
-        flags = {name: bool(a.value) for name, a in node.attributes.items()}
-        matrix = np.tril(given) if flags.get("lower") else given
-        matrix = matrix.T if flags.get("transposed") else matrix
-        try:
-            inverse = np.linalg.inv(matrix.astype(np.float64)).astype(given.dtype)
-        except np.linalg.LinAlgError:
-            continue
-        name = f"{node.outputs[0].name}_inverse"
-        value = ir.Value(
-            name=name,
-            shape=ir.Shape(inverse.shape),
-            type=ir.TensorType(known.dtype),
-            const_value=ir.tensor(inverse, name=name),
-        )
-        model.graph.register_initializer(value)
         node.replace_input_with(0, value)
         node.domain, node.op_type = "", "MatMul"
         node.attributes.clear()
         notes.add(f"node {node.name or 'Solve'!r} (Solve): its matrix is known: a product")
+
+
+_SOLVED = ("lower", "transposed")
+_MOST_EQUATIONS = 4096
+_MOST_LOST = 1e-3
+"""Of a solution, by the matrix's condition and the precision of its numbers."""
+
+
+def _inverse(
+    model: ir.Model, value: ir.Value | None, is_lower: bool, is_transposed: bool
+) -> ir.Value | None:
+    """Return the inverse of a known matrix; None where a product would not be the solution."""
+    known = None if value is None else ir.convenience.get_const_tensor(value)
+    given = None if known is None else np.asarray(known.numpy())
+    if known is None or given is None or given.dtype not in (np.float32, np.float64):
+        return None
+    if given.ndim != 2 or not 0 < len(given) == given.shape[1] <= _MOST_EQUATIONS:
+        return None
+    matrix = np.tril(given) if is_lower else given
+    matrix = (matrix.T if is_transposed else matrix).astype(np.float64)
+    try:
+        inverse = np.linalg.inv(matrix)
+    except np.linalg.LinAlgError:
+        return None
+    condition = np.linalg.norm(matrix, 1) * np.linalg.norm(inverse, 1)
+    if not condition * np.finfo(given.dtype).eps < _MOST_LOST:
+        return None
+    name = f"{known.name or 'matrix'}_inverse_{len(model.graph.initializers)}"
+    made = ir.Value(
+        name=name,
+        shape=ir.Shape(inverse.shape),
+        type=ir.TensorType(known.dtype),
+        const_value=ir.tensor(inverse.astype(given.dtype), name=name),
+    )
+    model.graph.register_initializer(made)
+    return made
 
 
 # ---- strings

@@ -152,6 +152,8 @@ def _mask(shape: tuple[int, ...], style: Style, rng: np.random.Generator) -> Arr
     """Ones, then zeros, along the last axis; the first row is full, as in an unpadded batch."""
     if not shape:
         return np.asarray(1)
+    if 0 in shape:
+        return np.zeros(shape)
     length = shape[-1]
     rows = rng.integers(max(1, length // 2), length + 1, shape[:-1])
     if style != "noise":

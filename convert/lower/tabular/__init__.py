@@ -40,24 +40,22 @@ _KNOWN: dict[str, Callable[[TabularBody], list[str]]] = {
 
 def definition(node: ir.Node) -> onnx.FunctionProto | None:
     """Return a function that computes what a node does; None where there is none for its form."""
-    make = _KNOWN.get(node.op_type) if node.domain == DOMAIN else None
-    if make is None:
-        return None
-    try:
-        body = TabularBody(node)
-        return body.function(make(body))
-    except (NotDefinedError, *MALFORMED):
-        return None
+    return _understood(node)[0]
 
 
 def undefined(node: ir.Node) -> str:
     """Say why a form of an operator has no definition; empty where it has one, or is not known."""
+    return _understood(node)[1]
+
+
+def _understood(node: ir.Node) -> tuple[onnx.FunctionProto | None, str]:
     make = _KNOWN.get(node.op_type) if node.domain == DOMAIN else None
+    if make is None:
+        return None, ""
     try:
-        if make is not None:
-            make(TabularBody(node))
+        body = TabularBody(node)
+        return body.function(make(body)), ""
     except NotDefinedError as e:
-        return str(e)
+        return None, str(e)
     except MALFORMED as e:
-        return f"its attributes do not go together: {one_line(e)[:200]}"
-    return ""
+        return None, f"its attributes do not go together: {one_line(e)[:200]}"

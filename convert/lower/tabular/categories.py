@@ -52,6 +52,8 @@ def label_encoder(b: TabularBody) -> list[str]:
     values, kind = _given(node, "values")
     if keys.dtype.kind not in "iuf" or values.dtype.kind not in "iuf":
         raise NotDefinedError("its keys or values are strings")
+    if not 0 < len(keys) == len(values):
+        raise NotDefinedError(f"it has {len(keys)} keys and {len(values)} values")
     default = values_of(node, "default_tensor")
     if default is None:
         default = values_of(node, f"default_{kind}", -0.0 if kind == "float" else -1)

@@ -36,6 +36,10 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
+_MOST_TABLE = 1 << 26
+"""Nodes times targets."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forest:
     """Trees in tables with a row for each node; a leaf's children are itself.
@@ -73,6 +77,11 @@ class Forest:
     base: Array
     aggregate: str
     transform: str
+
+    def __post_init__(self) -> None:
+        """Refuse what tables of nodes by targets would be too large for."""
+        if not 1 <= self.count <= _MOST_TABLE // max(1, len(self.features)):
+            raise NotDefinedError(f"its {len(self.features)} nodes have {self.count} targets")
 
     def scored(self) -> list[bool | None]:
         """Say of each target whether every sample has a weight of it, none has, or some do."""

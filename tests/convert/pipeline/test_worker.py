@@ -21,9 +21,16 @@ import edgeinfer
 from edgeinfer import errors
 from edgeinfer.backends.process.child import IN_PROCESS
 from edgeinfer.convert.lower.onnxruntime import target as onnx_target
-from edgeinfer.convert.pipeline import entry
+from edgeinfer.convert.pipeline import entry, worker
 from edgeinfer.convert.pipeline.clock import uncounted
-from edgeinfer.errors import CrashedError, EdgeInferError, Problem, UsageError, VerifyError
+from edgeinfer.errors import (
+    CrashedError,
+    EdgeInferError,
+    Problem,
+    SourceError,
+    UsageError,
+    VerifyError,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes")
 
@@ -324,3 +331,22 @@ def test_an_engine_that_does_not_come_back_ends_the_conversion(tmp_path: Path) -
     assert time.monotonic() - start < 200
     assert not children()
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".edge"] == []
+
+
+@pytest.mark.parametrize("look", ["check", "inspect"])
+def test_what_takes_more_than_a_file_explains_is_ended(
+    net: Path, look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_CHECK_SPARE", 40 << 20)
+    monkeypatch.setattr(worker, "_INSPECT_SPARE", 40 << 20)
+    named = {"check": {"targets": ["onnxruntime"]}, "inspect": {}}[look]
+    with pytest.raises(SourceError, match="takes more than 40 MB of memory, far more than a file"):
+        getattr(edgeinfer, look)(net, **named)
+    assert not children()
+
+
+def test_looking_leaves_this_process_as_it_was(net: Path) -> None:
+    assert edgeinfer.check(net, targets=["onnxruntime"]) == {"onnxruntime-onnx": []}
+    found: Any = edgeinfer.inspect(net)
+    assert (found.name, found.nodes) == ("net.onnx", 2)
+    assert not children()

@@ -302,3 +302,22 @@ def test_incomplete_nodes_are_refused(edit: Callable[[Any], object], said: str) 
     edit(node)
     with pytest.raises(SourceError, match=said):
         read(model)
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ("ai.onnx.ml.Scaler <offset: int = 1> (x)", "has int as 'offset', which is floats"),
+        ("com.microsoft.FastGelu (x, x, x)", "has 3 inputs, takes 2 at most"),
+        ('com.microsoft.FusedMatMul <alpha: string = "a"> (x, x)', "has string as 'alpha'"),
+        ('com.microsoft.BiasGelu ("", x)', r"has no input 0 \(A\)"),
+    ],
+)
+def test_nodes_of_other_domains_are_held_to_their_definitions(node: str, said: str) -> None:
+    pytest.importorskip("onnxruntime")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3, "com.microsoft" : 1]>'
+        f" g (float[2] x) => (float[2] y) {{ y = {node} }}"
+    )
+    with pytest.raises(SourceError, match=said):
+        read(model)

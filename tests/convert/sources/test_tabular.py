@@ -199,20 +199,29 @@ def test_an_old_operator_is_still_refused() -> None:
         sources.read(proto)
 
 
+def equations(matrix: Any, times: int = 1, **flags: int) -> onnx.ModelProto:
+    kind = helper.np_dtype_to_tensor_dtype(matrix.dtype)
+    nodes = [
+        helper.make_node("Solve", ["a", "b"], [f"x{i}"], domain="com.microsoft", **flags)
+        for i in range(times)
+    ]
+    size = len(matrix)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("b", kind, [size, None])],
+        [helper.make_tensor_value_info(n.output[0], kind, [size, None]) for n in nodes],
+        [onnx.numpy_helper.from_array(matrix, "a")],
+    )
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
 @pytest.mark.parametrize("flags", [{}, {"transposed": 1}, {"lower": 1}])
 def test_equations_with_a_known_matrix_are_a_product(flags: dict[str, int]) -> None:
     random = np.random.default_rng(0)
     matrix = random.standard_normal((4, 4)).astype(np.float32) + 4 * np.eye(4, dtype=np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("Solve", ["a", "b"], ["x"], domain="com.microsoft", **flags)],
-        "g",
-        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [4, None])],
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, None])],
-        [onnx.numpy_helper.from_array(matrix, "a")],
-    )
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-    read = sources.read(model)
+    read = sources.read(equations(matrix, **flags))
     b = random.standard_normal((4, 3)).astype(np.float32)
     (found,) = run(read.model, {"b": b})
     solved = np.tril(matrix) if flags.get("lower") else matrix
@@ -291,3 +300,16 @@ def test_many_maps_take_time_that_grows_with_them() -> None:
 
     taken(10)
     assert taken(4000) < 4 * taken(1000) * 2 + 0.2
+
+
+def test_equations_that_a_product_does_not_solve_stay() -> None:
+    almost = np.array([[1.0, 1.0], [1.0, 1.0 + 1e-6]], np.float32)
+    for matrix in (almost, np.array([[2, 1], [1, 1]], np.int64)):
+        assert [node.op_type for node in sources.read(equations(matrix)).model.graph] == ["Solve"]
+
+
+def test_one_matrix_has_one_inverse() -> None:
+    matrix = np.array([[2.0, 1.0], [1.0, 3.0]], np.float32)
+    found = sources.read(equations(matrix, times=3)).model
+    assert [node.op_type for node in found.graph] == ["MatMul"] * 3
+    assert len({node.inputs[0] for node in found.graph}) == 1

@@ -1,0 +1,101 @@
+"""Bounds of memory and processor time for a process that looks at a stranger's file.
+
+A file of a few bytes may describe values of any size, and work without end. The process that waits
+looks at the one that works, which may be inside of an engine and not listen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
+
+TIMES = 20
+"""Bytes of memory for each byte of the file."""
+
+SECONDS, SECONDS_PER_MB = 30.0, 5.0
+"""Processor time, and that of each megabyte of the file."""
+
+_TICK_S = 0.02
+
+_state: dict[str, Callable[[int], None] | None] = {"tell": None}
+
+
+def announce(tell: Callable[[int], None]) -> None:
+    """Set who learns of further files."""
+    _state["tell"] = tell
+
+
+def belongs(files: list[Path]) -> None:
+    """Count files that belong to the one that is looked at; outside of such a process, nothing."""
+    if (tell := _state["tell"]) is not None:
+        tell(sum(file.stat().st_size for file in files))
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files of a folder; 0 where there is none."""
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+class BoundedLook:
+    """Ends a process that takes more than what it looks at explains.
+
+    Where the system does not say what a process takes (``/proc``), nothing is ended.
+
+    Args:
+        pid: Number of the process.
+        size: bytes of what it looks at.
+        spare: bytes that it may take besides, with all the libraries that it needs.
+
+    Attributes:
+        over: what it took too much of; empty where it did not.
+    """
+
+    def __init__(self, pid: int, size: int, spare: int) -> None:
+        self._pid, self._size, self._spare, self.over = pid, size, spare, ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="edgeinfer-bounds", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def grow(self, size: int) -> None:
+        """Count so many bytes more as what it looks at."""
+        self._size += size
+
+    def _look(self) -> None:
+        while not self._ended.wait(_TICK_S):
+            try:
+                held, seconds = _taken(self._pid)
+            except (OSError, ValueError, IndexError):
+                return
+            most_s = SECONDS + SECONDS_PER_MB * self._size / 1e6
+            most = TIMES * self._size + self._spare
+            if held > most:
+                self.over = f"{most >> 20} MB of memory"
+            elif seconds > most_s:
+                self.over = f"{most_s:.0f} s of processor time"
+            if self.over:
+                os.kill(self._pid, signal.SIGKILL)
+                return
+
+
+def _taken(pid: int) -> tuple[int, float]:
+    """Return the bytes that a process holds in memory, and its processor time in seconds."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        # The name of a program may have blanks and brackets.
+        found = file.read().rpartition(b")")[2].split()
+    ticks = int(found[11]) + int(found[12])
+    return int(found[21]) * os.sysconf("SC_PAGE_SIZE"), ticks / os.sysconf("SC_CLK_TCK")
