@@ -17,7 +17,7 @@ from functools import cache
 from edgeinfer.backends.base import Backend, Probe
 from edgeinfer.backends.checks import one_line
 from edgeinfer.errors import NotAvailableError, UsageError
-from edgeinfer.installed import BACKENDS
+from edgeinfer.installed import BACKENDS, CONVERTER, RUNTIME
 
 BUILT_IN = {
     "onnxruntime": "edgeinfer.backends.onnxruntime:OnnxRuntimeBackend",
@@ -113,6 +113,8 @@ def _load(name: str, place: str) -> Backend:
     try:
         backend = getattr(importlib.import_module(module), attribute)()
     except Exception as error:
+        if getattr(error, "name", None) == module and name in BUILT_IN:
+            raise NotAvailableError(f"{RUNTIME} is without it; {CONVERTER} has it") from error
         raise NotAvailableError(
             f"backend {name!r}: {place} cannot be imported: {type(error).__name__}: "
             f"{one_line(error)}"

@@ -19,7 +19,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "edgeinfer-runtime"
-LEFT_OUT = ("convert", "kernels", "testing")
+LEFT_OUT = ("convert", "kernels", "backends/testing", "backends/coreml_reference/ops")
+"""Folders of the package: what converts, and what judges where it is converted."""
+
+EVALUATOR = tuple(
+    f"backends/coreml_reference/{name}.py"
+    for name in ("backend", "evaluate", "registry", "stand_in")
+)
+"""The rest of the evaluator of Core ML packages; what reads them is Core ML's too."""
+
 CONVERTING = frozenset({"all", "apple", "convert", "dev", "torch", "tvm-apple", "tvm-cuda"})
 """Extras that are for the machine that converts, or for developers."""
 
@@ -63,9 +71,18 @@ def project(main: Mapping[str, Any], version: str) -> dict[str, Any]:
         "requires-python": ">=3.10",
         "dependencies": [*main["dependencies"], "tomli>=2; python_version < '3.11'"],
         "optional-dependencies": extras,
-        "entry-points": main["entry-points"],
+        "entry-points": {
+            group: {n: place for n, place in found.items() if not _is_left_out(place)}
+            for group, found in main["entry-points"].items()
+        },
         **{name: main[name] for name in kept},
     }
+
+
+def _is_left_out(place: str) -> bool:
+    """Whether an entry point leads to what the wheel is without."""
+    file = place.partition(":")[0].removeprefix("edgeinfer.").replace(".", "/") + ".py"
+    return file in EVALUATOR
 
 
 def build(folder: Path) -> Path:
@@ -81,12 +98,18 @@ def build(folder: Path) -> Path:
     data = {
         name: patterns
         for name, patterns in setuptools["package-data"].items()
-        if name.split(".")[1:2] not in ([part] for part in LEFT_OUT)
+        if "/".join(name.split(".")[1:2]) not in LEFT_OUT
     }
     with tempfile.TemporaryDirectory(prefix="edgeinfer-runtime-") as temporary:
         stage = Path(temporary)
-        unwanted = shutil.ignore_patterns("__pycache__", *LEFT_OUT)
-        shutil.copytree(ROOT / "src" / "edgeinfer", stage / "src" / "edgeinfer", ignore=unwanted)
+        package = ROOT / "src" / "edgeinfer"
+
+        def unwanted(folder: str, found: list[str]) -> list[str]:
+            inner = Path(folder).relative_to(package)
+            left = {"__pycache__"} | {n for n in found if f"{inner / n}" in (*LEFT_OUT, *EVALUATOR)}
+            return [name for name in found if name in left]
+
+        shutil.copytree(package, stage / "src" / "edgeinfer", ignore=unwanted)
         shutil.copy2(ROOT / "LICENSE", stage)
         tables = {
             "build-system": whole["build-system"],

@@ -30,6 +30,22 @@ def test_the_line(there: set[str], line: str, monkeypatch: pytest.MonkeyPatch) -
     assert installed.install("media") == line
 
 
+@pytest.mark.parametrize(("there", "place"), [("edgeinfer", "."), ("edgeinfer-runtime", "./")])
+def test_what_has_nothing_yet_gets_it_from_no_index(
+    there: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "package", lambda: there)
+    assert installed.anew().startswith(place)
+    wheel = f"./edgeinfer_runtime-{edgeinfer.__version__}-py3-none-any.whl"
+    assert installed.anew() == ("." if place == "." else wheel)
+
+
+def test_extras_are_those_of_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"convert", "media"} <= installed.extras()
+    monkeypatch.setattr(installed, "package", lambda: "edgeinfer-nowhere")
+    assert installed.extras() == frozenset()
+
+
 def test_without_the_converter_what_converts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ModuleNotFoundError("No module named 'edgeinfer.convert'", name="edgeinfer.convert")
     told = failures.describe(error)

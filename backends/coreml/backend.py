@@ -33,10 +33,9 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.copying import CopiedBound
-from edgeinfer.backends.coreml_reference.backend import DTYPES, FORMAT
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import Package, open_package, package_folder
-from edgeinfer.backends.coreml_reference.signature import FeaturePort, ports
+from edgeinfer.backends.coreml_reference.signature import DTYPES, FORMAT, FeaturePort, ports
 from edgeinfer.backends.engines import import_coremltools
 from edgeinfer.backends.operators import Elsewhere, Placement
 from edgeinfer.bounded import sha256_of

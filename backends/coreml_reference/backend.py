@@ -21,20 +21,14 @@ from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.coreml_reference.evaluate import ProgramEvaluator, State, StateCell
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import open_package
-from edgeinfer.backends.coreml_reference.signature import FeaturePort, ports
+from edgeinfer.backends.coreml_reference.signature import DTYPES, FORMAT, FeaturePort, ports
 from edgeinfer.backends.engines import import_coreml_spec
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds
 
 NAME = "coreml-reference"
-FORMAT = "mlprogram"
 LABEL = "evaluated, not run on Apple hardware"
-
-DTYPES = (
-    *("float16", "float32", "bool"),
-    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-)
 
 
 class CoreMLReferenceBackend:

@@ -20,6 +20,13 @@ from edgeinfer.errors import LoadError, RunError
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array, Dim, TensorSpec
 
+FORMAT = "mlprogram"
+DTYPES = (
+    *("float16", "float32", "bool"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+"""Element types of what is handed to a package; whole numbers are int32 inside."""
+
 NAMES = "edgeinfer.names"
 """Metadata key: JSON with the model's names of ``inputs`` and ``outputs`` by the package's."""
 

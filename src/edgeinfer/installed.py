@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from edgeinfer._version import __version__
+
 CONVERTER, RUNTIME = "edgeinfer", "edgeinfer-runtime"
 """The package with everything, and the one that a device gets, without what converts."""
 
@@ -23,6 +25,23 @@ def package() -> str:
             continue
         return name
     return CONVERTER
+
+
+def anew() -> str:
+    """Return what an environment that has nothing yet gets it from: it is on no index."""
+    if package() == CONVERTER:
+        return "."
+    return f"./{RUNTIME.replace('-', '_')}-{__version__}-py3-none-any.whl"
+
+
+def extras() -> frozenset[str]:
+    """Return the extras that the installed package has; the runtime's has none that convert."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        return frozenset(metadata(package()).get_all("Provides-Extra") or ())
+    except PackageNotFoundError:
+        return frozenset()
 
 
 def install(extra: str) -> str:

@@ -36,7 +36,7 @@ LAYERS = {
     "options": 1,
     "forks": 1,
     "errors": 0,
-    "_version": 0,
+    "_version": -1,
     "bounded": 0,
     "records": -1,
     "versions": 0,

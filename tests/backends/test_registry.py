@@ -110,6 +110,13 @@ def test_plugin_cannot_take_the_name_of_ours(install: Install) -> None:
     assert "belongs to edgeinfer" in last.reason
 
 
+def test_what_a_device_is_without_says_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = "edgeinfer.backends.coreml_reference.gone:Nothing"
+    monkeypatch.setitem(registry.BUILT_IN, "coreml-reference", place)
+    with pytest.raises(NotAvailableError, match="edgeinfer-runtime is without it; edgeinfer has"):
+        registry.get("coreml-reference")
+
+
 def test_metadata_and_table_agree() -> None:
     import tomllib
 

@@ -37,6 +37,16 @@ REFERENCE = Probe("reference", "1.20.0", CPU)
 ABSENT = Probe("openvino", None, reason='not installed; pip install "edgeinfer[openvino]"')
 
 
+def test_a_device_is_not_told_of_extras_that_convert(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from edgeinfer import installed
+
+    assert any(f.what == "extra convert" for f in doctor._extras())
+    monkeypatch.setattr(installed, "extras", lambda: frozenset({"media", "sign"}))
+    assert {f.what for f in doctor._extras()} == {"extra media", "extra sign"}
+
+
 def test_a_machine_that_can_work(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = Probe("coreml", None, reason="Core ML runs on macOS")
     probes(monkeypatch, HERE, ABSENT, elsewhere)
@@ -92,13 +102,13 @@ def test_json(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_extra(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "EXTRAS", (("acme", ("no_such_module",), "acme models"),))
+    monkeypatch.setattr(doctor, "EXTRAS", (("media", ("no_such_module",), "some models"),))
     assert "no no_such_module" in cli("doctor").out
-    line = f'for acme models: {quote(sys.executable)} -m pip install "edgeinfer[acme]"'
+    line = f'for some models: {quote(sys.executable)} -m pip install "edgeinfer[media]"'
     assert line in cli("doctor").out
     debian = installs.Python((3, 13), "python3", managed=True)
     monkeypatch.setattr(installs, "this_python", lambda: debian)
-    line = 'python3 -m venv ~/edgeinfer && ~/edgeinfer/bin/pip install "edgeinfer[acme]"'
+    line = 'python3 -m venv ~/edgeinfer && ~/edgeinfer/bin/pip install ".[media]"'
     assert line in cli("doctor").out
 
 

@@ -37,7 +37,7 @@ def facts(tmp_path: Path) -> DeviceFacts:
 def test_debian_s_own_python_gets_a_venv(facts: DeviceFacts, engine: str) -> None:
     advice = advise(engine, facts("pi5"), BOOKWORM)
     assert advice.line == (
-        f'python3 -m venv ~/edgeinfer && ~/edgeinfer/bin/pip install "edgeinfer[{engine}]"'
+        f'python3 -m venv ~/edgeinfer && ~/edgeinfer/bin/pip install ".[{engine}]"'
     )
     assert "PEP 668" in advice.why
 

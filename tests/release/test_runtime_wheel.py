@@ -20,6 +20,12 @@ def test_extras_bring_no_converter() -> None:
     assert set(MAIN["optional-dependencies"]) >= CONVERTING
 
 
+def test_what_is_left_out_is_no_entry_point() -> None:
+    backends = project(MAIN, "1.2.3")["entry-points"]["edgeinfer.backends"]
+    own = MAIN["entry-points"]["edgeinfer.backends"]
+    assert own.keys() - backends.keys() == {"coreml-reference"}
+
+
 def test_it_takes_an_older_python_than_the_converter() -> None:
     made = project(MAIN, "1.2.3")
     assert (made["requires-python"], MAIN["requires-python"]) == (">=3.10", ">=3.11")
@@ -54,3 +60,6 @@ def test_the_wheel_is_small_and_holds_no_converter(tmp_path: Path) -> None:
     assert "edgeinfer/runtime/session.py" in names
     assert "edgeinfer/profiles/rpi5.toml" in names
     assert not [n for n in names if n.startswith(("edgeinfer/convert", "edgeinfer/kernels"))]
+    evaluator = [n for n in names if n.startswith("edgeinfer/backends/coreml_reference/")]
+    assert "edgeinfer/backends/coreml_reference/package.py" in evaluator, "Core ML reads with it"
+    assert not [n for n in evaluator if "/ops/" in n or n.endswith("evaluate.py")]

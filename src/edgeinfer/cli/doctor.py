@@ -165,10 +165,13 @@ def _first(reason: str) -> str:
 
 
 def _extras() -> Iterator[DoctorFinding]:
+    from edgeinfer.installed import extras
     from edgeinfer.machine.installs import install_line, this_python
 
-    python = this_python()
+    python, known = this_python(), extras()
     for extra, modules, purpose in EXTRAS:
+        if known and extra not in known:
+            continue
         missing = [m for m in modules if importlib.util.find_spec(m) is None]
         if missing:
             fix = f"for {purpose}: {install_line(python, f'edgeinfer[{extra}]')}"

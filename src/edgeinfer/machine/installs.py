@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from edgeinfer.installed import package
+from edgeinfer.installed import anew, package
 from edgeinfer.machine.facts import Facts
 from edgeinfer.records import dataclass
 
@@ -167,7 +167,7 @@ def advise(engine: str, facts: Facts, python: Python) -> Advice:
 
 def install_line(python: Python, *packages: str) -> str:
     """Return the line that gets packages into this Python, or into a new environment beside it."""
-    here = package()
+    here = anew() if python.managed else package()
     ours = [p.replace("edgeinfer[", f"{here}[") for p in packages]
     named = " ".join(f'"{p}"' if "[" in p else p for p in ours)
     command = shlex.quote(python.command)
