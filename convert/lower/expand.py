@@ -53,7 +53,7 @@ def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
         own = microsoft.definition(node) or tabular.definition(node)
         if own is not None:
             return own
-    if node.domain or _contradicts(node) or has_subgraph(node):
+    if node.domain not in definitions.DOMAINS or _contradicts(node) or has_subgraph(node):
         return None
     if opset >= definitions.OPSET and node.op_type in definitions.DEFINED:
         return definitions.DEFINED[node.op_type](node)
@@ -77,13 +77,19 @@ def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     return onnx.FunctionProto.FromString(text) if text else None
 
 
-def with_definitions(source: ir.Model, lower: Callable[[ir.Model], T], notes: Remarks) -> T:
+def with_definitions(
+    source: ir.Model,
+    lower: Callable[[ir.Model], T],
+    notes: Remarks,
+    unless: Collection[str] = (),
+) -> T:
     """Lower a normalised model; forms that are refused take their definitions, if they have any.
 
     Args:
         source: the model.
         lower: what may refuse nodes.
         notes: Notes of what took a definition.
+        unless: Operators whose forms stay refused.
 
     Raises:
         UnsupportedError: with what is refused in the end; of a definition that is refused too, with
@@ -96,7 +102,11 @@ def with_definitions(source: ir.Model, lower: Callable[[ir.Model], T], notes: Re
         except UnsupportedError as error:
             again = model.clone()
             problems = {p.node: p for p in error.problems}
-            refused = [n for name, n in walk(again) if {name, n.name} & problems.keys()]
+            refused = [
+                n
+                for name, n in walk(again)
+                if {name, n.name} & problems.keys() and n.op_type not in unless
+            ]
             kinds = {id(node): node.op_type for node in refused}
             known = {id(node): node.name or "" for node in refused}
             done = expand(again, refused)

@@ -28,6 +28,7 @@ LAYERS = {
     "media": 2,
     "decode": 2,
     "llm": 2,
+    "numerics": 2,
     "profiles": 2,
     "parts": 1,
     "heads": 1,

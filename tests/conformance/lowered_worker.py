@@ -20,6 +20,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def _tflite(model: onnx.ModelProto, data_sets: Any, folder: Path) -> Iterator[Ru
     made = TfliteTarget().lower(normal, profile(), LowerOptions(), folder)
     content = made.files[0].read_bytes()
     for xnnpack in (True, False):
-        yield lambda feeds, xnnpack=xnnpack: run_here(content, feeds, xnnpack, 1)
+        yield partial(run_here, content, xnnpack=xnnpack, threads=1)
 
 
 def _coreml(model: onnx.ModelProto, data_sets: Any, folder: Path) -> Iterator[Run]:

@@ -265,7 +265,7 @@ def line_of(error: object) -> str:
 
 
 def differences(
-    model: onnx.ModelProto, outputs: Any, got: dict[str, Any], rtol: float, atol: float
+    model: onnx.ModelProto, outputs: Any, got: Mapping[str, Any], rtol: float, atol: float
 ) -> Iterator[str]:
     names = [o.name for o in model.graph.output]
     if list(got) != names:

@@ -123,8 +123,24 @@ class Tensors(Protocol):
         """Return the axes beside those of the batch and of channels."""
         ...
 
+    def channels(self, x: Value) -> int:
+        """Return the axis of channels."""
+        ...
+
     def by_channel(self, x: Value, vector: Value) -> Value:
         """Shape a vector so that it broadcasts along the channels of a tensor."""
+        ...
+
+    def sizes(self, x: Value) -> list[Any]:
+        """Return the sizes; dynamic ones as the target holds them."""
+        ...
+
+    def reshape(self, x: Value, sizes: Sequence[Any]) -> Value:
+        """Give another shape."""
+        ...
+
+    def standardised(self, x: Value, steps: Sequence[Sequence[int]], epsilon: float) -> Value:
+        """Give zero mean and unit variance, of means over some axes after others."""
         ...
 
 
@@ -178,6 +194,18 @@ class Emitted:
         """Return the axes after the batch and the channels."""
         return list(range(2, x.rank))
 
+    def channels(self, x: Value) -> int:
+        """Return the axis of channels: the second."""
+        return 1
+
+    def sizes(self, x: Value) -> list[Any]:
+        """Return the sizes; dynamic ones are scalars."""
+        return [self.g.extent(x, axis) for axis in range(x.rank)]
+
+    def reshape(self, x: Value, sizes: Sequence[Any]) -> Value:
+        """Give another shape."""
+        return self.g.reshape(x, sizes)
+
     def by_channel(self, x: Value, vector: Value) -> Value:
         """Append an axis for each position."""
         return self.g.insert_axes(vector, list(range(1, x.rank - 1)))
@@ -208,7 +236,7 @@ class Moved(Emitted):
     rsqrt: Operator
     select: Operator
 
-    extent, reshape = forwarded("extent"), forwarded("reshape")
+    extent = forwarded("extent")
     transpose, concat, cast = forwarded("transpose"), forwarded("concat"), forwarded("cast")
 
     def folded(self, function: Callable[..., Value], *operands: Value) -> Value:
@@ -222,6 +250,12 @@ class Moved(Emitted):
         """Return a constant."""
         array = np.asarray(value, dtype)
         return self.g.const(array, array.dtype)
+
+    def standardised(self, x: Value, steps: Sequence[Sequence[int]], epsilon: float) -> Value:
+        """Write it as arithmetic."""
+        from edgeinfer.convert.lower.ops.norm import standard
+
+        return standard(self, x, steps, epsilon)
 
     def count(self, sizes: Sequence[Any]) -> Any:
         """Multiply sizes."""

@@ -22,7 +22,10 @@ SIGNS = ("Abs", "Neg", "Sign")
 LOGIC = ("And", "Or", "Xor", "Not")
 POOLS = ("GlobalAveragePool", "GlobalMaxPool")
 RECURRENT = ("LSTM", "GRU", "RNN")
-NORMS = ("LayerNormalization", "RMSNormalization", "InstanceNormalization")
+NORMS = (
+    *("LayerNormalization", "RMSNormalization", "InstanceNormalization"),
+    *("GroupNormalization", "BatchNormalization"),
+)
 """Those whose bodies choose where single precision is needed."""
 
 Write = Callable[[Any, Body, tuple[Any, ...]], Any]

@@ -12,9 +12,11 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import import_coreai
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.coreai.fp16 import halve
-from edgeinfer.convert.lower.expand import with_known
-from edgeinfer.convert.lower.loops import settle_loops
+from edgeinfer.convert.lower.expand import with_definitions, with_known
+from edgeinfer.convert.lower.loops import as_loop, settle_loops
+from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
+from edgeinfer.convert.passes.infra import is_op
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import NotAvailableError, Remarks, UnsupportedError
 from edgeinfer.profiles.schema import Profile
@@ -27,6 +29,11 @@ BETA = (
     "Core AI is a beta of Apple's: the asset needs iOS or macOS 27, and was run by Apple's "
     "coreai-core on a CPU, not on Apple hardware"
 )
+
+
+_RUNTIME_FAILS = frozenset({"Resize"})
+"""Operators whose definitions compute sizes in a way that coreai-core's runtime refuses at a run
+(1.0.0b3: invalid parameters of add, divide and broadcast_to)."""
 
 
 class CoreAITarget(Target):
@@ -46,10 +53,15 @@ class CoreAITarget(Target):
 
         notes = Remarks()
         notes.add(BETA)
-        try:
-            own = prepared(model, options, notes)
+
+        def lowered(given: ir.Model) -> ir.Model:
+            own = prepared(given, options, notes)
             with building() as module:
                 Scope(own, module).lower()
+            return own
+
+        try:
+            own = with_definitions(model, lowered, notes, _RUNTIME_FAILS)
         except UnsupportedError as e:
             return Prepared.refused(e)
         return Prepared([], profile.name, partial(self._write, own, notes))
@@ -80,6 +92,9 @@ def prepared(source: ir.Model, asked: LowerOptions, notes: Remarks) -> ir.Model:
     from edgeinfer.convert.lower.coreai import ops as _families  # noqa: F401  (fills the table)
 
     model = with_known(model, _is_known, notes)
+    for _, node in list(walk(model)):
+        if is_op(node, "Scan"):
+            as_loop(model, node)
     if asked.precision == "fp16":
         halve(model, asked.fp32_nodes, notes)
     settle_loops(model)

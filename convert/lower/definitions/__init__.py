@@ -27,11 +27,13 @@ from edgeinfer.convert.lower.definitions import (
     words,
 )
 
-__all__ = ["DEFINED", "OPSET"]
+__all__ = ["DEFINED", "DOMAINS", "OPSET"]
 
 OPSET = body.OPSET
 
 DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
+    "Adagrad": training.adagrad,
+    "Adam": training.adam,
     "BatchNormalization": training.batch_normalization,
     "Col2Im": sample.col2im,
     "Compress": select.compress,
@@ -43,8 +45,10 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "GRU": recurrent.recurrent,
     "GridSample": sample.grid_sample,
     "LSTM": recurrent.recurrent,
+    "MaxRoiPool": regions.max_roi_pool,
     "MaxUnpool": sample.max_unpool,
     "MelWeightMatrix": spectrum.mel_weight_matrix,
+    "Momentum": training.momentum,
     "OptionalGetElement": optional.get_element,
     "OptionalHasElement": optional.has_element,
     "RNN": recurrent.recurrent,
@@ -55,4 +59,6 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "TfIdfVectorizer": words.tf_idf_vectorizer,
     "Unique": select.unique,
 }
-"""By operator of the default domain; None of a form that needs sizes which are not known."""
+"""By operator of these domains; None of a form that needs sizes which are not known."""
+
+DOMAINS = ("", "ai.onnx.preview.training")

@@ -1,8 +1,9 @@
-"""RoiAlign: samples of regions, or what each pixel counts for where each has its own number."""
+"""Regions of images: samples of them, what each pixel counts for, or their largest pixels."""
 
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import onnx
@@ -152,3 +153,57 @@ def _counts(body: Body, start: str, stop: str, count: int, size: int, half: bool
         share = body.op("Mul", share, body.op("Cast", test, to=1))
     total = body.op("ReduceSum", share, body.const([3]), keepdims=0)
     return body.op("Div", total, body.op("Unsqueeze", most, body.const([2])))
+
+
+def max_roi_pool(node: ir.Node) -> onnx.FunctionProto | None:
+    """The largest element of each bin of a region, whose corners are whole pixels.
+
+    A bin's rows are taken first and its columns then: what lies outside of it counts as -infinity.
+    """
+    shape = sizes(node.inputs[0])
+    if shape is None or len(shape) != 4:
+        return None
+    body, scale = Body(node), float(attribute(node, "spatial_scale", 1.0))
+    rois = body.op("Cast", "i1", to=1)
+    batch, *corners = body.ops("Split", 5, rois, axis=1, num_outputs=5)
+    image = body.reshape(body.op("Cast", batch, to=7), -1)
+    best = body.op("Gather", "i0", image, axis=0)
+    left, top, right, bottom = (_rounded(body, scaled(body, c, scale)) for c in corners)
+    high, wide = attribute(node, "pooled_shape", None)
+    lowest = body.op("CastLike", body.const(-math.inf), "i0")
+    empty = []
+    for axis, start, stop, bins in ((2, top, bottom, high), (3, left, right, wide)):
+        inside, none = _within(body, start, stop, bins, shape[axis])
+        parts = []
+        for index in range(bins):
+            taken = body.op("Gather", inside, body.const(np.array(index, np.int64)), axis=1)
+            mask = body.reshape(taken, -1, 1, *((shape[2], 1) if axis == 2 else (1, shape[3])))
+            kept = body.op("Where", mask, best, lowest)
+            parts.append(body.op("ReduceMax", kept, body.const([axis]), keepdims=1))
+        best = body.op("Concat", *parts, axis=axis)
+        empty.append(body.reshape(none, -1, 1, *((bins, 1) if axis == 2 else (1, bins))))
+    zero = body.op("CastLike", body.const(0.0), "i0")
+    body.give(0, body.op("Where", body.op("Or", *empty), zero, best))
+    return body.function()
+
+
+def _rounded(body: Body, x: str) -> str:
+    """To the nearest whole number, halves away from zero."""
+    size = body.op("Floor", raised(body, body.op("Abs", x), 0.5))
+    return body.op("Mul", body.op("Sign", x), size)
+
+
+def _within(body: Body, start: str, stop: str, bins: int, count: int) -> tuple[str, str]:
+    """Whether each element of an axis lies in each bin; and whether none does."""
+    length = body.op("Max", raised(body, body.op("Sub", stop, start), 1.0), body.const(1.0))
+    # Quotients of whole numbers, with half a one more: none lies where rounding decides.
+    ends = []
+    for first, more in ((0, 0.5), (1, bins - 0.5)):
+        numbers = np.arange(first, first + bins, dtype=np.float32)[None]
+        product = raised(body, body.op("Mul", length, body.const(numbers)), more)
+        ends.append(body.op("Add", body.op("Floor", scaled(body, product, 1 / bins)), start))
+    begin, end = (clipped(body, v, 0.0, float(count)) for v in ends)
+    places = body.const(np.arange(count, dtype=np.float32)[None, None])
+    low, high = (body.op("Unsqueeze", v, body.const([2])) for v in (begin, end))
+    after = body.op("GreaterOrEqual", places, low)
+    return body.op("And", after, body.op("Less", places, high)), body.op("LessOrEqual", end, begin)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from edgeinfer.convert.lower.core.portable import Elements, Tensors, Value
 from edgeinfer.convert.lower.core.table import whole
 from edgeinfer.convert.lower.registry import Refusal
@@ -87,9 +89,73 @@ def instance_normalization(
     return g.like(_scaled_by(g, rest, _inverse(g, rest, axes, epsilon), *factors), x)
 
 
-def _last(g: Tensors, x: Value, axis: int, stash_type: int) -> list[int]:
+@whole("GroupNormalization")
+def group_normalization(
+    g: Tensors,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    *,
+    num_groups: int,
+    epsilon: float,
+    stash_type: int,
+) -> Value:
+    """Normalise groups of channels; scale and bias are those of channels."""
+    _check_stash(stash_type)
+    sizes, at = g.sizes(x), g.channels(x)
+    if not isinstance(sizes[at], int):
+        raise Refusal("the number of channels is not known", "dynamic_shape")
+    parted = [*sizes[:at], num_groups, sizes[at] // num_groups, *sizes[at + 1 :]]
+    grouped = g.reshape(g.single(x), parted)
+    # Over the positions first, which leaves little to do across channels.
+    axes = [a + (a > at) for a in g.positions(x)], [at + 1]
+    y = g.reshape(g.standardised(grouped, axes, epsilon), sizes)
+    wide = [g.single(g.by_channel(x, v)) for v in (scale, bias)]
+    return g.like(g.map(lambda e, v, s, b: e.add(e.mul(v, s), b), y, *wide), x)
+
+
+@whole("BatchNormalization")
+def batch_normalization(
+    g: Tensors,
+    x: Value,
+    scale: Value,
+    b: Value,
+    input_mean: Value,
+    input_var: Value,
+    *,
+    epsilon: float,
+    training_mode: int,
+) -> Value:
+    """``x * factor + offset``, both known where the statistics are."""
+    if training_mode:
+        raise Refusal("training_mode updates the statistics")
+    if g.rank(x) < 2:
+        raise Refusal("no channels", "unsupported_rank")
+    wide = g.single(x)
+    known = [v.data for v in (scale, b, input_mean, input_var)]
+    if all(v is not None for v in known):
+        scales, shifts, means, variances = (np.asarray(v, np.float64).reshape(-1) for v in known)
+        factor = scales / np.sqrt(variances + epsilon)
+        kind = max(known[0].dtype, np.dtype(np.float32), key=lambda dtype: dtype.itemsize)
+        vectors = [g.const(v.astype(kind)) for v in (factor, shifts - means * factor)]
+        both = [g.by_channel(x, v) for v in vectors]
+        return g.like(g.map(lambda e, v, f, o: e.add(e.mul(v, f), o), wide, *both), x)
+    given = [g.like(g.by_channel(x, v), wide) for v in (scale, b, input_mean, input_var)]
+
+    def normalised(e: Elements, v: Value, s: Value, o: Value, mean: Value, var: Value) -> Value:
+        deviation = e.sqrt(e.add(var, epsilon))
+        return e.add(e.mul(e.sub(v, mean), e.div(s, deviation)), o)
+
+    return g.like(g.map(normalised, wide, *given), x)
+
+
+def _check_stash(stash_type: int) -> None:
     if stash_type != 1:
         raise Refusal(f"stash_type={stash_type}: computes in float32 only")
+
+
+def _last(g: Tensors, x: Value, axis: int, stash_type: int) -> list[int]:
+    _check_stash(stash_type)
     return list(range(axis % g.rank(x), g.rank(x)))
 
 
@@ -99,15 +165,26 @@ def _centred(g: Tensors, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
     return mean, g.map(lambda e, v, m: e.sub(v, m), x, mean)
 
 
-def standard(g: Tensors, x: Value, axes: Sequence[int], epsilon: float) -> Value:
-    """Zero mean and unit variance over axes."""
-    _, rest = _centred(g, x, axes)
-    return g.map(lambda e, r, i: e.mul(r, i), rest, _inverse(g, rest, axes, epsilon))
+def standard(g: Tensors, x: Value, steps: Sequence[Sequence[int]], epsilon: float) -> Value:
+    """Zero mean and unit variance, of means over some axes after others."""
+
+    def mean(of: Value) -> Value:
+        for axes in steps:
+            of = g.reduce("mean", of, axes)
+        return of
+
+    rest = g.map(lambda e, v, m: e.sub(v, m), x, mean(x))
+    variance = mean(g.map(lambda e, v: e.mul(v, v), rest))
+    return g.map(lambda e, r, i: e.mul(r, i), rest, _root_of(g, variance, epsilon))
 
 
 def _inverse(g: Tensors, rest: Value, axes: Sequence[int], epsilon: float) -> Value:
     """One over the root of the mean square."""
-    variance = g.reduce("mean", g.map(lambda e, v: e.mul(v, v), rest), axes)
+    return _root_of(g, g.reduce("mean", g.map(lambda e, v: e.mul(v, v), rest), axes), epsilon)
+
+
+def _root_of(g: Tensors, variance: Value, epsilon: float) -> Value:
+    """One over the root of a variance."""
     if epsilon == 0:
         # XNNPACK's reciprocal root makes NaN of zero.
         return g.map(lambda e, v: e.div(1, e.sqrt(v)), variance)

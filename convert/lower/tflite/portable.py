@@ -125,6 +125,10 @@ class Portable(Moved):
         """Return the axes between the batch and the channels, which are last."""
         return list(range(1, x.rank - 1))
 
+    def channels(self, x: Tensor) -> int:
+        """Return the axis of channels: the last."""
+        return x.rank - 1
+
     def expand_dims(self, x: Tensor, axis: int) -> Tensor:
         """Add an axis of size 1."""
         return expand(self.g, x, axis)
@@ -231,5 +235,6 @@ def adopt_shared() -> None:
         ),
         **dict.fromkeys(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reals),
     }
-    domains = dict.fromkeys(("InstanceNormalization", "GlobalLpPool", *POOLS), NHWC)
+    by_channel = ("InstanceNormalization", "GroupNormalization", "BatchNormalization")
+    domains = dict.fromkeys((*by_channel, "GlobalLpPool", *POOLS), NHWC)
     adopt(OPS, writers, dtypes=_DTYPES, default=REALS, known_axes=False, domains=domains)

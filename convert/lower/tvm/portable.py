@@ -14,6 +14,7 @@ from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, function, larger, smaller
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
+from edgeinfer.convert.lower.tvm.ops.norm import standardised
 from edgeinfer.convert.lower.tvm.ops.reduce import reduced
 from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, NUMBERS, OPS
 from edgeinfer.kernels.defs.math import constant, element_type, named
@@ -216,6 +217,22 @@ class Whole:
     def positions(self, x: Tensor) -> list[int]:
         """Return the axes after the batch and the channels."""
         return list(range(2, x.rank))
+
+    def channels(self, x: Tensor) -> int:
+        """Return the axis of channels: the second."""
+        return 1
+
+    def sizes(self, x: Tensor) -> list[Any]:
+        """Return the sizes; dynamic ones are expressions."""
+        return list(x.shape)
+
+    def reshape(self, x: Tensor, sizes: Sequence[Any]) -> Tensor:
+        """Give another shape."""
+        return reshape(self.g, x, tuple(sizes))
+
+    def standardised(self, x: Tensor, steps: Sequence[Sequence[int]], epsilon: float) -> Tensor:
+        """Write one kernel where there is one."""
+        return standardised(self.g, x, steps, epsilon)
 
     def by_channel(self, x: Tensor, vector: Tensor) -> Tensor:
         """Append an axis for each position."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.verify.operators.window import Unhandled
+from edgeinfer.numerics.interpolation import cubic
 from edgeinfer.types import Array
 
 _A = -0.75
@@ -43,17 +44,5 @@ def grid_sample(
 def _neighbours(places: Array, size: int, corners: bool) -> tuple[list[Array], list[Array]]:
     """Return weights and indices of the four neighbours along an axis."""
     at = (places + 1) / 2 * (size - 1) if corners else ((places + 1) * size - 1) / 2
-    first = np.nan_to_num(np.floor(at))
-    part = at - first
-    weights = [_outer(part + 1), _inner(part), _inner(1 - part), _outer(2 - part)]
-    return weights, [np.clip(first + k, 0, size - 1).astype(np.int64) for k in (-1, 0, 1, 2)]
-
-
-def _inner(t: Array) -> Array:
-    found: Array = ((_A + 2) * t - (_A + 3)) * t * t + 1
-    return found
-
-
-def _outer(t: Array) -> Array:
-    found: Array = ((_A * t - 5 * _A) * t + 8 * _A) * t - 4 * _A
-    return found
+    taps, weights = cubic(at, _A)
+    return list(weights), list(np.clip(taps, 0, size - 1))

@@ -1,13 +1,12 @@
-"""Pooling, as a running maximum or sum over window positions."""
+"""Pooling by ONNX's attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from edgeinfer.convert.verify.operators.window import Unhandled, window_of
+from edgeinfer.numerics.pooling import maxima, means
 from edgeinfer.types import Array
 
 
@@ -19,12 +18,7 @@ def max_pool(
     if x is None or attrs.get("#outputs", 1) > 1:
         raise Unhandled
     window = window_of(attrs, x.shape[2:], attrs["kernel_shape"], ceil=bool(attrs.get("ceil_mode")))
-    low = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    padded = window.pad(x, low)
-    y = np.full((*x.shape[:2], *window.out), low, x.dtype)
-    for offset in window.offsets:
-        np.maximum(y, window.view(padded, offset), out=y)
-    return (y,)
+    return (maxima(x, window),)
 
 
 def average_pool(
@@ -35,21 +29,8 @@ def average_pool(
     if x is None:
         raise Unhandled
     window = window_of(attrs, x.shape[2:], attrs["kernel_shape"], ceil=bool(attrs.get("ceil_mode")))
-    padded = window.pad(x, 0)
-    counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
-    if attrs.get("count_include_pad"):
-        pads = [(0, 0), (0, 0), *zip(window.begin, window.end, strict=True)]
-        counted = np.pad(counted, pads, constant_values=1)
-        beyond = zip(padded.shape[2:], counted.shape[2:], strict=True)
-        counted = np.pad(counted, [(0, 0), (0, 0), *((0, max(0, p - c)) for p, c in beyond)])
-    else:
-        counted = window.pad(counted, 0)
-    total = np.zeros((*x.shape[:2], *window.out), x.dtype)
-    count = np.zeros((1, 1, *window.out), x.dtype)
-    for offset in window.offsets:
-        total += window.view(padded, offset)
-        count += window.view(counted, offset)
-    return (total / count,)
+    none = [(0, 0)] * len(window.pads)
+    return (means(x, window, window.pads if attrs.get("count_include_pad") else none),)
 
 
 def global_max_pool(

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edgeinfer.convert.verify.operators.window import Unhandled
+from edgeinfer.numerics.interpolation import Coordinates, cubic, linear
 from edgeinfer.types import Array
-
-Coordinates = npt.NDArray[Any]
 
 
 def resize(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> tuple[Array, ...]:
@@ -77,9 +75,9 @@ def _resize_axis(
         taken: Array = x.take(picked, axis=axis)
         return taken
     if mode == "linear":
-        taps, weights = _linear(place)
+        taps, weights = linear(place)
     elif mode == "cubic":
-        taps, weights = _cubic(place, float(attrs.get("cubic_coeff_a", -0.75)))
+        taps, weights = cubic(place, float(attrs.get("cubic_coeff_a", -0.75)))
     else:
         raise Unhandled
     if mode == "cubic" and attrs.get("exclude_outside"):
@@ -122,22 +120,3 @@ def _round(rounding: str, place: Coordinates) -> Coordinates:
             return np.asarray(np.floor(place + 0.5))
         case _:
             return np.asarray(np.ceil(place - 0.5))
-
-
-def _linear(place: Coordinates) -> tuple[Array, Coordinates]:
-    left = np.floor(place)
-    share = place - left
-    return np.stack([left, left + 1]).astype(np.int64), np.stack([1 - share, share])
-
-
-def _cubic(place: Coordinates, a: float) -> tuple[Array, Coordinates]:
-    left = np.floor(place)
-    s = place - left
-    weights = [
-        ((a * (s + 1) - 5 * a) * (s + 1) + 8 * a) * (s + 1) - 4 * a,
-        ((a + 2) * s - (a + 3)) * s * s + 1,
-        ((a + 2) * (1 - s) - (a + 3)) * (1 - s) * (1 - s) + 1,
-        ((a * (2 - s) - 5 * a) * (2 - s) + 8 * a) * (2 - s) - 4 * a,
-    ]
-    taps = np.stack([left - 1, left, left + 1, left + 2]).astype(np.int64)
-    return taps, np.stack(weights)

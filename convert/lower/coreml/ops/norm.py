@@ -37,25 +37,16 @@ def batch_normalization(
     training_mode: int,
 ) -> Tensor:
     """batch_norm by known statistics, else arithmetic."""
-    if training_mode:
-        raise Refusal("training_mode updates the statistics")
-    parts = [scale, B, input_mean, input_var]
-    arrays = [_array(p) for p in parts]
-    if X.rank in (3, 4, 5) and all(a is not None for a in arrays):
-        known = [np.asarray(a, X.dtype) for a in arrays]
-        return g.emit(
-            "batch_norm",
-            x=X,
-            mean=known[2],
-            variance=known[3],
-            gamma=known[0],
-            beta=known[1],
-            epsilon=float(epsilon),
-        )
-    factor, shift, mean, variance = (_by_channel(g, X, g.cast(p, X.dtype)) for p in parts)
-    deviation = g.unary("sqrt", g.binary("add", variance, float(epsilon)))
-    moved = g.binary("real_div", g.binary("sub", X, mean), deviation)
-    return g.binary("add", g.binary("mul", moved, factor), shift)
+    vectors = [scale, B, input_mean, input_var]
+    known = [None if v.data is None else np.asarray(v.data.reshape(-1), X.dtype) for v in vectors]
+    if X.rank in (3, 4, 5) and all(v is not None for v in known) and not training_mode:
+        gamma, beta, mean, variance = known
+        statistics: dict[str, Any] = {"mean": mean, "variance": variance}
+        statistics |= {"gamma": gamma, "beta": beta}
+        return g.emit("batch_norm", x=X, **statistics, epsilon=float(epsilon))
+    given = {"epsilon": epsilon, "training_mode": training_mode}
+    made: Tensor = _shared(g, shared.batch_normalization, X, *vectors, **given)
+    return made
 
 
 @OPS.lower("InstanceNormalization", dtypes=FLOATS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -10,14 +10,11 @@ import numpy as np
 from tvm import te, tirx
 
 from edgeinfer.convert.lower.ops import norm as shared
-from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.ops.reduce import as_rows
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.kernels.defs import norms
-from edgeinfer.kernels.defs.math import constant
 
 
 def _shared(g: Builder, body: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
@@ -107,50 +104,12 @@ def instance_normalization(
     return made
 
 
-def _per_channel(g: Builder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    shape = (scale.shape[0], *(1,) * (x.rank - 2))
-    wide = [reshape(g, t, shape) for t in (scale, bias)]
-    return g.map(lambda v, s, b: v * s + b, x, *wide)
-
-
-@OPS.lower("GroupNormalization", dtypes=FLOATS)
-def group_normalization(
-    g: Builder, X: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float
-) -> Tensor:
-    """Zero mean and unit variance of each group of channels."""
-    channels = X.shape[1]
-    if not isinstance(channels, int):
-        raise Refusal("an open number of channels", "dynamic_shape")
-    x = convert(g, X, "float32") if X.dtype == "float16" else X
-    parted = reshape(g, x, (x.shape[0], num_groups, channels // num_groups, *x.shape[2:]))
-    axes = tuple(range(2, parted.rank))
-    own = _own(g, parted, axes, epsilon, [], "row")
-    result = _shared(g, shared.standard, parted, axes, epsilon) if own is None else own
-    return _per_channel(g, convert(g, reshape(g, result, X.shape), X.dtype), scale, bias)
-
-
-@OPS.lower("BatchNormalization", dtypes=FLOATS)
-def batch_normalization(
-    g: Builder,
-    X: Tensor,
-    scale: Tensor,
-    B: Tensor,
-    input_mean: Tensor,
-    input_var: Tensor,
-    *,
-    epsilon: float,
-    training_mode: int,
-) -> Tensor:
-    """Normalise with stored statistics."""
-    if training_mode or g.wants(1):
-        raise Refusal("training")
-    shape = (scale.shape[0], *(1,) * max(0, X.rank - 2))
-    parts = [reshape(g, t, shape) for t in (scale, B, input_mean, input_var)]
-    return g.map(
-        lambda v, s, b, m, d: (v - m) / tirx.sqrt(d + constant(epsilon, d)) * s + b,
-        X,
-        *parts,
-    )
+def standardised(g: Builder, x: Tensor, steps: Sequence[Sequence[int]], epsilon: float) -> Tensor:
+    """Zero mean and unit variance, in one kernel where the axes are rows."""
+    axes = tuple(sorted(a for step in steps for a in step))
+    own = _own(g, x, axes, epsilon, [], "row")
+    made: Tensor = _shared(g, shared.standard, x, [axes], epsilon) if own is None else own
+    return made
 
 
 @OPS.lower("LRN", dtypes=FLOATS)

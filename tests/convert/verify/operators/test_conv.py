@@ -73,7 +73,7 @@ def test_large_column_buffers_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((1, 3, 30, 20)), rng.standard_normal((4, 3, 3, 3))
     (whole,) = OPERATORS["Conv"]({}, 20, [x, w])
-    module = importlib.import_module("edgeinfer.convert.verify.operators.conv")
+    module = importlib.import_module("edgeinfer.numerics.convolution")
     monkeypatch.setattr(module, "_COLUMNS_BYTES", 20_000)
     (parts,) = OPERATORS["Conv"]({}, 20, [x, w])
     np.testing.assert_allclose(whole, parts, atol=1e-12)
