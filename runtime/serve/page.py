@@ -12,7 +12,8 @@ from edgeinfer.runtime.serve.http import Header, Send, answer
 
 _CSP = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
-    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"media-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    b"frame-ancestors 'none'"
 )
 _SAFE: tuple[Header, ...] = (
     (b"content-security-policy", _CSP),

@@ -17,6 +17,7 @@ function Answer({ state }) {
   return html`<div>
     <p role="status">${state.busy ? "Running …" : `Answered in ${state.ms.toFixed(1)} ms`}</p>
     ${state.picture && html`<img src=${state.picture} alt="The picture with what was found" />`}
+    ${state.wav && html`<audio controls src=${`data:audio/wav;base64,${state.wav}`} />`}
     ${state.rows?.length > 0 && html`<${Found} rows=${state.rows} />`}
     ${text && html`<pre tabindex="0" role="region" aria-label="Answer">${text.slice(0, LONGEST)}${
       more > 0 && ` … and ${more} characters more`}</pre>`}
@@ -121,7 +122,11 @@ function Text({ model }) {
   const [state, run] = useRun();
   const send = (event) => run(event, async () => {
     const answer = await post(`/v1/pipelines/${encodeURIComponent(model.name)}`, { text });
-    return { text: JSON.stringify((await answer.json()).results, null, 1) };
+    const { results } = await answer.json();
+    const wav = results[0]?.wav;
+    // What is played is not printed.
+    if (wav) delete results[0].wav;
+    return { wav, text: JSON.stringify(results, null, 1) };
   });
   return html`<form onSubmit=${send}>
     <label for="text">Text</label>

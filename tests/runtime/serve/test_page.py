@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.heads import DetectBoxes, Embed, HearVoice
+from edgeinfer.heads import DetectBoxes, Embed, HearVoice, Speak
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.types import AudioInput, ImageInput, TextInput
 from release import page as release
 from tests.runtime.conftest import Fakes
 from tests.runtime.llm.test_llm import model as tiny_model
+from tests.runtime.pipelines import test_voice
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.pipelines.test_sentence import COUNT, PIECES
 from tests.runtime.serve.conftest import KEY, Server, Start, Starter, text_bundle
@@ -105,6 +106,11 @@ def all_kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             head=HearVoice(),
             preprocessing={"sound": AudioInput(16000, 160, 160)},
         ),
+        write_graph(
+            *(folder, "voice", test_voice.TENTHS, test_voice.TABLE),
+            head=Speak(8000),
+            preprocessing={"ids": test_voice.IDS},
+        ),
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LLM, "_open", lambda *_: tiny_model())
@@ -173,8 +179,15 @@ def test_models_are_listed_with_what_they_take(view: View) -> None:
     times = "\N{MULTIPLICATION SIGN}"
     tensors = [f"tensors {name}: FP32 any {times} 3" for name in "xy"]
     assert texts[0] == f"net ready {' '.join(tensors)} Try"
-    assert [text.split()[0] for text in texts] == ["net", "finder", "vectors", "loud", "chat"]
-    assert "a conversation" in texts[4]
+    assert [text.split()[0] for text in texts] == [
+        "net",
+        "finder",
+        "vectors",
+        "loud",
+        "voice",
+        "chat",
+    ]
+    assert "a conversation" in texts[5]
 
 
 @pytest.mark.slow
@@ -226,6 +239,18 @@ def test_texts_and_recordings_run(view: View) -> None:
     )
     view.page.get_by_role("button", name="Run").click()
     assert "start" in view.page.get_by_label("Answer").inner_text()
+
+
+@pytest.mark.slow
+def test_what_a_voice_says_can_be_played(view: View) -> None:
+    view.pick("voice")
+    view.page.get_by_label("Text", exact=True).fill("ab" * 400)
+    view.page.get_by_role("button", name="Run").click()
+    (found,) = json.loads(view.page.get_by_label("Answer").inner_text())
+    assert found == {"kind": "sound", "seconds": 0.1, "rate": 8000, "left_out": []}
+    played = "document.querySelector('audio[controls]')?.duration"
+    view.page.wait_for_function(f"{played} > 0")
+    assert view.page.evaluate(played) == pytest.approx(0.1, abs=0.03)
 
 
 @pytest.mark.slow
