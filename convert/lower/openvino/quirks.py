@@ -21,6 +21,7 @@ from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_avera
 from edgeinfer.convert.lower.openvino.rewrites import (
     SETTLED,
     bool_by_comparison,
+    compress_flat,
     keep_infinite_extreme,
     reduce_then_squeeze,
     scalar_condition,
@@ -307,6 +308,12 @@ RULES: tuple[Rule, ...] = (
         fault=batchwise_recurrent,
         source="ONNX node tests test_{lstm,gru,simple_rnn}_batchwise, openvino 2026.4.1",
         repair=move_batch,
+    ),
+    Rule(
+        ops=frozenset({"Compress"}),
+        fault=lambda node: "" if "axis" in node.attributes else "its rank is lost",
+        source="a Compress of n elements without an axis does not load, openvino 2026.4.1",
+        repair=compress_flat,
     ),
     Rule(
         ops=frozenset({"Expand"}),

@@ -43,6 +43,19 @@ def tile_by_expand(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def compress_flat(model: ir.Model, node: ir.Node) -> bool:
+    """Choose among the elements along an axis of their own.
+
+    Given: ``y = Compress(x, c)``
+    Result: ``y = Compress<axis=0>(Reshape(x, [-1]), c)``
+    """
+    build = builder(model, node)
+    flat = build.op("Reshape", node.inputs[0], build.const(np.asarray([-1], np.int64), "flat"))
+    build.op("Compress", flat, node.inputs[1], axis=0)
+    build.commit(model.graph, node)
+    return True
+
+
 def state_frame_length(model: ir.Model, node: ir.Node) -> bool:
     """Say how long a frame is, which is as long as its window.
 

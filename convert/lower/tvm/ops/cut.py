@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm import sizes
@@ -228,7 +228,10 @@ def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
         return inputs[0]
     others = [_agreed(kept, axis) if axis != at else None for axis in range(inputs[0].rank)]
     kept = [sizes.alike(g, t, others) for t in kept]
-    return g.emit(relax.op.concat([g.expr(t) for t in kept], at))
+    if all(isinstance(t.shape[at], int) for t in kept):
+        return g.emit(relax.op.concat([g.expr(t) for t in kept], at))
+    # Relax writes "1 + n" where the compiler writes "n + 1", and compares sizes as they read.
+    return g.te(lambda *parts: topi.concatenate(parts, axis=at), *kept, name="concat")
 
 
 def _agreed(tensors: Sequence[Tensor], axis: int) -> Any:

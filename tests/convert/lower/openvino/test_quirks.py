@@ -133,6 +133,14 @@ X4 = RNG.standard_normal((2, 3, 4, 5)).astype(F)
             {"x": np.asarray([1, -2], F), "c": np.asarray([[True]])},
         ),
         (
+            "g (float[N] x, bool[N] c) => (float[K] y) { y = Compress(x, c) }",
+            {"x": np.asarray([1, 2, 3], F), "c": np.asarray([True, False, True])},
+        ),
+        (
+            "g (float[1] x, bool[1] c) => (float[K] y) { y = Compress(x, c) }",
+            {"x": np.asarray([1], F), "c": np.asarray([True])},
+        ),
+        (
             "g (int64[4] x, int64[1] k) => (int64[3] y, int64[3] i)"
             " { y, i = TopK<axis = 0>(x, k) }",
             {"x": np.zeros(4, I), "k": np.asarray([3], I)},

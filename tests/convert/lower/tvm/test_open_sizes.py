@@ -41,6 +41,17 @@ RIGHT: dict[str, tuple[str, list[Feeds]]] = {
         "{ u = Pad(x, p) t = Concat<axis=1>(u, u) y = Shape(t) s = Size(t) }",
         [{"x": f(k, 3), "z": f(k, 3)} for k in (2, 0)],
     ),
+    "a constant before open rows": (
+        "(float[n,3] x) => (float[a,3] y, float[b,3] p, int64[2,k] z) "
+        "<float[1,3] t = {1, 2, 3}, int64[4] w = {1, 0, 2, 0}> "
+        "{ c = Concat<axis=0>(t, x) y = Mul(c, c) p = Pad(c, w) z = NonZero(c) }",
+        [{"x": f(k, 3)} for k in (2, 1, 5)],
+    ),
+    "unique": (
+        "(int64[n] x) => (int64[u] y, int64[u] i, int64[n] v, int64[u] c) "
+        "{ y, i, v, c = Unique<sorted=1>(x) }",
+        [{"x": i(*v)} for v in ((3, 1, 3, 2), (5,), (7, 7, 7))],
+    ),
     "reshape": (
         "(float[n,6] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }",
         [{"x": f(2, 6), "s": s} for s in (i(3, 4), i(-1, 2), i(0, -1))],
