@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.faults import (
     inverted_bernoulli,
     move_batch,
 )
+from edgeinfer.convert.lower.openvino import moves
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
 from edgeinfer.convert.lower.openvino.heads import equal_axes, transpose_five
 from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_average
@@ -288,7 +289,9 @@ WHOLE: tuple[Rule, ...] = (
     _whole("MatMul", whole.multiplied, whole.multiply_exactly, _KNOWN),
     _whole("Gemm Einsum", whole.multiplied, None, _KNOWN),
     _whole("Add Sub Mul Neg Abs", whole.saturated, whole.wrap_bytes),
-    _whole("BitShift", whole.shifted, whole.shift_halves),
+    _whole("BitShift", whole.shifted, moves.move_halves),
+    _whole("ReverseSequence Resize", moves.moved, moves.move_halves),
+    _whole("Pad", moves.padded, moves.fill_apart),
     _whole("Where", whole.chosen, whole.choose_apart),
     _whole("Clip Min", whole.clamped, whole.clamp_by_extremes),
 )

@@ -32,14 +32,16 @@ _WIDE = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.
 _LARGEST = 1 << 20
 """Products that a product of matrices may be spread to."""
 
-_SIXTEEN = 1 << 16
+SIXTEEN = 1 << 16
 
 
-def _is_wide(value: ir.Value | None) -> bool:
+def is_wide(value: ir.Value | None) -> bool:
+    """Whether it is of integers that float32 may not hold."""
     return value is not None and value.dtype in _WIDE
 
 
-def _is_held(value: ir.Value | None) -> bool:
+def is_held(value: ir.Value | None) -> bool:
+    """Whether float32 surely holds what it is."""
     span = span_of(value)
     return span is not None and span[0] >= -HELD and span[1] <= HELD
 
@@ -47,24 +49,24 @@ def _is_held(value: ir.Value | None) -> bool:
 def compared(node: ir.Node) -> str:
     """A comparison is right if one side is held: rounding never carries the other one across."""
     a, b = given(node, 0), given(node, 1)
-    right = SETTLED in node.meta or not _is_wide(a) or _is_held(a) or _is_held(b)
+    right = SETTLED in node.meta or not is_wide(a) or is_held(a) or is_held(b)
     return "" if right else FAULT
 
 
 def divided(node: ir.Node) -> str:
     """A quotient or remainder of operands that are not both held."""
     a, b = given(node, 0), given(node, 1)
-    right = SETTLED in node.meta or not _is_wide(a) or (_is_held(a) and _is_held(b))
+    right = SETTLED in node.meta or not is_wide(a) or (is_held(a) and is_held(b))
     return "" if right else FAULT
 
 
 def reduced(node: ir.Node) -> str:
     """An extreme, or a sum that may not be held."""
     x = given(node, 0)
-    if not _is_wide(x) or x is None or SETTLED in node.meta:
+    if not is_wide(x) or x is None or SETTLED in node.meta:
         return ""
     if node.op_type in ("ReduceMax", "ReduceMin"):
-        return "" if _is_held(x) else FAULT
+        return "" if is_held(x) else FAULT
     span, count = span_of(x), _size(x)
     if span is None or count is None:
         return FAULT
@@ -76,9 +78,9 @@ def reduced(node: ir.Node) -> str:
 def activated(node: ir.Node) -> str:
     """An activation of integers that are not held."""
     x = given(node, 0)
-    if not _is_wide(x):
+    if not is_wide(x):
         return ""
-    held = _is_held(x) and (node.op_type == "Relu" or _is_held(given(node, 1)))
+    held = is_held(x) and (node.op_type == "Relu" or is_held(given(node, 1)))
     return "" if held else FAULT
 
 
@@ -86,14 +88,14 @@ def made_bool(node: ir.Node) -> str:
     """The conversion to bool, which loses numbers near the ends of int32."""
     x = given(node, 0)
     to_bool = attribute(node, "to", 0) == ir.DataType.BOOL.value
-    return FAULT if to_bool and _is_wide(x) and not _is_held(x) else ""
+    return FAULT if to_bool and is_wide(x) and not is_held(x) else ""
 
 
 def raised(node: ir.Node) -> str:
     """A power that may not be held."""
     x, exponent = given(node, 0), given(node, 1)
     span, power = span_of(x), span_of(exponent)
-    if not _is_wide(x):
+    if not is_wide(x):
         return ""
     if span is None or power is None or power[1] > 64 or isinstance(power[1], float):
         return FAULT
@@ -104,7 +106,7 @@ def raised(node: ir.Node) -> str:
 def multiplied(node: ir.Node) -> str:
     """Products of matrices whose sums may not be held."""
     operands = [v for v in node.inputs if v is not None]
-    if not any(_is_wide(v) for v in operands):
+    if not any(is_wide(v) for v in operands):
         return ""
     spans = [span_of(v) for v in operands]
     sizes = [_size(v) for v in operands]
@@ -119,7 +121,7 @@ def shifted(node: ir.Node) -> str:
     """A shift to the right of what is not held; signed ones have a rule of their own."""
     x = given(node, 0)
     right = attribute(node, "direction", "RIGHT") == "RIGHT"
-    return FAULT if right and _is_wide(x) and not (_is_held(x) or SETTLED in node.meta) else ""
+    return FAULT if right and is_wide(x) and not (is_held(x) or SETTLED in node.meta) else ""
 
 
 def _size(value: ir.Value) -> int | None:
@@ -171,10 +173,11 @@ def _bool(value: ir.Value) -> ir.Value:
     return value
 
 
-class _Arithmetic:
+class Arithmetic:
     """Steps of int32 that are exact, with the types that later rules look at."""
 
     def __init__(self, build: ReplacementBuilder, like: ir.Value) -> None:
+        """Add steps to a replacement, of the type of a value."""
         self.build, self.like = build, like
 
     def op(self, op_type: str, *values: ir.Value, **options: object) -> ir.Value:
@@ -231,7 +234,7 @@ def divide_exactly(model: ir.Model, node: ir.Node) -> bool:
     if not signed:
         # What is left may be less than zero on the way.
         a, b = (_as(build, v, ir.DataType.INT64) for v in (a, b))
-    steps = _Arithmetic(build, a)
+    steps = Arithmetic(build, a)
     found, rest = steps.divide(a, b)
     if node.op_type == "Mod":
         found = rest
@@ -287,13 +290,13 @@ def wrap_bytes(model: ir.Model, node: ir.Node) -> bool:
         return False
     own, build = values[0].dtype, builder(model, node)
     wide = [_as(build, v, ir.DataType.INT32) for v in values]
-    steps = _Arithmetic(build, wide[0])
+    steps = Arithmetic(build, wide[0])
     _last_bits(steps, steps.op(node.op_type, *wide), own)
     build.commit(model.graph, node)
     return True
 
 
-def _last_bits(steps: _Arithmetic, value: ir.Value, dtype: ir.DataType) -> None:
+def _last_bits(steps: Arithmetic, value: ir.Value, dtype: ir.DataType) -> None:
     """Make a narrow integer of the last bits of an int32; its cast is the last node."""
     count = 1 << dtype.bitwidth
     bits = steps.op("BitwiseAnd", value, steps.number(count - 1))
@@ -326,7 +329,7 @@ def narrow_by_bits(model: ir.Model, node: ir.Node) -> bool:
     if x is None:
         return False
     wide = _as(build, x, ir.DataType.INT32)
-    _last_bits(_Arithmetic(build, wide), wide, ir.DataType(int(str(attribute(node, "to", 0)))))
+    _last_bits(Arithmetic(build, wide), wide, ir.DataType(int(str(attribute(node, "to", 0)))))
     build.commit(model.graph, node)
     return True
 
@@ -354,7 +357,7 @@ def reduce_exactly(model: ir.Model, node: ir.Node) -> bool:
     if axes is not None and axes.const_value is not None and axes.const_value.size:
         over = sorted({int(a) % rank for a in axes.const_value.numpy().ravel()})
     build = builder(model, node)
-    steps = _Arithmetic(build, x)
+    steps = Arithmetic(build, x)
     if node.op_type in ("ReduceMax", "ReduceMin"):
         found = _extreme(steps, x, over, largest=node.op_type == "ReduceMax")
     else:
@@ -372,7 +375,7 @@ def reduce_exactly(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-def _sum(steps: _Arithmetic, x: ir.Value, rank: int, axes: list[int]) -> ir.Value:
+def _sum(steps: Arithmetic, x: ir.Value, rank: int, axes: list[int]) -> ir.Value:
     """Sum along one axis after the other, which stays with the size 1; without elements it is 0."""
     for axis in axes:
         pads = np.zeros(2 * rank, np.int64)
@@ -384,22 +387,22 @@ def _sum(steps: _Arithmetic, x: ir.Value, rank: int, axes: list[int]) -> ir.Valu
     return x
 
 
-def _extreme(steps: _Arithmetic, x: ir.Value, axes: list[int], *, largest: bool) -> ir.Value:
+def _extreme(steps: Arithmetic, x: ir.Value, axes: list[int], *, largest: bool) -> ir.Value:
     """The extreme of the upper halves, and of the lower ones beside it."""
     name = "ReduceMax" if largest else "ReduceMin"
     over = steps.build.const(np.asarray(axes, np.int64), "axes")
-    low = steps.op("BitwiseAnd", x, steps.number(_SIXTEEN - 1))
-    high = steps.op("Div", steps.op("Sub", x, low), steps.number(_SIXTEEN))
+    low = steps.op("BitwiseAnd", x, steps.number(SIXTEEN - 1))
+    high = steps.op("Div", steps.op("Sub", x, low), steps.number(SIXTEEN))
     # A multiple of 2^16 has 16 digits: float32 holds it, and its quotient.
     steps.build.nodes[-1].meta[SETTLED] = True
     top = steps.op(name, high, over, keepdims=1)
     steps.build.nodes[-1].meta[SETTLED] = True
     same = _bool(steps.build.op("Equal", high, top))
     steps.build.nodes[-1].meta[SETTLED] = True
-    beside = steps.op("Where", same, low, steps.number(0 if largest else _SIXTEEN))
+    beside = steps.op("Where", same, low, steps.number(0 if largest else SIXTEEN))
     rest = steps.op(name, beside, over, keepdims=1)
     steps.build.nodes[-1].meta[SETTLED] = True
-    return steps.op("Add", steps.op("Mul", top, steps.number(_SIXTEEN)), rest)
+    return steps.op("Add", steps.op("Mul", top, steps.number(SIXTEEN)), rest)
 
 
 def activate_exactly(model: ir.Model, node: ir.Node) -> bool:
@@ -417,7 +420,7 @@ def activate_exactly(model: ir.Model, node: ir.Node) -> bool:
     if x is None:
         return False
     build = builder(model, node)
-    steps = _Arithmetic(build, x)
+    steps = Arithmetic(build, x)
     positive = steps.op("Max", x, steps.number(0))
     if node.op_type == "PRelu" and slope is not None:
         steps.op("Add", positive, steps.op("Mul", steps.op("Min", x, steps.number(0)), slope))
@@ -441,7 +444,7 @@ def power_by_products(model: ir.Model, node: ir.Node) -> bool:
     if power != int(power) or not 1 <= power <= 64:
         return False
     build = builder(model, node)
-    steps = _Arithmetic(build, x)
+    steps = Arithmetic(build, x)
     found = steps.op("Mul", x, steps.number(1))
     for _ in range(int(power) - 1):
         found = steps.op("Mul", found, x)
@@ -470,7 +473,7 @@ def multiply_exactly(model: ir.Model, node: ir.Node) -> bool:
     if made is None or not isinstance(shared, int) or made * shared > _LARGEST:
         return False
     build = builder(model, node)
-    steps = _Arithmetic(build, a)
+    steps = Arithmetic(build, a)
     rank = max(len(a.shape), len(b.shape))
     left = steps.op("Unsqueeze", a, build.const(np.asarray([-1], np.int64), "last"))
     right = steps.op("Unsqueeze", b, build.const(np.asarray([-3], np.int64), "rows"))
@@ -484,7 +487,7 @@ def multiply_exactly(model: ir.Model, node: ir.Node) -> bool:
 def chosen(node: ir.Node) -> str:
     """A choice by a comparison: one kernel computes both, in float32."""
     a, b = given(node, 1), given(node, 2)
-    if SETTLED in node.meta or not _is_wide(a) or (_is_held(a) and _is_held(b)):
+    if SETTLED in node.meta or not is_wide(a) or (is_held(a) and is_held(b)):
         return ""
     condition = given(node, 0)
     return FAULT if condition is not None and condition.producer() is not None else ""
@@ -510,7 +513,7 @@ def choose_apart(model: ir.Model, node: ir.Node) -> bool:
 def clamped(node: ir.Node) -> str:
     """A clip, or the lesser of it and a constant, which the plugin makes a clip of."""
     operands = [v for v in node.inputs if v is not None]
-    if not operands or not _is_wide(operands[0]) or all(_is_held(v) for v in operands):
+    if not operands or not is_wide(operands[0]) or all(is_held(v) for v in operands):
         return ""
     fixed = any(v.const_value is not None for v in operands)
     return FAULT if node.op_type == "Clip" or (fixed and len(operands) == 2) else ""
@@ -534,41 +537,13 @@ def clamp_by_extremes(model: ir.Model, node: ir.Node) -> bool:
     if x is None or x.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
         return False
     build = builder(model, node)
-    steps = _Arithmetic(build, x)
+    steps = Arithmetic(build, x)
     if high is None:
         steps.op("Max", x, steps.number(np.iinfo(np.int32).min) if low is None else low)
     else:
         found = x if low is None else steps.op("Max", x, low)
         ends = (steps.op("BitwiseNot", v) for v in (found, high))
         steps.op("BitwiseNot", steps.op("Max", *ends))
-    build.commit(model.graph, node)
-    return True
-
-
-def shift_halves(model: ir.Model, node: ir.Node) -> bool:
-    """Shift the upper and the lower half: float32 holds both, and their quotients.
-
-    What both quotients are cut by together is less than one, so nothing is carried.
-
-    Given::
-
-        y = BitShift<direction="RIGHT">(x, n)
-
-    Result::
-
-        low = BitwiseAnd(x, 65535); y = Add(BitShift(Sub(x, low), n), BitShift(low, n))
-    """
-    x, amount = given(node, 0), given(node, 1)
-    if x is None or amount is None:
-        return False
-    build = builder(model, node)
-    steps = _Arithmetic(build, x)
-    low = steps.op("BitwiseAnd", x, steps.number(_SIXTEEN - 1))
-    parts = []
-    for half in (steps.op("Sub", x, low), low):
-        parts.append(steps.op("BitShift", half, amount, direction="RIGHT"))
-        build.nodes[-1].meta[SETTLED] = True
-    steps.op("Add", *parts)
     build.commit(model.graph, node)
     return True
 

@@ -1,0 +1,99 @@
+"""Elements that only change their places, which OpenVINO's CPU plugin takes through float32.
+
+Each operator was run alone on numbers near 1.79e9, openvino 2026.4.1; the other ones that move
+elements (Gather, Tile, Expand, Slice, Concat, ScatterND and so on) keep every bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.faults import builder
+from edgeinfer.convert.lower.openvino.whole_numbers import (
+    FAULT,
+    SETTLED,
+    SIXTEEN,
+    Arithmetic,
+    is_held,
+    is_wide,
+)
+from edgeinfer.convert.lower.rules import attribute, given
+
+LOST = "a value that a run gives is taken for zero"
+
+
+def moved(node: ir.Node) -> str:
+    """Integers that are not held, in an operator that takes them through float32."""
+    x = given(node, 0)
+    is_right = not is_wide(x) or is_held(x) or SETTLED in node.meta
+    return "" if is_right else FAULT
+
+
+def move_halves(model: ir.Model, node: ir.Node) -> bool:
+    """Move, or shift, the upper and the lower half: float32 holds both, and their quotients.
+
+    What both quotients of a shift are cut by together is less than one, so nothing is carried.
+
+    Given::
+
+        y = ReverseSequence(x, n)
+
+    Result::
+
+        low = BitwiseAnd(x, 65535)
+        y = Add(ReverseSequence(Sub(x, low), n), ReverseSequence(low, n))
+    """
+    x = given(node, 0)
+    if x is None:
+        return False
+    build = builder(model, node)
+    steps = Arithmetic(build, x)
+    low = steps.op("BitwiseAnd", x, steps.number(SIXTEEN - 1))
+    options = {k: a.value for k, a in node.attributes.items()}
+    parts = []
+    for half in (steps.op("Sub", x, low), low):
+        part = build.op(node.op_type, half, *node.inputs[1:], **options)
+        part.type = x.type
+        build.nodes[-1].meta[SETTLED] = True
+        parts.append(part)
+    steps.op("Add", *parts)
+    build.commit(model.graph, node)
+    return True
+
+
+def padded(node: ir.Node) -> str:
+    """A border of a number that a run gives, or that float32 does not hold."""
+    value = given(node, 2)
+    if value is None or attribute(node, "mode", "constant") != "constant":
+        return ""
+    if value.const_value is None:
+        return LOST
+    return FAULT if is_wide(value) and not is_held(value) else ""
+
+
+def fill_apart(model: ir.Model, node: ir.Node) -> bool:
+    """Choose between what is padded with zeros and the value, by a padded mask.
+
+    Given::
+
+        y = Pad(x, p, v)
+
+    Result::
+
+        y = Where(Cast<bool>(Pad(Expand(1.0, Shape(x)), p)), Pad(x, p), v)
+    """
+    x, value = given(node, 0), given(node, 2)
+    if x is None or value is None:
+        return False
+    build = builder(model, node)
+    amounts = (node.inputs[1], None, *node.inputs[3:])
+    one = build.const(np.asarray(1.0, np.float32), "one")
+    inside = build.op("Pad", build.op("Expand", one, build.op("Shape", x)), *amounts)
+    mask = build.op("Cast", inside, to=ir.DataType.BOOL.value)
+    mask.type = ir.TensorType(ir.DataType.BOOL)
+    zeros = build.op("Pad", x, *amounts)
+    zeros.type = x.type
+    build.op("Where", mask, zeros, value)
+    build.commit(model.graph, node)
+    return True

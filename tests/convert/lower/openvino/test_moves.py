@@ -1,0 +1,75 @@
+"""Elements that change their places on OpenVINO keep every bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeinfer.types import Array
+from tests.convert.lower.running import lower, model, ops, run_openvino
+
+pytest.importorskip("openvino")
+
+WIDE = np.array([[1790000031, 5, -1790000031, 16777217], [2**31 - 1, -(2**31) + 1, -7, 33554433]])
+
+
+def computed(text: str, folder: Path, *feeds: Array) -> Array:
+    return run_openvino(lower(model(text), folder, "openvino").files[0], *feeds)[0]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_reversed_sequences_keep_integers(dtype: str, tmp_path: Path) -> None:
+    text = (
+        f"g ({dtype}[2,4] x, int64[2] n) => ({dtype}[2,4] y)"
+        " { y = ReverseSequence<batch_axis = 0, time_axis = 1>(x, n) }"
+    )
+    x = WIDE.astype(dtype)
+    found = computed(text, tmp_path, x, np.array([4, 2]))
+    np.testing.assert_array_equal(found, [x[0, ::-1], x[1, [1, 0, 2, 3]]])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_enlarged_pictures_of_integers_keep_them(dtype: str, tmp_path: Path) -> None:
+    text = (
+        f"g ({dtype}[1,1,2,4] x) => ({dtype}[1,1,4,8] y) <float[4] s = {{1, 1, 2, 2}}>"
+        ' { y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric",'
+        ' nearest_mode = "floor">(x, , s) }'
+    )
+    x = WIDE.astype(dtype)
+    found = computed(text, tmp_path, x[None, None])
+    np.testing.assert_array_equal(found[0, 0], x.repeat(2, 0).repeat(2, 1))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float"])
+@pytest.mark.parametrize("amounts", ["{1, 0, 0, 2}", "{-1, 1, 0, -2}"])
+def test_a_border_has_the_value_of_the_run(dtype: str, amounts: str, tmp_path: Path) -> None:
+    text = (
+        f"g ({dtype}[2,4] x, {dtype} v) => ({dtype}[A,B] y) <int64[4] p = {amounts}>"
+        " { y = Pad(x, p, v) }"
+    )
+    x = WIDE.astype("float32" if dtype == "float" else dtype)
+    for value in (0, 7, 1790000031):
+        v = np.array(value, x.dtype)
+        if amounts[1] == "-":
+            right = np.pad(x[1:, :2], ((0, 0), (1, 0)), constant_values=v)
+        else:
+            right = np.pad(x, ((1, 0), (0, 2)), constant_values=v)
+        np.testing.assert_array_equal(computed(text, tmp_path, x, v), right)
+
+
+def test_a_known_value_that_float32_does_not_hold_is_chosen_apart(tmp_path: Path) -> None:
+    text = (
+        "g (int64[2,4] x) => (int64[3,4] y) <int64[4] p = {0, 0, 1, 0}, int64 v = {1790000031}>"
+        " { y = Pad(x, p, v) }"
+    )
+    found = computed(text, tmp_path, WIDE)
+    np.testing.assert_array_equal(found, np.pad(WIDE, ((0, 1), (0, 0)), constant_values=1790000031))
+
+
+def test_ordinary_borders_are_left_alone(tmp_path: Path) -> None:
+    text = (
+        "g (float[2,4] x) => (float[3,4] y) <int64[4] p = {0, 0, 1, 0}, float v = {3}>"
+        " { y = Pad(x, p, v) }"
+    )
+    assert lower(model(text), tmp_path, "openvino").ops["Pad"] == 1
+    assert ops(model(text)) == ["Pad"]
