@@ -33,7 +33,6 @@ from edgeinfer.convert.lower.onnxruntime.typed import (
     join_pairs,
     parts_of,
 )
-from edgeinfer.convert.lower.onnxruntime.unscanned import scan_one_row
 from edgeinfer.convert.lower.onnxruntime.unsigned import store_unsigned
 from edgeinfer.convert.lower.onnxruntime.zero_points import (
     unshare_weights,
@@ -45,6 +44,7 @@ from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.tabular import DOMAIN, misread
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.transposed_weights import share_turned
+from edgeinfer.convert.lower.unscanned import keep_first_states, scan_one_row
 from edgeinfer.convert.lower.whole_spans import Spans
 from edgeinfer.convert.passes.split_attention import SplitAttention
 from edgeinfer.errors import Problem, Remarks, UsageError
@@ -132,6 +132,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     notes = Remarks()
     if not profile.strongly_typed:
         scan_one_row(model, notes)
+        keep_first_states(model, notes, lambda node: node.op_type == "GRU")
     settle_loops(model)
     if profile.strongly_typed:
         model = expand_newer(model, notes)

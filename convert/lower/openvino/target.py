@@ -33,6 +33,7 @@ from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.transposed_weights import share_turned
+from edgeinfer.convert.lower.unscanned import keep_first_states
 from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.infra import is_op
 from edgeinfer.convert.passes.lift_constants import LiftConstants
@@ -125,6 +126,13 @@ class OpenVinoTarget(Target):
         )
 
 
+def _is_iterated(node: ir.Node) -> bool:
+    """Whether a layer becomes a TensorIterator (2026.4.1), which fails without steps."""
+    weights = [v for v in node.inputs[1:4] if v is not None]
+    own = ("activations", "activation_alpha", "activation_beta", "clip", "input_forget")
+    return any(v.const_value is None for v in weights) or any(n in node.attributes for n in own)
+
+
 def _prepare(
     source: ir.Model, probe: OpenVinoProbe, notes: Remarks
 ) -> tuple[ir.Model, tuple[str, ...], list[Problem]]:
@@ -138,6 +146,7 @@ def _prepare(
         # second turn on, fails without rows and holds no other; its Loop does none of that.
         if is_op(node, "Scan"):
             as_loop(model, node)
+    keep_first_states(model, notes, _is_iterated)
     settle_loops(model)
     cut_unturned(model, notes)
     # The reader takes a bias into a product of integers and is then refused (2026.4.1).

@@ -1,6 +1,8 @@
-"""Scans over an axis that may have no rows at all."""
+"""Scans and recurrent layers over an axis that may have no rows at all."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -24,7 +26,7 @@ def scan_one_row(model: ir.Model, notes: Remarks) -> None:
         t, z = Scan(s0, Concat(x, Expand(0, none ? 1 : 0)))
         s = none ? s0 : t; y = Slice(z, 0, Shape(x)[0])
 
-    The engine's Scan (1.32) fails without rows, and ends the process where it transposes them.
+    ONNX Runtime's Scan (1.32) fails without rows, and ends the process where it transposes them.
     """
     changed = False
     for name, node in list(walk(model)):
@@ -33,6 +35,85 @@ def scan_one_row(model: ir.Model, notes: Remarks) -> None:
             changed = True
     if changed:
         infer(model)
+
+
+def keep_first_states(model: ir.Model, notes: Remarks, padded: Callable[[ir.Node], bool]) -> None:
+    """Give the states of recurrent layers, in place, as they were where there is no step.
+
+    Given: ``y, h = LSTM(x, w, r, b, , h0)``
+    Result: ``y, t = LSTM(x, w, r, b, , h0); h = Where(Shape(x)[0] == 0, h0, t)``
+
+    Without steps ONNX Runtime 1.32 gives zeros, or what lay in its memory, and the CPU plugin of
+    OpenVINO 2026.4.1 the states of the run before.
+
+    Args:
+        model: normalised.
+        notes: gets the names of the layers.
+        padded: says which layers fail, or end the process, without steps: they get one, which is
+            dropped afterwards.
+    """
+    changed = False
+    for name, node in list(walk(model)):
+        if is_op(node, *_RECURRENT) and _has_open_length(node):
+            _keep_states(model, node, is_padded=padded(node))
+            notes.add(f"{name}: of no steps it makes none, and leaves its states as they were")
+            changed = True
+    if changed:
+        infer(model)
+
+
+_RECURRENT = ("LSTM", "GRU", "RNN")
+
+
+def _time_axis(node: ir.Node) -> int:
+    layout = node.attributes.get("layout")
+    return 1 if layout is not None and layout.as_int() else 0
+
+
+def _has_open_length(node: ir.Node) -> bool:
+    x = node.inputs[0]
+    size = None if x is None or x.shape is None else x.shape[_time_axis(node)]
+    return x is not None and not (isinstance(size, int) and size > 0)
+
+
+def _keep_states(model: ir.Model, node: ir.Node, *, is_padded: bool) -> None:
+    x, axis = node.inputs[0], _time_axis(node)
+    if x is None:
+        return
+    namer = Namer(model)
+    build = ReplacementBuilder(namer, node.name or node.op_type)
+    length = build.op("Shape", x, start=axis, end=axis + 1)
+    is_none = build.op("Equal", length, build.const(np.array([0]), "zero"))
+    given = list(node.inputs)
+    if is_padded:
+        missing = build.op("Cast", is_none, to=ir.DataType.INT64.value)
+        given[0] = _padded(build, x, axis, missing, 0)
+    attributes = {k: a.value for k, a in node.attributes.items()}
+    layer = ir.node(node.op_type, given, attributes, num_outputs=len(node.outputs))
+    layer.metadata_props[ORIGIN] = node.metadata_props.get(ORIGIN) or node.name or ""
+    build.nodes.append(layer)
+    results = list(layer.outputs)
+    unnamed = [made for old, made in zip(node.outputs, results, strict=True) if not old.name]
+    if is_padded and node.outputs[0].name:
+        start, side = (build.const(np.array([v]), "at") for v in (0, axis))
+        results[0] = build.op("Slice", results[0], start, length, side)
+    for index in range(1, len(results)):
+        if node.outputs[index].name:
+            first = given[4 + index] if len(given) > 4 + index else None
+            results[index] = _state(build, results[index], first, is_none)
+    build.insert(model.graph, node)
+    connect(node, results, namer)
+    for value in unnamed:
+        value.name = ""
+
+
+def _state(
+    build: ReplacementBuilder, after: ir.Value, first: ir.Value | None, is_none: ir.Value
+) -> ir.Value:
+    """Return a state as it was where there is no step; zeros where nothing was given."""
+    if first is None:
+        first = build.op("CastLike", build.const(np.asarray(0.0, np.float32), "first"), after)
+    return build.op("Where", is_none, first, after)
 
 
 def _may_be_empty(node: ir.Node) -> bool:
