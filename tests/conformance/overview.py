@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from tests.conformance.node_worker import suite
+from tests.conformance.node_cases import suite
 from tests.conformance.test_lowering import exceptions
 
 DOCS = Path(__file__).parents[2] / "docs"
