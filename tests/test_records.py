@@ -122,6 +122,9 @@ def classes(dataclass: Callable[..., Any]) -> dict[str, Any]:
 
 OURS, THEIRS = classes(records.dataclass), classes(dataclasses.dataclass)
 
+NAN = float("nan")
+
+
 USES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "repr": lambda c: repr(c["Point"](1, tags=["a"])),
     "repr of what holds itself": lambda c: _nested(c["Plain"]),
@@ -170,8 +173,6 @@ USES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a frozen one below by the standard library": lambda c: repr(_frozen_below(c["Named"])(a=1)),
     "one that changes below a frozen one": lambda c: dataclasses.dataclass(_below(c["Named"])),
 }
-
-NAN = float("nan")
 
 
 def _nested(kind: Any) -> str:
