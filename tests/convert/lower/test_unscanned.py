@@ -68,10 +68,10 @@ def test_layers_without_steps_keep_their_states(
     source = model(layer(op, "N"))
     weights = {n: fed(op, 1)[n] for n in ("w", "r")}
     if fixed:
-        for value in [v for v in source.graph.inputs if v.name in weights]:
-            source.graph.inputs.remove(value)
-            value.const_value = ir.tensor(weights[str(value.name)], name=value.name)
-            source.graph.register_initializer(value)
+        for weight in [v for v in source.graph.inputs if v.name in weights]:
+            source.graph.inputs.remove(weight)
+            weight.const_value = ir.tensor(weights[str(weight.name)], name=weight.name)
+            source.graph.register_initializer(weight)
     made = lower(normalise(source).model, tmp_path, target)
     names = [str(v.name) for v in source.graph.outputs]
     execute = opened(target, made.files[0])
