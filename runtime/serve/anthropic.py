@@ -22,6 +22,7 @@ from edgeinfer.runtime.serve.http import (
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
+from edgeinfer.runtime.serve.refusals import MESSAGES, error_body
 from edgeinfer.runtime.serve.streams import Turn, deliver, sse
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.llm.params import Usage
     from edgeinfer.runtime.serve.asked import Asked
 
-PATH = "/v1/messages"
 
 _SAME = ("model", "temperature", "top_p", "top_k", "stream", "max_tokens")
 _READ = frozenset({*_SAME, "messages", "system", "stop_sequences", "tools", "tool_choice"})
@@ -45,14 +45,6 @@ _HARMLESS: Harmless = {
 """Fields with the values that ask for nothing; an empty tuple stands for any."""
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens"}
-_KINDS = {
-    401: "authentication_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
 _NONE = dict.fromkeys(
     ("cache_creation", "inference_geo", "output_tokens_details", "server_tool_use", "service_tier")
 )
@@ -80,9 +72,9 @@ class Anthropic:
         Raises:
             RequestError: the request is wrong.
         """
-        if path == PATH and method == "POST":
+        if path == MESSAGES and method == "POST":
             await self._messages(receive, send)
-        elif path == f"{PATH}/count_tokens" and method == "POST":
+        elif path == f"{MESSAGES}/count_tokens" and method == "POST":
             await self._count(receive, send)
         else:
             return False
@@ -109,13 +101,6 @@ def _read(llm: LLM, data: Mapping[str, Any], id: str) -> Asked:
 
     (one,) = reader.chats(llm, as_chat(data), id)
     return one
-
-
-def error_body(error: RequestError) -> dict[str, Any]:
-    """Return an error in the protocol's form."""
-    default = "invalid_request_error" if error.status < 500 else "api_error"
-    kind = _KINDS.get(error.status, default)
-    return {"type": "error", "error": {"type": kind, "message": error.text}}
 
 
 def as_chat(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,17 +7,15 @@ import itertools
 import re
 import secrets
 import time
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.announce import Announcement
-from edgeinfer.runtime.serve.anthropic import Anthropic
 from edgeinfer.runtime.serve.exchange import KEY, Exchange
 from edgeinfer.runtime.serve.facts import check_version
 from edgeinfer.runtime.serve.fastpath import FastPath
-from edgeinfer.runtime.serve.generate import generate
 from edgeinfer.runtime.serve.http import (
     JSON,
     DisconnectedError,
@@ -37,24 +35,31 @@ from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import Received, hold
 from edgeinfer.runtime.serve.keys import GRANT, OPEN, Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
-from edgeinfer.runtime.serve.openai import OpenAI
 from edgeinfer.runtime.serve.origins import Origins
 from edgeinfer.runtime.serve.page import ASK_FOR_KEY, answer_page, is_page
 from edgeinfer.runtime.serve.refusals import refusal
 from edgeinfer.runtime.serve.requestlog import log_request
-from edgeinfer.runtime.serve.responses import Responses
 from edgeinfer.runtime.serve.served import Served
-from edgeinfer.runtime.serve.tasks import Tasks
 from edgeinfer.runtime.serve.traces import Traces
-from edgeinfer.runtime.serve.upstream import PATHS, Upstreams
 from edgeinfer.runtime.serve.v2 import V2
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.serve.rpc import Rpc
+    from edgeinfer.runtime.serve.upstream import Upstreams
 
 MAX_PATH = 2048
 _ID = re.compile(rb"[!-~]{1,128}")
 _GENERATE = ("/generate", "/generate_stream")
+
+
+class Route(Protocol):
+    """Some addresses of one kind."""
+
+    async def route(
+        self, path: str, method: str, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
+        """Answer a request; False where it is none of these."""
+        ...
 
 
 class App:
@@ -69,10 +74,16 @@ class App:
     def __init__(self, hub: Hub, *, loads: bool = True, replica: str = "") -> None:
         self.hub, self._loads, self._replica = hub, loads, replica.encode()
         self._v2 = V2(hub)
-        self._others = (OpenAI(hub), Responses(hub), Anthropic(hub), Tasks(hub))
         self._keys, self._traces = Keys(hub.options.keys), Traces()
         self._origins = Origins(hub.options)
-        self._upstreams = Upstreams(hub) if hub.options.upstreams else None
+        self._upstreams: Upstreams | None = None
+        if hub.options.upstreams:
+            from edgeinfer.runtime.serve.upstream import Upstreams
+
+            self._upstreams = Upstreams(hub)
+        if any(m.kind != "tensors" or m.has_meaning for m in hub.models.values()):
+            # Now, and not when the first request waits for it.
+            self._others  # noqa: B018
         self._start, self._count = secrets.token_hex(4).encode(), itertools.count()
         # A span of its own is more than the fast path does.
         fast = FastPath(hub, self._keys, self._origins, self._id)
@@ -83,6 +94,16 @@ class App:
             from edgeinfer.runtime.serve.rpc import Rpc
 
             self.rpc = Rpc(hub, self._keys)
+
+    @cached_property
+    def _others(self) -> tuple[Route, ...]:
+        """Addresses of texts and tasks; a server of tensors alone does without their modules."""
+        from edgeinfer.runtime.serve.anthropic import Anthropic
+        from edgeinfer.runtime.serve.openai import OpenAI
+        from edgeinfer.runtime.serve.responses import Responses
+        from edgeinfer.runtime.serve.tasks import Tasks
+
+        return OpenAI(self.hub), Responses(self.hub), Anthropic(self.hub), Tasks(self.hub)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or follow the life of the server."""
@@ -212,6 +233,8 @@ class App:
             page = await self.hub.facts.run(partial(self.hub.metrics.text, [*self.hub.visible]))
             await answer(send, 200, page, ((b"content-type", CONTENT_TYPE),))
         elif path.startswith("/v2/models/") and path.endswith(_GENERATE):
+            from edgeinfer.runtime.serve.generate import generate
+
             at, _, what = path.rpartition("/")
             model = self._model(scope, at)
             await generate(self.hub, model, what == "generate_stream", receive, send)
@@ -219,7 +242,7 @@ class App:
             parts = [unquote(part) for part in path[3:].split("/") if part]
             await self._v2.other(parts, method, receive, send)
         else:
-            if self._upstreams is not None and path in PATHS and method == "POST":
+            if self._upstreams is not None and self._upstreams.takes(path, method):
                 again = await self._upstreams.forward(path, scope, receive, send)
                 if again is None:
                     return

@@ -28,6 +28,9 @@ from edgeinfer.runtime.serve.options import ServeOptions
 
 NAME, BEHIND = "edgeinfer", "replicas"
 
+PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
+"""What Ray has for its parts to start: its proxy's five seconds are too few for slow boards."""
+
 _OLDEST = (2, 60)
 """Earlier ones let whoever reaches their ports run programs; from here on they ask for a token."""
 
@@ -229,6 +232,8 @@ def serve_cluster(
         UsageError: copies of a server cannot do what was asked.
         NotAvailableError: Ray is not installed.
     """
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
     hub = Hub(models, options, more.get("trust"), more.get("text"), more.get("pipelines", ()))
     try:
         check_cluster(options, replicas, hub)

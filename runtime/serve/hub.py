@@ -40,7 +40,7 @@ from edgeinfer.runtime.serve.http import (
 from edgeinfer.runtime.serve.inflight import InFlight, held, weigh
 from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner
 from edgeinfer.runtime.serve.lanes import Lane, Ran
-from edgeinfer.runtime.serve.metrics import Engine, Kept, Metrics
+from edgeinfer.runtime.serve.metrics import Engine, Metrics
 from edgeinfer.runtime.serve.options import (
     ServeOptions,
     Upstream,
@@ -124,8 +124,7 @@ class Hub:
         self.changes = Pool("edgeinfer-changes", 2, 64)
         self.facts = Pool("edgeinfer-facts", 1, 64)
         self.answers = Answers(int(options.answers_mb * 2**20)) if options.answers_mb else None
-        if self.answers is not None:
-            self.metrics.registry.register(Kept(self.answers))
+        self.metrics.answers = self.answers
         self.is_stopping = False
         try:
             for given in models:

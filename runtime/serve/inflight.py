@@ -8,9 +8,10 @@ it is read, until the request is made of it.
 from __future__ import annotations
 
 import asyncio
-import string
 from collections import deque
 from contextvars import ContextVar
+
+import numpy as np
 
 from edgeinfer.runtime.serve.exchange import Exchange
 from edgeinfer.runtime.serve.http import Message, Receive, RequestError, too_large
@@ -20,11 +21,8 @@ LENGTH = b"inference-header-content-length"
 LIST_WEIGHT = 12
 """Bytes that a list of a message of gRPC takes for one of its own."""
 
-_OBJECTS = ((b"[", 88), (b"{", 264), (b",", 40), (b'"', 32), (b":", 64))
+_OBJECTS = tuple(zip(b'[{,":', (88, 264, 40, 32, 64), strict=True))
 """Bytes of memory that a mark of JSON stands for: lists, objects, values, half a text, fields."""
-
-_PLAIN = b"+-. _" + string.ascii_letters.encode() + string.digits.encode()
-"""What stands for no object; most of a text, which so is read once."""
 
 WAIT_S = 2.0
 """Seconds for which a request waits for others to end before it is told to come back."""
@@ -169,9 +167,9 @@ def weigh(text: bytes) -> int:
 
     Texts take what they are, or four times that where one character of them is wide.
     """
-    marks = text.translate(None, _PLAIN)
-    is_narrow = text.isascii() and (b"\\" not in marks or b"\\u" not in text)
-    objects = sum(marks.count(mark) * size for mark, size in _OBJECTS)
+    letters = np.frombuffer(text, np.uint8)
+    objects = sum(size * int(np.count_nonzero(letters == mark)) for mark, size in _OBJECTS)
+    is_narrow = text.isascii() and b"\\u" not in text
     return (1 if is_narrow else 4) * len(text) + objects
 
 

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from edgeinfer.runtime.serve.anthropic import PATH as MESSAGES
-from edgeinfer.runtime.serve.anthropic import error_body
+from typing import Any
+
 from edgeinfer.runtime.serve.http import RequestError, status_of, to_json
 from edgeinfer.runtime.serve.requestlog import LOG
+
+MESSAGES = "/v1/messages"
+"""Where Anthropic's API is."""
+
+_KINDS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def error_body(error: RequestError) -> dict[str, Any]:
+    """Return an error in the protocol's form."""
+    default = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = _KINDS.get(error.status, default)
+    return {"type": "error", "error": {"type": kind, "message": error.text}}
 
 
 def refusal(method: str, path: str, error: Exception) -> tuple[RequestError, bytes]:

@@ -82,6 +82,11 @@ class Upstreams:
         """Close all connections."""
         await self._client.aclose()
 
+    @staticmethod
+    def takes(path: str, method: str) -> bool:
+        """Whether requests of an address name a model."""
+        return path in PATHS and method == "POST"
+
     async def forward(
         self, path: str, scope: Scope, receive: Receive, send: Send
     ) -> Receive | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from edgeinfer.runtime.serve.options import (
     keys_of,
     model_name,
 )
+from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.serve.conftest import KEY, Server, Start
 from tests.runtime.serve.test_v2 import URL, body
 
@@ -145,3 +148,23 @@ def test_what_runs_is_answered_before_the_end(start: Start, fakes: Any) -> None:
         assert running.result().status_code == 200
         ending.result()
     assert fakes["fake"].open == []
+
+
+def test_tensors_alone_need_no_modules_of_texts_and_pages(tmp_path: Path) -> None:
+    """A small server has little memory; what nobody asks for takes none."""
+    write_graph(tmp_path, "net", "net (float[N] x) => (float[N] y) { y = Add(x, x) }")
+    code = (
+        "import sys\n"
+        "from edgeinfer.runtime.serve.app import App\n"
+        "from edgeinfer.runtime.serve.hub import Hub\n"
+        "from edgeinfer.runtime.serve.options import ServeOptions\n"
+        "hub = Hub([sys.argv[1]], ServeOptions())\n"
+        "app = App(hub)\n"
+        "hub.load_all()\n"
+        "assert hub.is_ready\n"
+        "names = ('edgeinfer.runtime.llm', 'edgeinfer.runtime.pipelines', 'prometheus_client')\n"
+        "print([name for name in sys.modules if name.startswith(names)])\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "net.edge")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

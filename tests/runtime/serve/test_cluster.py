@@ -21,6 +21,7 @@ import pytest
 
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.runtime.serve.cluster import (
+    PATIENCE,
     Replicas,
     check_cluster,
     deployment,
@@ -95,9 +96,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, htt
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for name, value in PATIENCE.items():
+            patch.setenv(name, value)
         # Or the proxy asks the replica of its own node alone, and no kill is ever noticed.
         patch.setenv("RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING", "0")
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        nodes = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        )
         for _ in range(2):
             nodes.add_node(num_cpus=1)
         try:
