@@ -11,7 +11,6 @@ Ours are known without package metadata too, so a plain checkout on the path wor
 from __future__ import annotations
 
 import importlib
-from difflib import get_close_matches
 from functools import cache
 
 from edgeinfer.backends.base import Backend, Probe
@@ -61,6 +60,8 @@ def get(name: str) -> Backend:
     # Ours need no look at the package metadata, which costs tens of milliseconds.
     places = (BUILT_IN[name],) if name in BUILT_IN else _plugins().get(name, ())
     if not places:
+        from difflib import get_close_matches
+
         known = names()
         close = MEANT.get(name.lower()) or next(iter(get_close_matches(name, known, n=1)), "")
         guess = f"did you mean {close!r}? " if close else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Backend, LoadOptions
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import isolation
 from edgeinfer.backends.process.isolated import IsolatedBackend
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
@@ -122,7 +122,7 @@ def _variant(name: str, bundle: Bundle, target: str) -> Variant:
 
 def _evaluator() -> Backend:
     """What evaluates packages, where it can be ended: loops and sizes are a stranger's."""
-    if not child.apart():
+    if not isolation.apart():
         return registry.get(BACKEND)
     return IsolatedBackend(BACKEND, run_s=_LONGEST_S, load_s=_LONGEST_S, reuse=False)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from edgeinfer import forks
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions, Probe
-from edgeinfer.backends.process import child, guard
+from edgeinfer.backends.process import guard, isolation
 from edgeinfer.backends.process.trial import TIMEOUT_S
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.consent import allowed
@@ -255,7 +255,7 @@ class _Chooser:
     def _apart(self, name: str) -> bool:
         if self._asked_apart(name):
             return True
-        return child.apart() and registry.get(name).capabilities().fragile
+        return isolation.apart() and registry.get(name).capabilities().fragile
 
     def _asked_apart(self, name: str) -> bool:
         return self._request.isolate or name in self._suspects or forks.is_inherited(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions
-from edgeinfer.backends.process import child, guard
+from edgeinfer.backends.process import guard, isolation
 from edgeinfer.backends.process.trial import TIMEOUT_S
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.consent import KINDS
@@ -124,7 +124,7 @@ def within(backend: str, limit_s: float | None) -> Backend:
     engine = registry.get(backend)
     if limit_s is None and engine.capabilities().fragile:
         limit_s = TIMEOUT_S
-    if limit_s is None or not child.apart():
+    if limit_s is None or not isolation.apart():
         return engine
     # What starts processes takes milliseconds to import.
     from edgeinfer.backends.process.isolated import IsolatedBackend

@@ -35,6 +35,7 @@ from edgeinfer.backends.engines import CoreAI, import_coreai
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.installed import install
+from edgeinfer.machine.cpu import usual_name
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 NAME = "coreai"
@@ -69,7 +70,7 @@ class CoreAIBackend:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
             return Probe(NAME, None, reason=f"coreai-core {reason}; {install('coreai')}")
-        unit = platform.processor() or platform.machine()
+        unit = usual_name()
         label = "" if platform.system() == "Darwin" else f" ({LABEL})"
         return Probe(NAME, version, (Device("cpu", f"{unit}{label}"),))
 

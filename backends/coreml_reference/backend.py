@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from importlib import metadata
 from typing import ClassVar
@@ -25,6 +24,7 @@ from edgeinfer.backends.coreml_reference.signature import DTYPES, FORMAT, Featur
 from edgeinfer.backends.engines import import_coreml_spec
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.installed import install
+from edgeinfer.machine.cpu import usual_name
 from edgeinfer.types import Array, Feeds
 
 NAME = "coreml-reference"
@@ -45,7 +45,7 @@ class CoreMLReferenceBackend:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
             return Probe(NAME, None, reason=f"coremltools {reason}; {install('coreml')}")
-        unit = f"{platform.processor() or platform.machine()} ({LABEL})"
+        unit = f"{usual_name()} ({LABEL})"
         return Probe(NAME, version, (Device("cpu", unit),))
 
     def capabilities(self) -> Capabilities:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +52,7 @@ from edgeinfer.bundle.memory import companions, is_in_memory
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.installed import install
+from edgeinfer.machine.cpu import usual_name
 from edgeinfer.machine.cuda import check_bf16, check_tf32, cuda_devices
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -110,7 +110,7 @@ class OnnxRuntimeBackend:
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
             return Probe(NAME, None, reason=f"{NAME} {reason}; {install('onnxruntime')}")
         gpus = cuda_devices() if has_cuda and wanted != "cpu" else ()
-        cpu = Device("cpu", platform.processor() or platform.machine())
+        cpu = Device("cpu", usual_name())
         return Probe(NAME, version, (*gpus, cpu))
 
     def capabilities(self) -> Capabilities:

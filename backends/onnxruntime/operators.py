@@ -7,8 +7,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.operators import (
@@ -100,7 +101,7 @@ def profile(
     spent = spent[warm:]
     kept = undisturbed(spent)
     operators, note = read(events, warm, kept)
-    whole_us = fmean(spent[i] for i in kept)
+    whole_us = float(np.mean([spent[i] for i in kept]))
     return OperatorProfile("ONNX Runtime's profiler", operators, runs, whole_us, plain_us, note)
 
 
@@ -138,7 +139,7 @@ def read(
     found = []
     for key in sorted(last, key=lambda k: int(last[k]["ts"])):
         each = kernels.get(key[0], totals[key])
-        us = fmean(each[run] for run in counted)
+        us = float(np.mean([each[run] for run in counted]))
         found.append(_operator(key[0].removesuffix(_SUFFIX), last[key]["args"], us))
     note = ""
     if any(op.unit not in ("CPU",) for op in found) and not kernels:
@@ -196,6 +197,6 @@ def plain(session: Any, feeds: Mapping[str, Any], runs: int) -> float:
     """Median microseconds of a run without a profile."""
     names = [output.name for output in session.get_outputs()]
     try:
-        return median(timed(lambda: session.run(names, dict(feeds)), runs + 2)[2:])
+        return float(np.median(timed(lambda: session.run(names, dict(feeds)), runs + 2)[2:]))
     except Exception as error:
         raise RunError(f"onnxruntime failed: {one_line(error)}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import isolation
 from edgeinfer.backends.process.trial import Trials, answer, run_on_zeros
 
 TRIALS = Trials("onnxruntime-regions", "edgeinfer.backends.onnxruntime.regions_trial")
@@ -29,7 +29,7 @@ def _attempt(graph: str) -> None:
     from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
     from edgeinfer.backends.onnxruntime.regions import FORMAT
 
-    child.make_expendable()
+    isolation.make_expendable()
     artifact = Artifact(FORMAT, Path(graph), (), ())
     run_on_zeros(OnnxRuntimeBackend().load(artifact, LoadOptions(threads=1)))
 

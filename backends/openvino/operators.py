@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from edgeinfer.backends.operators import (
     Elsewhere,
@@ -76,7 +77,7 @@ def profile(
     """
     warm = max(1, runs // 4)
     timed(plain, warm)
-    plain_us = median(timed(plain, runs))
+    plain_us = float(np.median(timed(plain, runs)))
     timed(counted, warm)
     before = _totals(request, past + warm)
     spent = timed(counted, runs)
@@ -90,7 +91,7 @@ def profile(
         for info in request.profiling_info
         if str(info.status).endswith("EXECUTED")
     )
-    return OperatorProfile("OpenVINO's counters", operators, runs, fmean(spent), plain_us)
+    return OperatorProfile("OpenVINO's counters", operators, runs, float(np.mean(spent)), plain_us)
 
 
 def _totals(request: Any, runs: int) -> dict[str, float]:

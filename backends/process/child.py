@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeinfer import forks
+from edgeinfer.backends.process.isolation import SUPPORTED
 from edgeinfer.bundle.held import remove
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.bundle.sealing import KEY_ENV
@@ -38,22 +39,12 @@ from edgeinfer.errors import NotAvailableError
 if TYPE_CHECKING:
     from edgeinfer.backends.process.emulator import Emulator
 
-SUPPORTED = os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
-"""Whether this interpreter can start another like itself with descriptors that it inherits."""
-
-IN_PROCESS = "EDGEINFER_IN_PROCESS"
-"""Set it to anything for a debugger: what gets processes of its own then happens in the calling
-one, and no time limit can end it."""
-
 _HEAD = struct.Struct("<IQ")
 _SIZE = struct.Struct("<Q")
 _TICK_S = 1.0
 _END_S = 5.0
 _WORDS_S = 1.0
 _WORDS = 400
-
-
-_state = {"expendable": False}
 
 
 # The folder that a process is started in has no say in what is imported.
@@ -244,11 +235,6 @@ def _listen(stream: BufferedReader, words: deque[bytes]) -> None:
             words.append(chunk)
 
 
-def apart() -> bool:
-    """Whether what may crash, or never end, gets a process of its own."""
-    return SUPPORTED and not os.environ.get(IN_PROCESS)
-
-
 def connect() -> tuple[socket.socket, list[int]]:
     """Be the child: return the connection and the further descriptors from the command line.
 
@@ -259,16 +245,6 @@ def connect() -> tuple[socket.socket, list[int]]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(temporary,), daemon=True).start()
     return socket.socket(fileno=first), rest
-
-
-def is_expendable() -> bool:
-    """Whether this process is here so that an engine may end it."""
-    return _state["expendable"]
-
-
-def make_expendable() -> None:
-    """Say so."""
-    _state["expendable"] = True
 
 
 def portable(error: Exception) -> tuple[Exception, str]:

@@ -14,7 +14,7 @@ import numpy as np
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Coverage, Covering, Executable, LoadOptions, Probe
 from edgeinfer.backends.operators import OperatorProfile, Placement, Placing, Profiling
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import child, isolation
 from edgeinfer.backends.process.isolated_memory import HEAD, SharedMemory, Slot, alike, lay_out
 from edgeinfer.errors import ClosedError, InputError, NotAvailableError
 from edgeinfer.machine.cgroup import available_cpus
@@ -137,7 +137,7 @@ class ExecutableHost:
 def main() -> None:
     """Be the process: answer until the other end goes away."""
     connection, (requests, answers, memory) = child.connect()
-    child.make_expendable()
+    isolation.make_expendable()
     name = child.read(connection)
     host = ExecutableHost(name, SharedMemory(memory))
     spin = spinner(requests)

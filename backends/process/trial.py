@@ -19,7 +19,7 @@ import numpy as np
 
 from edgeinfer.backends.base import Executable
 from edgeinfer.backends.checks import array_type
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import isolation
 from edgeinfer.backends.process.confine import confine
 from edgeinfer.bounded import sha256_of
 from edgeinfer.bundle.cache import writable_folder
@@ -58,7 +58,7 @@ class Trials:
         Raises:
             LoadError: the trial ended the process, or no process could be started.
         """
-        if child.is_expendable():
+        if isolation.is_expendable():
             return
         found = os.stat(path)
         digest = _sha256(path, found.st_ino, found.st_size, found.st_mtime_ns)
@@ -76,6 +76,9 @@ class Trials:
 
     def attempt(self, path: str, request: Any) -> str:
         """Start the process and say how it ended."""
+        # Files that were tried before need no process, nor what starts one.
+        from edgeinfer.backends.process import child
+
         try:
             process = child.Child(self._module, keep_errors=True)
         except NotAvailableError as error:
@@ -119,6 +122,8 @@ def answer(attempt: Callable[[Any], None], *, confined: bool = True) -> None:
         attempt: is given the request.
         confined: keep it from files, network and others; not for what compiles.
     """
+    from edgeinfer.backends.process import child
+
     connection, _ = child.connect()
     request = child.read(connection)
     if confined:

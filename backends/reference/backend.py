@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.errors import ClosedError, LoadError, RunError
+from edgeinfer.machine.cpu import usual_name
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
 NAME = "reference"
@@ -52,7 +52,7 @@ class ReferenceBackend:
             missing = isinstance(error, ModuleNotFoundError) and error.name == "onnx"
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
             return Probe(NAME, None, reason=f"onnx {reason}; {INSTALL}")
-        return Probe(NAME, version, (Device("cpu", platform.processor() or platform.machine()),))
+        return Probe(NAME, version, (Device("cpu", usual_name()),))
 
     def capabilities(self) -> Capabilities:
         """ONNX with dynamic shapes; bound buffers are copied, runs wait for each other."""

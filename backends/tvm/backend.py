@@ -7,7 +7,6 @@ machine, which allocates its outputs and serves one thread at a time.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from edgeinfer.backends.tvm.operators import ONE_FUNCTION, profile
 from edgeinfer.backends.tvm.trial import check_runs
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.installed import install, version
+from edgeinfer.machine.cpu import usual_name
 from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -79,9 +79,7 @@ class TvmBackend:
             return Probe(NAME, None, reason=f"{NAME} {reason}; {install('tvm')}")
         has_cuda = runtime.get_global_func("ffi.Module.load_from_bytes.cuda", allow_missing=True)
         gpus = cuda_devices() if has_cuda and wanted != "cpu" else ()
-        return Probe(
-            NAME, found, (*gpus, Device("cpu", platform.processor() or platform.machine()))
-        )
+        return Probe(NAME, found, (*gpus, Device("cpu", usual_name())))
 
     def capabilities(self) -> Capabilities:
         """Libraries with fixed or open sizes; arrays are used where they lie."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from edgeinfer.backends.engines import import_tvm_runtime
 from edgeinfer.backends.operators import (
@@ -64,7 +65,7 @@ def profile(machine: Any, run: Callable[[], object], unit: str, *, runs: int) ->
     """
     warm = max(1, runs // 4)
     timed(run, warm)
-    plain_us = median(timed(run, runs))
+    plain_us = float(np.median(timed(run, runs)))
     watch = FunctionWatch()
     machine["set_instrument"](import_tvm_runtime().convert(watch))
     timed(run, warm)
@@ -75,7 +76,7 @@ def profile(machine: Any, run: Callable[[], object], unit: str, *, runs: int) ->
         recorded.append(list(watch.steps))
     kept = undisturbed(spent)
     operators = _operators([recorded[i] for i in kept], unit)
-    whole_us = fmean(spent[i] for i in kept)
+    whole_us = float(np.mean([spent[i] for i in kept]))
     note = "times of functions hold what telling of them costs, about a microsecond each"
     if unit != "cpu":
         note = "on a GPU these are times to start the work"
@@ -89,7 +90,7 @@ def _operators(runs: list[list[tuple[str, float]]], unit: str) -> tuple[Operator
         for name, us in steps:
             totals.setdefault(name, [0.0] * len(runs))[place] += us
     return tuple(
-        Operator(name, name.removeprefix(_BUILTIN), unit, fmean(us), "", _role(name))
+        Operator(name, name.removeprefix(_BUILTIN), unit, float(np.mean(us)), "", _role(name))
         for name, us in totals.items()
     )
 

@@ -16,7 +16,7 @@ from edgeinfer.backends.base import (
     LoadOptions,
     Probe,
 )
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import isolation
 from edgeinfer.backends.process.emulator import Emulator, emulator
 from edgeinfer.backends.process.isolated import IsolatedBackend
 from edgeinfer.convert.lower.tvm.machines import machine
@@ -114,7 +114,7 @@ def _started(wanted: Wanted, ends: ExitStack) -> list[Backend]:
     place = wanted.place
     if place.missing:
         return [_Absent(name, place.missing) for name in wanted.names]
-    if not child.apart() and place.emulator is None:
+    if not isolation.apart() and place.emulator is None:
         return [registry.get(name) for name in wanted.names]
     limit = _PATIENCE_S if place.emulator is None else _EMULATED_S
     backends = [

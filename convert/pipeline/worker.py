@@ -19,7 +19,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any, TextIO
 
-from edgeinfer.backends.process import bounds, child
+from edgeinfer.backends.process import bounds, child, isolation
 from edgeinfer.backends.process.deadline import announce
 from edgeinfer.convert.late import late
 from edgeinfer.convert.pipeline.clock import uncounted
@@ -40,7 +40,7 @@ def can_work_apart(model: object, example_inputs: object) -> bool:
     """Whether a model can be read by another process as well as by this one."""
     if not isinstance(model, str | Path) or example_inputs is not None:
         return False
-    if not child.apart():
+    if not isolation.apart():
         return False
     # An exported program may use operators and classes that were registered in this process.
     return not (Path(model).suffix == ".pt2" and "torch" in sys.modules)

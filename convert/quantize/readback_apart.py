@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import child, isolation
 from edgeinfer.backends.process.trial import limit_memory
 from edgeinfer.convert.quantize.readback import layers, precision_name
 from edgeinfer.errors import UsageError
@@ -27,7 +27,7 @@ def precision_of(path: Path, format: str) -> str:
     """
     # What reads a package takes a file within it.
     inner = path / "Manifest.json" if format == "mlprogram" and path.is_dir() else path
-    if not child.apart():
+    if not isolation.apart():
         return _named(inner, format)
     process = child.Child(_MODULE, keep_errors=True)
     try:

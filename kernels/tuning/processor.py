@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
+
+from edgeinfer.machine.cpu import usual_name
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -14,7 +15,7 @@ def name() -> str:
         text = _CPUINFO.read_text("utf-8", errors="replace")
     except OSError:
         text = ""
-    return named(text) or platform.processor() or platform.machine()
+    return named(text) or usual_name()
 
 
 def named(cpuinfo: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import child, isolation
 
 _START_S = 120.0
 
@@ -87,7 +87,7 @@ class TuningWorker:
 def serve(host: Any) -> None:
     """Be the process: answer with the methods of an object until nobody asks."""
     connection, _ = child.connect()
-    child.make_expendable()
+    isolation.make_expendable()
     while True:
         try:
             method, arguments = child.read(connection)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import child, isolation
 from edgeinfer.backends.process.trial import answer, limit_memory
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import InputError
@@ -61,7 +61,7 @@ def check(request: TrialRequest) -> None:
             shows when it is compiled here.
         NotAvailableError: no process can be started.
     """
-    if is_plain(request.grammar) or not child.apart():
+    if is_plain(request.grammar) or not isolation.apart():
         return
     process = child.Child(_MODULE, keep_errors=True)
     try:

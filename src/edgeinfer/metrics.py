@@ -10,15 +10,17 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edgeinfer.errors import UsageError
 from edgeinfer.parts import alike, whole_shape
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _MIN_SLICE = 16
 """A channel of fewer elements is judged with the whole output: a single value near zero has no
@@ -216,7 +218,7 @@ BUDGETS: dict[str, Budget] = {
 """By precision name; what a number passes in one table is what it passes on the device."""
 
 
-_PACKED = re.compile(r"(?:weight_only|static)_w(s?)(?:p([1-8])(?:g[0-9]+)?)?(?:i8)?_a[fi][a-z0-9]+")
+_PACKED = r"(?:weight_only|static)_w(s?)(?:p([1-8])(?:g[0-9]+)?)?(?:i8)?_a[fi][a-z0-9]+"
 """Weights in palettes or without their zeros, as ``convert.quantize.recipe`` names them."""
 
 
@@ -233,7 +235,7 @@ def _of(precision: str) -> Budget | None:
     if precision.endswith("_afp16"):
         plain = _of(precision.removesuffix("_afp16") + "_afp32")
         return None if plain is None else _looser(plain, BUDGETS["fp16"])
-    packed = _PACKED.fullmatch(precision)
+    packed = re.fullmatch(_PACKED, precision)
     if packed is None:
         return None
     # Six bits of a palette are as near as eight with a scale; zeros lose what four bits lose.

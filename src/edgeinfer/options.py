@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -22,6 +21,8 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 _KEY = "option"
+_WIDTH = 96
+"""Of a docstring's lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,10 @@ def _describe(call: Any, function: Callable[..., Any], options: Any) -> None:
 
 def _described(kind: type) -> Iterator[str]:
     for name, known in options_of(kind).items():
-        yield textwrap.fill(
-            f"{name}: {known.text}", 96, initial_indent=" " * 4, subsequent_indent=" " * 8
-        )
+        line = f"    {name}:"
+        for word in known.text.split():
+            if len(line) + len(word) >= _WIDTH:
+                yield line
+                line = " " * 7
+            line = f"{line} {word}"
+        yield line

@@ -19,26 +19,34 @@ else:
     def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True, **more):
         """Do what ``dataclasses.dataclass`` does; there are no pseudo-fields such as ``InitVar``.
 
-        What inherits from a dataclass, and what asks for more than fields by keyword, is left to
-        the standard library.
+        What asks for more than fields by keyword is left to the standard library.
         """
 
         def made(cls):
-            inherits = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
-            if inherits or more.keys() - {"kw_only"}:
+            above = [p for c in cls.__mro__[1:] if (p := vars(c).get("__dataclass_params__"))]
+            # It says best what may not inherit from what.
+            if more.keys() - {"kw_only"} or any(p.frozen != frozen for p in above):
                 return dataclasses.dataclass(frozen=frozen, slots=slots, eq=eq, **more)(cls)
-            return _dataclass(cls, frozen, slots, eq, **more)
+            return _dataclass(cls, above, frozen, slots, eq, **more)
 
         return made if cls is None else made(cls)
 
 
-def _dataclass(cls: Any, frozen: bool, slots: bool, eq: bool, **more: Any) -> Any:
-    # It alone knows the rules of fields and slots; what it would compile is left out.
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, **more)(cls)
+def _dataclass(cls: Any, above: list[Any], frozen: bool, slots: bool, eq: bool, **more: Any) -> Any:
+    for asked in above:
+        asked.frozen = False
+    try:
+        # It alone knows the rules of fields and slots; what it would compile is left out.
+        bare = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, **more)
+        made: Any = bare(cls)
+    finally:
+        for asked in above:
+            asked.frozen = frozen
     asked = made.__dataclass_params__
     asked.init, asked.repr, asked.eq, asked.frozen = True, True, eq, frozen
-    methods: dict[str, Any] = {"__init__": _first(made), "__repr__": _repr}
-    methods["__signature__"] = _Signature(made)
+    first = _first(made)
+    methods: dict[str, Any] = {"__init__": first, "__repr__": _repr}
+    methods["__signature__"] = _Signature(made, first)
     if eq:
         methods["__eq__"] = _equal(made)
         methods["__hash__"] = _hash(made) if frozen else None
@@ -108,15 +116,17 @@ def _init(cls: Any) -> Callable[..., None]:
 class _Signature:
     """What ``inspect.signature`` says of a class whose ``__init__`` may not be written yet."""
 
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
+    def __init__(self, owner: Any, first: Callable[..., None]) -> None:
+        self._owner, self._first = owner, first
 
     def __get__(self, instance: object, cls: Any) -> Any:
         if instance is not None or cls.__init__ is not self._owner.__init__:
             raise AttributeError("__signature__")
         import inspect
 
-        own = inspect.signature(_init(self._owner))
+        if cls.__init__ is self._first:
+            self._owner.__init__ = _init(self._owner)
+        own = inspect.signature(self._owner.__init__)
         return own.replace(parameters=list(own.parameters.values())[1:])
 
 

@@ -379,8 +379,9 @@ def nbytes(arrays: Mapping[str, Array]) -> int:
 def __getattr__(name: str) -> Any:
     if name not in ("Array", "Feeds"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import numpy.typing as npt
+    import numpy as np
 
-    array = npt.NDArray[Any]
+    # As ``numpy.typing`` spells it, which takes a millisecond to import.
+    array = np.ndarray[Any, np.dtype[Any]]
     globals().update(Array=array, Feeds=Mapping[str, array])
     return globals()[name]

@@ -11,14 +11,11 @@ from dataclasses import replace
 
 from edgeinfer.records import dataclass
 
-_VERSION = re.compile(
-    r"""\s* v? (?:(?P<epoch>\d+)!)? (?P<release>\d+(?:\.\d+)*)
+_VERSION = r"""\s* v? (?:(?P<epoch>\d+)!)? (?P<release>\d+(?:\.\d+)*)
     (?:[-_.]? (?P<pre>alpha|a|beta|b|preview|pre|c|rc) [-_.]? (?P<pre_n>\d*))?
     (?P<post> -(?P<post_a>\d+) | [-_.]?(?:post|rev|r)[-_.]?(?P<post_b>\d*))?
     (?P<dev> [-_.]?dev[-_.]?(?P<dev_n>\d*))?
-    (?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))? \s*""",
-    re.VERBOSE | re.IGNORECASE | re.ASCII,
-)
+    (?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))? \s*"""
 _CLAUSE = re.compile(r"\s*(===|==|!=|~=|<=|>=|<|>)\s*([^\s,;)]+)\s*")
 _LONGEST = 256
 """Characters of a version; Python reads no number of many thousand digits."""
@@ -81,7 +78,12 @@ def _trimmed(release: tuple[int, ...]) -> tuple[int, ...]:
 
 def parse(text: str) -> Version | None:
     """Return a version; None where the text is none."""
-    match = _VERSION.fullmatch(text) if len(text) <= _LONGEST else None
+    if len(text) > _LONGEST:
+        return None
+    if text.isascii() and all(map(str.isdigit, numbers := text.split("."))):
+        # As nearly all are: a load does not wait for the expression.
+        return Version(0, tuple(map(int, numbers)))
+    match = re.fullmatch(_VERSION, text, re.VERBOSE | re.IGNORECASE | re.ASCII)
     if match is None:
         return None
     pre = match["pre"] and match["pre"].lower()

@@ -79,6 +79,22 @@ def test_openvino_telemetry_can_be_imported_afterwards(tmp_path: Path) -> None:
     assert _run(code, tmp_path).returncode == 0
 
 
+def test_openvino_is_imported_without_its_converter_which_can_be_called(tmp_path: Path) -> None:
+    code = (
+        "from edgeinfer.backends.engines import *; ov = import_openvino(); import sys;"
+        "print('openvino.tools.ovc' in sys.modules, 'numpy.ma' in sys.modules);"
+        "from edgeinfer.backends.testing import onnx_artifact;"
+        "from edgeinfer.backends.testing.models import CASES;"
+        "from pathlib import Path;"
+        "made = onnx_artifact(CASES['add'].model(), Path(sys.argv[1]));"
+        "print(len(ov.convert_model(str(made.path)).outputs), ov.convert_model.__module__,"
+        "      'openvino_telemetry.main' in sys.modules)"
+    )
+    done = _run(code, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "False False\n1 openvino.tools.ovc.convert False\n"
+
+
 def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules.update(onnxruntime=None, openvino=None, onnx=None);"

@@ -10,7 +10,7 @@ import pytest
 import edgeinfer
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.coreml_reference.backend import CoreMLReferenceBackend
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import isolation
 from edgeinfer.convert import join as join_module
 from edgeinfer.convert.join import join
 from edgeinfer.errors import CrashedError, LoadError, UsageError, VerifyError
@@ -135,7 +135,7 @@ def test_a_package_is_evaluated_where_it_can_be_ended(
 ) -> None:
     """A loop without an end in a stranger's package kept ``join`` for good."""
     parts = {name: bundle(tmp_path, name, 1) for name in ("a", "b")}
-    monkeypatch.delenv(child.IN_PROCESS, raising=False)
+    monkeypatch.delenv(isolation.IN_PROCESS, raising=False)
     monkeypatch.setattr(join_module, "_LONGEST_S", 1e-3)
     with pytest.raises(CrashedError):
         join(parts, tmp_path / "both.mlpackage")

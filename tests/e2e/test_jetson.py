@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import edgeinfer
-from edgeinfer.backends.process.child import IN_PROCESS
+from edgeinfer.backends.process.isolation import IN_PROCESS
 
 NET = """
 <ir_version: 10, opset_import: ["" : 21]>

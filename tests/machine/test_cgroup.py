@@ -14,5 +14,5 @@ def test_a_quota_counts_whole_cpus(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, cpus: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
-    monkeypatch.setattr(cgroup, "read_limits", lambda _: cgroup.Limits(quota))
+    monkeypatch.setattr(cgroup, "cpu_quota", lambda _: quota)
     assert cgroup.available_cpus() == cpus

@@ -1,6 +1,7 @@
 """Which pages are given back: those that a file on disk can give again, and no others."""
 
 import mmap
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ INODE = "08:01 1234"
 )
 def test_what_is_given_back(line: str, taken: bool) -> None:
     before = f"7e00-7e10 rw-p 00000000 00:00 0\n{line}\n"
-    assert pages._MAPPED_FILE.findall(before) == ([("7f00", "7f10")] if taken else [])
+    assert re.findall(pages._MAPPED_FILE, before, re.MULTILINE) == (
+        [("7f00", "7f10")] if taken else []
+    )
 
 
 def test_a_mapped_file_is_still_readable(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import edgeinfer
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import isolation
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import BackendError
@@ -20,7 +20,7 @@ from edgeinfer.runtime.verification import verify
 from edgeinfer.types import TensorSpec
 
 pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.skipif(not child.SUPPORTED, reason="needs a process of its own")
+pytestmark = pytest.mark.skipif(not isolation.SUPPORTED, reason="needs a process of its own")
 
 LOOP = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -36,7 +36,7 @@ g (float[1, 3] x) => (float[1, 3] y) <int64 turns = {4611686018427387904}, bool 
 
 @pytest.fixture
 def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv(child.IN_PROCESS, raising=False)
+    monkeypatch.delenv(isolation.IN_PROCESS, raising=False)
     inputs, outputs = (TensorSpec("x", "float32", (1, 3)),), (TensorSpec("y", "float32", (1, 3)),)
     feeds = {"x": np.ones((1, 3), np.float32)}
     with BundleWriter(tmp_path / "b.edge") as writer:

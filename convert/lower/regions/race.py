@@ -22,7 +22,7 @@ from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import child, isolation
 from edgeinfer.convert import onnx_file
 from edgeinfer.convert.lower.regions import candidates, cut, measure
 from edgeinfer.convert.lower.regions.candidates import RegionCandidate
@@ -363,7 +363,7 @@ def main() -> None:
     """Be the process: race, tell how it went."""
     connection, _ = child.connect()
     order: RegionRequest = child.read(connection)
-    child.make_expendable()
+    isolation.make_expendable()
     try:
         outcome = Racer(order, lambda line: child.write(connection, ("stage", line))).run()
     except EdgeInferError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_PASSING = re.compile(
+_PASSING = (
     # Of memory: NumPy's, C++'s, the kernel's and our own words; a process killed for it.
     r"out of memory|memory runs out|bad_alloc|bad allocation|unable to allocate|not enough memory"
     r"|(cannot|can't|could not|failed to) allocate|failed to allocate memory|allocation failed"
@@ -15,11 +15,10 @@ _PASSING = re.compile(
     r"|permission denied|operation not permitted|too many open files|resource temporarily"
     r"|cannot unpack|no process could be started|could not be opened anew"
     # Of time: a busy machine.
-    r"|no answer for|no end after|timed out|did not end",
-    re.IGNORECASE,
+    r"|no answer for|no end after|timed out|did not end"
 )
 
 
 def is_passing(problem: str) -> bool:
     """Whether a problem is one of memory, disk, time or permission: gone when its cause is."""
-    return bool(_PASSING.search(problem))
+    return bool(problem and re.search(_PASSING, problem, re.IGNORECASE))

@@ -10,7 +10,13 @@ from itertools import pairwise
 MAX_PATH = 400
 """Characters; leaves room for the cache folder in front where paths end at 4096 bytes."""
 
-_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+_RESERVED = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)),
+}
 _FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f\x7f]')
 
 
@@ -26,7 +32,7 @@ def path_problem(path: str) -> str:
         return "has a backslash"
     if path.startswith("/"):
         return "is absolute"
-    if re.match(r"[A-Za-z]:", path):
+    if path[1:2] == ":" and path[0].isascii() and path[0].isalpha():
         return "names a drive"
     for part in path.split("/"):
         problem = _part_problem(part)
@@ -42,7 +48,7 @@ def _part_problem(part: str) -> str:
         return f"has the character {found.group()!r}"
     if part.endswith((".", " ")) or part.startswith(" "):
         return "has a component that starts or ends with a space or ends with a dot"
-    if _RESERVED.fullmatch(part):
+    if part.partition(".")[0].lower() in _RESERVED:
         return f"has the component {part!r}, which some systems reserve"
     if len(part.encode()) > 255:
         return "has a component longer than 255 bytes"

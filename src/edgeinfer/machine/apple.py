@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 from edgeinfer.machine.cpu import Cache, Cluster, Cpu
 from edgeinfer.machine.power import Power
+from edgeinfer.machine.sysfs import printed
 
 _FEATURES = {
     "AdvSIMD": "asimd",
@@ -24,16 +24,8 @@ _KEYS = ("hw", "machdep.cpu", "machdep.xcpm", "kern.osproductversion", "kern.mem
 
 def sysctl() -> str:
     """Return what the system tells of itself and of its power; empty where it does not."""
-    return _said("/usr/sbin/sysctl", *_KEYS) + _said("/usr/bin/pmset", "-g")
-
-
-def _said(*command: str) -> str:
-    """What a program prints; those of these keys that a Mac has not are left out by itself."""
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ran.stdout
+    # Those of these keys that a Mac has not are left out by itself.
+    return printed("/usr/sbin/sysctl", *_KEYS) + printed("/usr/bin/pmset", "-g")
 
 
 def parse_power(output: str) -> Power:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable
 
 from edgeinfer import profiles
+from edgeinfer.machine.sysfs import printed
 from edgeinfer.profiles.schema import Chip, chip_of
 
 PROFILE = "macos"
@@ -13,17 +13,7 @@ PROFILE = "macos"
 
 def processor() -> str:
     """Return the processor's name as the system tells it; empty where it does not."""
-    try:
-        ran = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ran.stdout.strip()
+    return printed("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string").strip()
 
 
 def chip() -> Chip | None:

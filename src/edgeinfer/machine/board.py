@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgeinfer.machine.sysfs import text
+from edgeinfer.machine.sysfs import printed, text
 from edgeinfer.records import dataclass
 
 _JETPACK = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7"}
@@ -104,11 +103,7 @@ def read_board(root: Path) -> Board:
 
 def getprop() -> str:
     """Return what an Android system tells programs, which may not read its files; else nothing."""
-    try:
-        ran = subprocess.run(["getprop"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ran.stdout
+    return printed("getprop")
 
 
 def android_board(reported: str) -> Board:
@@ -139,15 +134,15 @@ def read_gpus(root: Path, reported: Sequence[Gpu] = ()) -> tuple[Gpu, ...]:
         root: Root of the file system.
         reported: what the driver's management library knows of those that are no Jetson's.
     """
-    driver = _driver(root)
-    cuda, tensorrt = _cuda(root), _tensorrt(root)
     if chip := _chip(root):
-        name = f"{chip} (integrated)"
-        return (Gpu(name, _JETSON_SM[chip], driver, cuda, tensorrt),)
-    if reported:
-        return tuple(replace(gpu, cuda=cuda, tensorrt=tensorrt) for gpu in reported)
-    cards = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-    return tuple(Gpu(name, "", driver, cuda, tensorrt) for name in filter(None, map(_card, cards)))
+        found: Sequence[Gpu] = (Gpu(f"{chip} (integrated)", _JETSON_SM[chip], _driver(root)),)
+    elif not (found := reported):
+        cards = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+        found = [Gpu(name, "", _driver(root)) for name in filter(None, map(_card, cards))]
+    if not found:
+        return ()
+    cuda, tensorrt = _cuda(root), _tensorrt(root)
+    return tuple(replace(gpu, cuda=cuda, tensorrt=tensorrt) for gpu in found)
 
 
 def idle_nvidia(root: Path) -> bool:
@@ -165,8 +160,14 @@ def idle_nvidia(root: Path) -> bool:
 
 
 def _release(content: str) -> str:
-    match = re.search(r'(?m)^PRETTY_NAME="?([^"\n]+)', content)
-    return match[1] if match else ""
+    name = _line(content, "PRETTY_NAME=")
+    return name.removeprefix('"').partition('"')[0]
+
+
+def _line(content: str, start: str) -> str:
+    """Return what follows on the first line that starts so; empty where there is none."""
+    found = (line for line in content.splitlines() if line.startswith(start))
+    return next(found, "").removeprefix(start)
 
 
 def _properties(content: str) -> dict[str, str]:
@@ -226,8 +227,7 @@ def memory_mb(root: Path) -> int:
     Args:
         root: Root of the file system.
     """
-    match = re.search(r"(?m)^MemTotal:\s+(\d+) kB", text(root / "proc/meminfo"))
-    return int(match[1]) >> 10 if match else 0
+    return (_kilobytes(root, "MemTotal:") or 0) >> 10
 
 
 def free_bytes(root: Path) -> int | None:
@@ -236,5 +236,10 @@ def free_bytes(root: Path) -> int | None:
     Args:
         root: Root of the file system.
     """
-    match = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", text(root / "proc/meminfo"))
-    return int(match[1]) << 10 if match else None
+    found = _kilobytes(root, "MemAvailable:")
+    return None if found is None else found << 10
+
+
+def _kilobytes(root: Path, key: str) -> int | None:
+    value = _line(text(root / "proc/meminfo"), key).removesuffix("kB").strip()
+    return int(value) if value.isdecimal() else None

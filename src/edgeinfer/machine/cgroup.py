@@ -36,11 +36,8 @@ def read_limits(root: Path) -> Limits:
     Args:
         root: Root of the file system.
     """
-    quotas: list[float] = []
     memory: list[tuple[int, int | None]] = []
     cpus: tuple[int, ...] = ()
-    for folder in _folders(root, "cpu"):
-        quotas += _quota(folder)
     for folder in _folders(root, "memory"):
         for limit, usage in (
             ("memory.max", "memory.current"),
@@ -54,7 +51,7 @@ def read_limits(root: Path) -> Limits:
         cpus = cpus or next(filter(None, (indices(text(folder / n)) for n in names)), ())
     # The tightest limit counts: the one with the least left.
     least = min(memory, key=lambda m: m[0] - (m[1] or 0), default=(None, None))
-    return Limits(min(quotas, default=None), cpus, *least)
+    return Limits(cpu_quota(root), cpus, *least)
 
 
 def available_cpus() -> int:
@@ -66,7 +63,7 @@ def available_cpus() -> int:
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count() or 1
-    quota = read_limits(Path("/")).cpus
+    quota = cpu_quota(Path("/"))
     return max(1, count if quota is None else min(count, int(quota)))
 
 
@@ -84,6 +81,12 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
             yield top.joinpath(*parts[:length])
     yield base
     yield base / controller
+
+
+def cpu_quota(root: Path) -> float | None:
+    """Return the share of CPUs that this process may use, e.g. 1.5; None without a quota."""
+    folders = _folders(root, "cpu")
+    return min((quota for folder in folders for quota in _quota(folder)), default=None)
 
 
 def _quota(folder: Path) -> Iterator[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +117,14 @@ class Cpu:
         return self.clusters[0].cpus if self.clusters else ()
 
 
+def usual_name() -> str:
+    """Return what the processor is called where no file has its name.
+
+    On POSIX systems ``platform.processor`` starts a program, which tells no more.
+    """
+    return (platform.processor() if os.name == "nt" else "") or platform.machine()
+
+
 def read_cpu(root: Path, default: str) -> Cpu:
     """Read a Linux system.
 
@@ -123,9 +133,10 @@ def read_cpu(root: Path, default: str) -> Cpu:
         default: name where the system tells none.
     """
     info = text(root / "proc/cpuinfo")
-    cores = dict(_cores(info))
+    blocks = [_pairs(block) for block in info.split("\n\n")]
+    cores = dict(_cores(blocks))
     clusters = _clusters(root / "sys/devices/system/cpu", cores)
-    named = next((value for key, value in _pairs(info) if key == "model name"), "")
+    named = next((block["model name"] for block in blocks if "model name" in block), "")
     kinds = dict.fromkeys(c.name for c in clusters if c.name) or dict.fromkeys(
         filter(None, cores.values())
     )
@@ -133,26 +144,26 @@ def read_cpu(root: Path, default: str) -> Cpu:
     name = " + ".join(kinds) if kinds and "Processor rev" in named else named
     return Cpu(
         name or " + ".join(kinds) or default,
-        _features(info),
+        _features(blocks),
         clusters,
-        tuple(_caches(root / "sys/devices/system/cpu")),
+        tuple(_caches(root / "sys/devices/system/cpu", clusters)),
     )
 
 
-def _pairs(info: str) -> list[tuple[str, str]]:
-    return re.findall(r"(?m)^([^\t:\n]+?)\s*:[ \t]*(.*)$", info)
+def _pairs(block: str) -> dict[str, str]:
+    halves = (line.partition(":") for line in block.split("\n") if ":" in line)
+    return {key.strip(): value.strip() for key, _, value in halves}
 
 
-def _features(info: str) -> tuple[str, ...]:
+def _features(blocks: list[dict[str, str]]) -> tuple[str, ...]:
     """Features that every core has: a thread may be moved to any of them."""
-    lists = [set(value.split()) for key, value in _pairs(info) if key in ("flags", "Features")]
-    return tuple(sorted(DECISIVE.intersection(*lists))) if lists else ()
+    lists = {block[key] for block in blocks for key in ("flags", "Features") if key in block}
+    return tuple(sorted(DECISIVE.intersection(*(each.split() for each in lists)))) if lists else ()
 
 
-def _cores(info: str) -> Iterator[tuple[int, str]]:
+def _cores(blocks: list[dict[str, str]]) -> Iterator[tuple[int, str]]:
     """Each CPU's number and the name of its core."""
-    for block in re.split(r"\n\s*\n", info):
-        keys = dict(_pairs(block))
+    for keys in blocks:
         if not keys.get("processor", "").isdigit():
             continue
         implementer, part = keys.get("CPU implementer", ""), keys.get("CPU part", "")
@@ -174,16 +185,32 @@ def _clusters(folder: Path, cores: dict[int, str]) -> tuple[Cluster, ...]:
     return tuple(sorted(found, key=lambda c: (-(c.capacity or 0), -(c.max_mhz or 0), c.cpus)))
 
 
-def _caches(folder: Path) -> Iterator[Cache]:
-    """The caches that the first CPU of each kind reaches, each kind once."""
-    seen = set()
-    cpus = sorted(folder.glob("cpu[0-9]*"), key=lambda p: int(p.name[3:]))
-    for place in (p for cpu in cpus for p in sorted(cpu.glob("cache/index[0-9]*"))):
-        kind = text(place / "type").lower()
-        level, size = number(place / "level"), re.fullmatch(r"(\d+)([KM])", text(place / "size"))
-        if kind not in ("data", "unified") or level is None or size is None:
-            continue
-        kb = int(size[1]) * (1024 if size[2] == "M" else 1)
-        shared = len(indices(text(place / "shared_cpu_list"))) or 1
-        seen.add(Cache(level, kind, kb, shared))
+def _caches(folder: Path, clusters: tuple[Cluster, ...]) -> Iterator[Cache]:
+    """The caches that CPUs reach, each kind once.
+
+    CPUs of one cluster that share a cache have the same ones: a server has hundreds of CPUs, and
+    each of their caches has four files.
+    """
+    seen: set[Cache] = set()
+    for cluster in clusters:
+        left = list(cluster.cpus)
+        while left:
+            first, together = left[0], {left[0]}
+            for place in sorted((folder / f"cpu{first}/cache").glob("index[0-9]*")):
+                shared = indices(text(place / "shared_cpu_list"))
+                together.update(shared)
+                if cache := _cache(place, len(shared) or 1):
+                    seen.add(cache)
+            left = [cpu for cpu in left if cpu not in together]
     yield from sorted(seen, key=lambda c: (c.level, -c.size_kb))
+
+
+def _cache(place: Path, shared_by: int) -> Cache | None:
+    """Describe a cache; None for one of instructions, and where a file is not there."""
+    kind, level = text(place / "type").lower(), number(place / "level")
+    size = text(place / "size")
+    if kind not in ("data", "unified") or level is None or not size[:-1].isdecimal():
+        return None
+    if size[-1] not in "KM":
+        return None
+    return Cache(level, kind, int(size[:-1]) * (1024 if size[-1] == "M" else 1), shared_by)

@@ -21,7 +21,7 @@ from edgeinfer.machine.board import (
     read_gpus,
 )
 from edgeinfer.machine.cgroup import Limits, read_limits
-from edgeinfer.machine.cpu import Cpu, read_cpu
+from edgeinfer.machine.cpu import Cpu, read_cpu, usual_name
 from edgeinfer.machine.nvml import library, read_nvml
 from edgeinfer.machine.power import Power, read_power
 from edgeinfer.records import dataclass
@@ -102,7 +102,7 @@ def read_facts(
     return Facts(
         "android" if android else kind,
         arch,
-        read_cpu(root, default=platform.processor() or name),
+        read_cpu(root, default=usual_name() if machine is None else name),
         board,
         read_gpus(root, read_nvml(nvml)),
         limits,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgeinfer.machine import apple_chips
 from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.machine.cpu import usual_name
 from edgeinfer.machine.sysfs import text
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.records import dataclass
@@ -55,4 +56,4 @@ def _processor() -> str:
         key, _, value = line.partition(":")
         if key.strip() == "model name" and value.strip():
             return value.strip()
-    return apple_chips.processor() or platform.processor() or platform.machine()
+    return apple_chips.processor() or usual_name()

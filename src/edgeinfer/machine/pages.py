@@ -11,10 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_MAPPED_FILE = re.compile(
+_MAPPED_FILE = (
     r"^([0-9a-f]+)-([0-9a-f]+) r--s [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +"
-    r"/(?!memfd:|dev/|proc/|sys/)",
-    re.MULTILINE,
+    r"/(?!memfd:|dev/|proc/|sys/)"
 )
 """A shared mapping that is only read: its pages are the file's own and come back when touched. A
 private one may hold pages that differ from the file, a library's relocations for one; one of a
@@ -27,7 +26,7 @@ _asked: list[Callable[[], None]] = []
 def resident_mb(process: int | str = "self") -> float:
     """Return the memory that a process holds; 0 where the system does not say cheaply."""
     try:
-        with open(f"/proc/{process}/statm", encoding="ascii") as file:
+        with open(f"/proc/{process}/statm", "rb") as file:
             pages = int(file.read().split()[1])
     except OSError:
         return 0.0
@@ -81,7 +80,7 @@ def give_back(above_mb: float = 0.0) -> None:
             maps = file.read()
     except OSError:
         return
-    for start, end in _MAPPED_FILE.findall(maps):
+    for start, end in re.findall(_MAPPED_FILE, maps, re.MULTILINE):
         first = int(start, 16)
         size = ctypes.c_size_t(int(end, 16) - first)
         library.madvise(ctypes.c_void_p(first), size, mmap.MADV_DONTNEED)

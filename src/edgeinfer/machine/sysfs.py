@@ -1,4 +1,4 @@
-"""Reading small files of a Linux system, or of a recorded copy of one."""
+"""What a system says of itself: small files of Linux or of a recorded copy, output of programs."""
 
 from __future__ import annotations
 
@@ -35,3 +35,15 @@ def indices(listing: str) -> tuple[int, ...]:
         except ValueError:
             return ()
     return tuple(found)
+
+
+def printed(*command: str) -> str:
+    """Return what a program prints; empty where it is not there or does not end."""
+    # Few systems need one, and the module takes milliseconds to import.
+    import subprocess
+
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ran.stdout

@@ -62,3 +62,21 @@ def test_other_architectures_need_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         assert sums.precise_entries(import_onnxruntime()) == {}
     finally:
         sums._is_exact.cache_clear()
+
+
+def test_a_processor_with_vnni_needs_no_session_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NumPy found is right here, and where it finds nothing one product tells."""
+    if sums._has_vnni():
+        assert product({}) == 255 * 127 * 64
+    opened = []
+    session = ort.InferenceSession
+    monkeypatch.setattr(
+        ort, "InferenceSession", lambda *a, **k: opened.append(1) or session(*a, **k)
+    )
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    for has, sessions in ((True, 0), (False, 1)):
+        monkeypatch.setattr(sums, "_has_vnni", lambda has=has: has)
+        sums._is_exact.cache_clear()
+        sums.precise_entries(ort)
+        assert len(opened) == sessions
+    sums._is_exact.cache_clear()

@@ -19,7 +19,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer import errors
-from edgeinfer.backends.process.child import IN_PROCESS
+from edgeinfer.backends.process.isolation import IN_PROCESS
 from edgeinfer.convert.lower.onnxruntime import target as onnx_target
 from edgeinfer.convert.pipeline import entry, worker
 from edgeinfer.convert.pipeline.clock import uncounted

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import edgeinfer
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import isolation
 from edgeinfer.convert.quantize import readback_apart
 from edgeinfer.convert.quantize.readback_apart import precision_of
 from edgeinfer.errors import UsageError
@@ -20,7 +20,7 @@ g (float[1,4] x) => (float[1,4] y) <float[4,4] w =
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(child.IN_PROCESS, raising=False)
+    monkeypatch.delenv(isolation.IN_PROCESS, raising=False)
 
 
 @pytest.mark.usefixtures("apart")

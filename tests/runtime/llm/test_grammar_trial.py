@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import child, isolation
 from edgeinfer.errors import InputError
 from edgeinfer.runtime.llm import grammar as grammar_module
 from edgeinfer.runtime.llm import grammar_trial
@@ -31,7 +31,7 @@ INTEGER = {"type": "integer"}
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(child.IN_PROCESS, raising=False)
+    monkeypatch.delenv(isolation.IN_PROCESS, raising=False)
 
 
 def grammars() -> Grammars:
@@ -53,14 +53,14 @@ def deep() -> Grammar:
     return Grammar("lark", "start: " + " | ".join(f"r{i}" for i in range(5000)) + f"\n{rules}")
 
 
-@pytest.mark.skipif(not child.SUPPORTED, reason="needs a process of its own")
+@pytest.mark.skipif(not isolation.SUPPORTED, reason="needs a process of its own")
 def test_a_grammar_that_ends_the_process_is_refused() -> None:
     """5,000 rules in a chain: a request ended the server."""
     with pytest.raises(InputError, match="one that ended it by SIG"):
         grammars().matcher(deep())
 
 
-@pytest.mark.skipif(not child.SUPPORTED, reason="needs a process of its own")
+@pytest.mark.skipif(not isolation.SUPPORTED, reason="needs a process of its own")
 def test_a_grammar_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """300 patterns take 79 s, and double that for 20 % more."""
     monkeypatch.setattr(grammar_trial, "LONGEST_S", 4.0)

@@ -1,0 +1,30 @@
+"""In which process an engine runs: the caller's, or one of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+SUPPORTED = os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
+"""Whether this interpreter can start another like itself with descriptors that it inherits."""
+
+IN_PROCESS = "EDGEINFER_IN_PROCESS"
+"""Set it to anything for a debugger: what gets processes of its own then happens in the calling
+one, and no time limit can end it."""
+
+_state = {"expendable": False}
+
+
+def apart() -> bool:
+    """Whether what may crash, or never end, gets a process of its own."""
+    return SUPPORTED and not os.environ.get(IN_PROCESS)
+
+
+def is_expendable() -> bool:
+    """Whether this process is here so that an engine may end it."""
+    return _state["expendable"]
+
+
+def make_expendable() -> None:
+    """Say so."""
+    _state["expendable"] = True
