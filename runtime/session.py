@@ -40,7 +40,6 @@ from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.operators import placement_of, profile_pair
 from edgeinfer.runtime.options import Calls, OnCrash, SessionOptions
 from edgeinfer.runtime.profiledb import ProfileDB
-from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
 from edgeinfer.runtime.settling import SettlingExecutable
 from edgeinfer.runtime.states import SessionStates, passing_on
@@ -465,6 +464,8 @@ class Session(forks.Here):
             RunError: the engine failed.
             ClosedError: the session was closed.
         """
+        from edgeinfer.runtime.recheck import lost_channels
+
         candidate, variant = self._choice.current
         budget = budget_for(variant.precision)
         results: list[VectorResult] = []

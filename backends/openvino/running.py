@@ -7,6 +7,23 @@ from functools import partial
 from typing import Any
 
 _NESTED = frozenset({"If", "Loop", "TensorIterator"})
+_TAKE_ANY = frozenset(
+    {
+        *("Convert", "Result", "Parameter", "Concat", "Select", "Add", "Subtract", "Multiply"),
+        *("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "Maximum"),
+        *("Minimum", "Abs", "Negative", "Sign", "Clamp"),
+    }
+)
+"""Operators that refuse no number where sizes are fixed."""
+
+_DATA_FIRST = frozenset(
+    {
+        *("Reshape", "Squeeze", "Unsqueeze", "Transpose", "Tile", "Broadcast", "StridedSlice"),
+        *("Slice", "Split", "VariadicSplit", "Gather", "Pad"),
+    }
+)
+"""Operators that take any first input: places, axes and sizes stand behind it."""
+
 _WHOLE = frozenset({"i4", "i8", "i16", "i32", "i64", "u1", "u4", "u8", "u16", "u32", "u64"})
 
 
@@ -46,8 +63,10 @@ def may_fail(model: Any) -> bool:
         given = [s for s in sources if s.get_node().get_name() not in known]
         if kind in ("Constant", "ShapeOf") or (sources and not given):
             known.add(name)
-        elif kind not in ("Convert", "Result", "Parameter") and any(
-            s.get_element_type().get_type_name() in _WHOLE for s in given
+        elif kind not in _TAKE_ANY and any(
+            s.get_element_type().get_type_name() in _WHOLE
+            for s in (sources[1:] if kind in _DATA_FIRST else sources)
+            if s.get_node().get_name() not in known
         ):
             return True
     return False

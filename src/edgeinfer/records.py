@@ -44,14 +44,14 @@ def _dataclass(cls: Any, above: list[Any], frozen: bool, slots: bool, eq: bool, 
             asked.frozen = frozen
     asked = made.__dataclass_params__
     asked.init, asked.repr, asked.eq, asked.frozen = True, True, eq, frozen
-    first = _first(made)
+    first = _late(made, "__init__", _init)
     methods: dict[str, Any] = {"__init__": first, "__repr__": _repr}
     methods["__signature__"] = _Signature(made, first)
     if eq:
-        methods["__eq__"] = _equal(made)
-        methods["__hash__"] = _hash(made) if frozen else None
+        methods["__eq__"] = _late(made, "__eq__", _equal)
+        methods["__hash__"] = _late(made, "__hash__", _hash) if frozen else None
     if frozen:
-        methods |= _frozen(made)
+        methods |= {"__setattr__": _setattr, "__delattr__": _delattr}
     if frozen and slots:
         methods |= {"__getstate__": _getstate, "__setstate__": _setstate}
     own = made.__dict__
@@ -62,15 +62,14 @@ def _dataclass(cls: Any, above: list[Any], frozen: bool, slots: bool, eq: bool, 
     return made
 
 
-def _first(cls: Any) -> Callable[..., None]:
-    """Return an ``__init__`` that gives way to the one it writes."""
+def _late(cls: Any, name: str, write: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a method that gives way to the one that ``write`` returns for the class."""
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        cls.__init__ = _init(cls)
-        cls.__init__(self, *args, **kwargs)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        setattr(cls, name, write(cls))
+        return getattr(cls, name)(self, *args, **kwargs)
 
-    __init__.__qualname__ = f"{cls.__qualname__}.__init__"
-    return __init__
+    return method
 
 
 class _Default:
@@ -160,20 +159,21 @@ def _hash(cls: Any) -> Callable[[Any], int]:
     return lambda self: hash(values(self))
 
 
-def _frozen(cls: Any) -> dict[str, Any]:
-    names = {f.name for f in dataclasses.fields(cls)}
+def _setattr(self: Any, name: str, value: Any) -> None:
+    if _is_fixed(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
 
-    def __setattr__(self: Any, name: str, value: Any) -> None:  # noqa: N807
-        if type(self) is cls or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-        super(cls, self).__setattr__(name, value)
 
-    def __delattr__(self: Any, name: str) -> None:  # noqa: N807
-        if type(self) is cls or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        super(cls, self).__delattr__(name)
+def _delattr(self: Any, name: str) -> None:
+    if _is_fixed(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
 
-    return {"__setattr__": __setattr__, "__delattr__": __delattr__}
+
+def _is_fixed(self: Any, name: str) -> bool:
+    """Whether an attribute is a field; a dataclass itself has no others."""
+    return "__dataclass_fields__" in type(self).__dict__ or name in self.__dataclass_fields__
 
 
 def _getstate(self: Any) -> list[Any]:

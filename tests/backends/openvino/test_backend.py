@@ -268,6 +268,20 @@ def test_a_place_beyond_the_end_is_raised_where_sizes_are_fixed(write: Write, th
             "(float[2,3] x) => (int64[2,1] y) { y = ArgMax<axis=1>(x) }",
             False,
         ),
+        (
+            "(int32[1,4] x) => (bool[2,2] y) { s = Constant<value_ints=[2,2]>() "
+            "r = Reshape(x, s) c = Constant<value_int=7>() d = Cast<to=6>(c) y = Equal(r, d) }",
+            False,
+        ),
+        (
+            "(int64[4] x) => (int64[1] y) { i = Constant<value_ints=[2]>() y = Gather(x, i) }",
+            False,
+        ),
+        ("(float[2,3] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }", True),
+        (
+            "(float[4,3] x, int64[2] i) => (float[2,3] y) { j = Add(i, i) y = Gather(x, j) }",
+            True,
+        ),
     ],
 )
 def test_runs_that_may_bring_an_error_are_known(write: Write, text: str, may: bool) -> None:
