@@ -88,6 +88,7 @@ class Artifact:
         computed_in: floats of fewer bits that the engine is to compute the file in, ``bf16``,
             ``fp16`` or ``tf32``; empty for those that the file says. A backend refuses what its
             device does not compute in.
+        digest: SHA-256 of the file in hex, where it was hashed when it was taken from a bundle.
     """
 
     format: str
@@ -96,6 +97,7 @@ class Artifact:
     outputs: tuple[TensorSpec, ...]
     precision: str = ""
     computed_in: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

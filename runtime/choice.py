@@ -17,7 +17,6 @@ from edgeinfer import forks
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions, Probe
 from edgeinfer.backends.process import guard, isolation
-from edgeinfer.backends.process.trial import TIMEOUT_S
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.consent import allowed
 from edgeinfer.bundle.manifest import Variant, VectorRecord
@@ -240,7 +239,7 @@ class _Chooser:
                 # Few sessions need processes, and what starts them takes milliseconds to import.
                 from edgeinfer.backends.process.isolated import IsolatedBackend
 
-                usual_s = TIMEOUT_S if backend.capabilities().fragile else None
+                usual_s = isolation.TIMEOUT_S if backend.capabilities().fragile else None
                 backend = IsolatedBackend(
                     name,
                     run_s=self._request.run_timeout_s or usual_s,

@@ -10,7 +10,6 @@ from typing import Any
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions
 from edgeinfer.backends.process import guard, isolation
-from edgeinfer.backends.process.trial import TIMEOUT_S
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.consent import KINDS
 from edgeinfer.bundle.manifest import Variant
@@ -123,7 +122,7 @@ def within(backend: str, limit_s: float | None) -> Backend:
     """Return a backend that is ended where it takes longer than it may; a fragile one always is."""
     engine = registry.get(backend)
     if limit_s is None and engine.capabilities().fragile:
-        limit_s = TIMEOUT_S
+        limit_s = isolation.TIMEOUT_S
     if limit_s is None or not isolation.apart():
         return engine
     # What starts processes takes milliseconds to import.

@@ -66,7 +66,7 @@ def artifact_of(bundle: Bundle, variant: Variant) -> Artifact:
     manifest, path = bundle.manifest, bundle.paths(variant)[0]
     return Artifact(
         *(variant.format, path, manifest.inputs, manifest.outputs),
-        *(variant.precision, variant.computed_in),
+        *(variant.precision, variant.computed_in, variant.files[0].sha256),
     )
 
 

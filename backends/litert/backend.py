@@ -112,7 +112,7 @@ class LitertBackend:
             if file.read(8)[4:] != b"TFL3":
                 raise LoadError(f"litert refuses {path}: it is no .tflite file")
         if trial:
-            check_runs(opening, _version())
+            check_runs(opening, _version(), artifact.digest)
         interpreter, ready, workers = _opened(opening)
         signatures = _signatures(interpreter)
         ports = _ports(interpreter, path)

@@ -79,14 +79,14 @@ def _has_open_sizes(interpreter: Any) -> bool:
     return any(size < 0 for detail in inputs for size in detail.get("shape_signature", ()))
 
 
-def check_runs(opening: InterpreterOpening, version: str) -> None:
+def check_runs(opening: InterpreterOpening, version: str, digest: str = "") -> None:
     """Try a file unless these bytes were tried before, in the same way by the same engine.
 
     Raises:
         LoadError: the trial ended the process, or no process could be started.
     """
     ways = f"{opening.xnnpack}-{opening.delegate}-{sorted(opening.options.items())}"
-    TRIALS.check(opening.path, f"{version}-{ways}", opening)
+    TRIALS.check(opening.path, f"{version}-{ways}", opening, digest)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,7 @@ from typing import Any
 
 from edgeinfer.backends.base import DeviceKind, LoadOptions
 from edgeinfer.backends.checks import one_line
-from edgeinfer.backends.onnxruntime.regions_trial import check_runs
 from edgeinfer.backends.operators import OperatorProfile
-from edgeinfer.backends.tvm.library import check_machine, read
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
 
@@ -67,6 +65,10 @@ def register(settings: Any, graph: Path, device: DeviceKind, trial: bool, versio
     Raises:
         LoadError: the library is missing, damaged, for another CPU, or refused.
     """
+    # Few graphs have such a library.
+    from edgeinfer.backends.onnxruntime.regions_trial import check_runs
+    from edgeinfer.backends.tvm.library import check_machine, read
+
     path = graph.with_name(LIBRARY)
     about = read(path)
     if about.kind != "regions":

@@ -12,6 +12,9 @@ IN_PROCESS = "EDGEINFER_IN_PROCESS"
 """Set it to anything for a debugger: what gets processes of its own then happens in the calling
 one, and no time limit can end it."""
 
+TIMEOUT_S = 600
+"""The first run of the largest models takes seconds; a child that hangs is a fault of the file."""
+
 _state = {"expendable": False}
 
 

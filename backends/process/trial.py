@@ -26,9 +26,6 @@ from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.errors import LoadError, NotAvailableError
 
-TIMEOUT_S = 600
-"""The first run of the largest models takes seconds; a child that hangs is a fault of the file."""
-
 _OK = "ok"
 
 
@@ -45,7 +42,7 @@ class Trials:
         self._folder = f"{engine}-trials"
         self.remembered: dict[str, str] = {}
 
-    def check(self, path: str, how: str, request: Any) -> None:
+    def check(self, path: str, how: str, request: Any, digest: str = "") -> None:
         """Try a file unless these bytes were tried before, in the same way by the same engine.
 
         A process that is here to be ended needs no trial.
@@ -54,14 +51,16 @@ class Trials:
             path: Path of the file.
             how: the engine's version, and what of the request decides how the file is run.
             request: sent to the process.
+            digest: SHA-256 of the file, where it is known; else it is hashed.
 
         Raises:
             LoadError: the trial ended the process, or no process could be started.
         """
         if isolation.is_expendable():
             return
-        found = os.stat(path)
-        digest = _sha256(path, found.st_ino, found.st_size, found.st_mtime_ns)
+        if not digest:
+            found = os.stat(path)
+            digest = _sha256(path, found.st_ino, found.st_size, found.st_mtime_ns)
         key = hashlib.sha256(f"{digest}-{how}".encode()).hexdigest()
         verdict = self.remembered.get(key) or self._recall(key)
         if verdict is None:
@@ -89,9 +88,9 @@ class Trials:
         try:
             process.send(request)
             # What Python can report, the load or the run in this process reports too.
-            process.wait_for_answer(TIMEOUT_S)
+            process.wait_for_answer(isolation.TIMEOUT_S)
         except TimeoutError:
-            return f"no end after {TIMEOUT_S} s"
+            return f"no end after {isolation.TIMEOUT_S} s"
         except child.ChildEndedError as error:
             return error.how
         finally:

@@ -123,7 +123,7 @@ class TvmBackend:
             )
             inputs, outputs = artifact.inputs, artifact.outputs
         if trial:
-            check_runs(path, str(probe.version))
+            check_runs(path, str(probe.version), artifact.digest)
         run = _open(path, about, threads if about.parallel else 0)
         return TvmExecutable(run, about, inputs, outputs, order)
 

@@ -13,13 +13,13 @@ from edgeinfer.backends.process.trial import Trials, answer, run_on_zeros
 TRIALS = Trials("tvm", "edgeinfer.backends.tvm.trial")
 
 
-def check_runs(path: Path, version: str) -> None:
+def check_runs(path: Path, version: str, digest: str = "") -> None:
     """Try a library unless these bytes were tried before with this runtime.
 
     Raises:
         LoadError: the trial ended the process, or no process could be started.
     """
-    TRIALS.check(str(path), version, str(path))
+    TRIALS.check(str(path), version, str(path), digest)
 
 
 def _attempt(library: str) -> None:

@@ -18,7 +18,7 @@ from edgeinfer import profiles
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.coreml_reference import backend
 from edgeinfer.backends.coreml_reference.backend import LABEL, CoreMLReferenceBackend
-from edgeinfer.backends.process import isolated, isolation, trial
+from edgeinfer.backends.process import isolated, isolation
 from edgeinfer.backends.testing import Subject, conformance
 from edgeinfer.backends.testing.subject import describe
 from edgeinfer.convert.lower.coreml.target import CoreMLTarget
@@ -259,4 +259,4 @@ def test_commands_set_it_apart_with_a_deadline(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv(isolation.IN_PROCESS, raising=False)
     engine = pairs.within(backend.NAME, None)
     assert isinstance(engine, isolated.IsolatedBackend)
-    assert engine._run_s == engine._load_s == trial.TIMEOUT_S
+    assert engine._run_s == engine._load_s == isolation.TIMEOUT_S

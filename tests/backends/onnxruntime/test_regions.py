@@ -16,7 +16,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.onnxruntime import regions, regions_trial
+from edgeinfer.backends.onnxruntime import regions_trial
 from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edgeinfer.backends.onnxruntime.regions import LIBRARY, TOLD
 from edgeinfer.backends.tvm import library as tvm_library
@@ -31,6 +31,8 @@ pytestmark = pytest.mark.skipif(
     or not set(machine(MACHINE).features) <= tvm_library.cpu_features(),
     reason="no code is made for this machine",
 )
+
+CHECK_RUNS = regions_trial.check_runs
 
 # Two regions; the second one's loop is large enough for several threads.
 TEXT = """(float[N,4] x, float[4,4] w) => (float[4,4] y, float[512,512] t)
@@ -60,7 +62,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(regions_trial.TRIALS, "remembered", {})
     # A trial takes a process of its own; one test below has it.
-    monkeypatch.setattr(regions, "check_runs", lambda *_: None)
+    monkeypatch.setattr(regions_trial, "check_runs", lambda *_: None)
 
 
 def _feeds(rows: int = 4) -> dict[str, Array]:
@@ -183,7 +185,7 @@ def test_a_library_of_regions_is_no_model(made: Artifact) -> None:
 def test_code_that_ends_its_process_is_refused(
     made: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(regions, "check_runs", regions_trial.check_runs)
+    monkeypatch.setattr(regions_trial, "check_runs", CHECK_RUNS)
     executable = OnnxRuntimeBackend().load(made, LoadOptions(threads=1))
     executable.close()
     library = made.path.with_name(LIBRARY)
