@@ -37,10 +37,10 @@ from typing import Any
 import numpy as np
 
 import edgeinfer
+from benchmarks.cuda import cuda_graph
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.engines import import_onnxruntime, import_openvino
 from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
-from edgeinfer.backends.onnxruntime.cuda import PROVIDER, load_libraries
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.types import Array
 
@@ -223,9 +223,9 @@ def on_cuda(text: str, rounds: int) -> Iterator[dict[str, Any]]:
                 print(f"{text}: {line}", flush=True)
         options = {"use_tf32": "1", "enable_cuda_graph": "1"}
         ways: dict[str, Way] = {
-            "ORT fp32 graph": _graph(path, feeds, {**options, "use_tf32": "0"}),
-            "ORT default graph": _graph(path, feeds, options),
-            "ORT default fp16 graph": _graph(half, feeds, options),
+            "ORT fp32 graph": cuda_graph(path, feeds, {**options, "use_tf32": "0"}),
+            "ORT default graph": cuda_graph(path, feeds, options),
+            "ORT default fp16 graph": cuda_graph(half, feeds, options),
         }
         wanted = _arrays(ways["ORT fp32 graph"]())
         sessions = []
@@ -323,37 +323,6 @@ def _exported(net: str, batch: int, folder: Path) -> tuple[Path, dict[str, Array
         dynamo=False,
     )
     return path, {name: np.asarray(tensor) for name, tensor in inputs.items()}
-
-
-def _graph(path: Path, feeds: dict[str, Array], options: dict[str, str]) -> Way:
-    """ONNX Runtime with bound buffers and a CUDA graph, from host to host as a bound session."""
-    onnxruntime = import_onnxruntime()
-    load_libraries()
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, settings, [(PROVIDER, options)])
-    if (got := session.get_providers()[0]) != PROVIDER:
-        raise SystemExit(f"onnxruntime {onnxruntime.__version__} here has no CUDA: took {got}")
-    plain = onnxruntime.InferenceSession(path, settings, ["CPUExecutionProvider"])
-    binding = session.io_binding()
-    values = {n: onnxruntime.OrtValue.ortvalue_from_numpy(a, "cuda", 0) for n, a in feeds.items()}
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    results = []
-    for output, array in zip(session.get_outputs(), plain.run(None, feeds), strict=True):
-        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-            list(array.shape), array.dtype.type, "cuda", 0
-        )
-        binding.bind_ortvalue_output(output.name, value)
-        results.append(value)
-
-    def replay() -> list[Array]:
-        for name, value in values.items():
-            value.update_inplace(feeds[name])
-        session.run_with_iobinding(binding)
-        return [value.numpy() for value in results]
-
-    return replay
 
 
 def main() -> int:

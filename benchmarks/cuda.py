@@ -25,6 +25,7 @@ import numpy as np
 
 import edgeinfer
 from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.backends.onnxruntime.cuda import PROVIDER, load_libraries
 from edgeinfer.machine.cuda import cuda_devices, driver_version
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array
@@ -51,16 +52,29 @@ def plain_ways(path: Path, feeds: dict[str, Array]) -> dict[str, Callable[[], An
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     cuda = {"use_tf32": "0"}
-    plain = onnxruntime.InferenceSession(path, options, [("CUDAExecutionProvider", cuda)])
-    cuda = {"use_tf32": "0", "enable_cuda_graph": "1"}
-    graph = onnxruntime.InferenceSession(path, options, [("CUDAExecutionProvider", cuda)])
-    binding = graph.io_binding()
-    values = {}
-    for name, array in feeds.items():
-        values[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
-        binding.bind_ortvalue_input(name, values[name])
+    plain = onnxruntime.InferenceSession(path, options, [(PROVIDER, cuda)])
+    graph = cuda_graph(path, feeds, {**cuda, "enable_cuda_graph": "1"})
+    return {"engine": lambda: plain.run(None, feeds), "engine, bound, CUDA graph": graph}
+
+
+def cuda_graph(
+    path: Path, feeds: dict[str, Array], options: dict[str, str]
+) -> Callable[[], list[Array]]:
+    """Return ONNX Runtime's call with bound buffers and a CUDA graph, from host to host."""
+    onnxruntime = import_onnxruntime()
+    load_libraries()
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, settings, [(PROVIDER, options)])
+    if (got := session.get_providers()[0]) != PROVIDER:
+        raise SystemExit(f"onnxruntime {onnxruntime.__version__} here has no CUDA: took {got}")
+    plain = onnxruntime.InferenceSession(path, settings, ["CPUExecutionProvider"])
+    binding = session.io_binding()
+    values = {n: onnxruntime.OrtValue.ortvalue_from_numpy(a, "cuda", 0) for n, a in feeds.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
     results = []
-    for output, array in zip(graph.get_outputs(), plain.run(None, feeds), strict=True):
+    for output, array in zip(session.get_outputs(), plain.run(None, feeds), strict=True):
         value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
             list(array.shape), array.dtype.type, "cuda", 0
         )
@@ -70,10 +84,10 @@ def plain_ways(path: Path, feeds: dict[str, Array]) -> dict[str, Callable[[], An
     def replay() -> list[Array]:
         for name, value in values.items():
             value.update_inplace(feeds[name])
-        graph.run_with_iobinding(binding)
+        session.run_with_iobinding(binding)
         return [value.numpy() for value in results]
 
-    return {"engine": lambda: plain.run(None, feeds), "engine, bound, CUDA graph": replay}
+    return replay
 
 
 def measure(ways: dict[str, Callable[[], Any]], rounds: int, calls: int) -> dict[str, list[float]]:
