@@ -51,9 +51,9 @@ def import_openvino() -> ModuleType:
     if "openvino" in sys.modules:
         return _imported("openvino")
     with _absent(_OPENVINO_TELEMETRY, _OPENVINO_CONVERTER):
-        openvino: Any = _imported("openvino")
+        openvino = _imported("openvino")
     if not hasattr(openvino, "convert_model"):
-        openvino.convert_model = _convert_model
+        openvino.convert_model = _convert_model  # type: ignore[attr-defined]
     return openvino
 
 

@@ -293,6 +293,14 @@ def _closed(*_: object) -> NoReturn:
     raise ClosedError(f"backend {NAME!r}: used after close()")
 
 
+def _operators(interpreter: Any) -> list[str]:
+    """Name the operators; to describe them with their tensors takes as long as to load some."""
+    engine = getattr(interpreter, "_interpreter", None)
+    if engine is None or not hasattr(engine, "NodeName"):
+        return []
+    return [engine.NodeName(index) for index in range(engine.NumNodes())]
+
+
 class _Runner:
     """An interpreter and the sizes it was allocated for; one thread at a time."""
 
@@ -312,8 +320,7 @@ class _Runner:
         self._results: dict[str, Array] | None = None
         details = {d["index"]: tuple(d["shape"]) for d in interpreter.get_input_details()}
         self._shapes = [details[port.index] for port in inputs] if ready else []
-        ops: list[dict[str, Any]] = getattr(interpreter, "_get_ops_details", list)()
-        self.keeps_state = any(op["op_name"] in _STATEFUL for op in ops)
+        self.keeps_state = not _STATEFUL.isdisjoint(_operators(interpreter))
 
     @property
     def is_ready(self) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +54,16 @@ def test_caches_that_cpus_share_are_read_once(
 ) -> None:
     server(tmp_path)
     read: list[Path] = []
-    monkeypatch.setattr(cpu, "text", lambda path: read.append(path) or sysfs.text(path))
-    monkeypatch.setattr(cpu, "number", lambda path: read.append(path) or sysfs.number(path))
+
+    def watched(reads: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def reading(path: Path) -> Any:
+            read.append(path)
+            return reads(path)
+
+        return reading
+
+    monkeypatch.setattr(cpu, "text", watched(sysfs.text))
+    monkeypatch.setattr(cpu, "number", watched(sysfs.number))
     found = read_cpu(tmp_path, "")
     assert found.caches == (
         Cache(1, "data", 32, 1),

@@ -68,11 +68,14 @@ def test_a_processor_with_vnni_needs_no_session_to_know(monkeypatch: pytest.Monk
     """What NumPy found is right here, and where it finds nothing one product tells."""
     if sums._has_vnni():
         assert product({}) == 255 * 127 * 64
-    opened = []
+    opened: list[object] = []
     session = ort.InferenceSession
-    monkeypatch.setattr(
-        ort, "InferenceSession", lambda *a, **k: opened.append(1) or session(*a, **k)
-    )
+
+    def opening(*args: Any, **kwargs: Any) -> Any:
+        opened.append(args)
+        return session(*args, **kwargs)
+
+    monkeypatch.setattr(ort, "InferenceSession", opening)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     for has, sessions in ((True, 0), (False, 1)):
         monkeypatch.setattr(sums, "_has_vnni", lambda has=has: has)
