@@ -3,9 +3,9 @@
     python -m benchmarks.loading [--models A,B] [--engines openvino,...] [--rounds 20] [--folder F]
 
 Both load in processes of their own, in turns: import, opening and the first run, on one thread.
-Exits 1 where the median of the ratios is above 1.15 in processor time or above 1.1 in memory, or
-where silero-vad takes more than 0.15 s and more than that. The engine of a small model is ready before Python has
-imported what checks a bundle: ``over`` says how many milliseconds that is.
+Exits 1 where the median of the ratios is above 1.15 in processor time or above 1.1 in memory; of
+silero-vad, where it takes more than 0.15 s as well. A small model's engine is ready before Python
+has imported what checks a bundle: ``over`` says how many milliseconds that is.
 """
 
 from __future__ import annotations
