@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
-from edgeinfer.backends.process import child
+from edgeinfer.backends.process import child, isolation
 from edgeinfer.backends.process.trial import limit_memory
 from edgeinfer.convert import onnx_file
 from edgeinfer.errors import NotAvailableError
@@ -54,7 +54,7 @@ def shapes_of_a_run(model: ir.Model, outputs: list[str]) -> _Shapes:
         # A model that cannot be written keeps its declarations, lowering will tell.
         except Exception:
             return []
-        return _apart(path, outputs) if child.apart() else _run(path, outputs)
+        return _apart(path, outputs) if isolation.apart() else _run(path, outputs)
 
 
 def _apart(path: Path, outputs: list[str]) -> _Shapes:
