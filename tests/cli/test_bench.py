@@ -19,10 +19,12 @@ def test_rows(cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = cli("bench", bundle, *QUICK, "--threads", "1,2")
     assert result.code == 0
     lines = result.out.splitlines()
-    said = ("not run: ", "plain engines compute as edgeinfer does")
+    said = ("not run: ", "plain engines compute as edgeinfer does", "fastest in these turns: ")
     head, *rows = [line for line in lines if not line.startswith(said)]
     assert "not run: cpu-onnx-fp32 on reference: made for onnxruntime; --backend ref" in result.out
-    assert head.split()[:4] == ["model", "engine", "threads", "median"]
+    assert head.split()[:6] == ["model", "engine", "size", "error", "threads", "median"]
+    assert all("144 B" in row for row in rows)
+    assert "fastest in these turns: cpu-onnx-fp32 on onnxruntime, " in result.out
     engines = sorted((row.split()[1], "plain" in row) for row in rows)
     assert engines == [("onnxruntime", False)] * 2 + [("plain", True)] * 2
     told = [row.partition("%")[2].split() for row in rows]
@@ -118,3 +120,24 @@ def test_without_vectors_an_input_is_needed(cli: Any, tmp_path: Path) -> None:
     result = cli("bench", write_bundle(tmp_path / "m.edge", vectors=0))
     assert result.code == 1
     assert result.err.endswith("has no test vectors; give an INPUT\n")
+
+
+def test_figures_are_a_page_too(cli: Any, model: Path, tmp_path: Path) -> None:
+    made, page, saved = tmp_path / "m.edge", tmp_path / "m.html", tmp_path / "m.json"
+    assert cli("convert", model, "-t", "onnxruntime", "-o", made).code == 0
+    result = cli("bench", made, *QUICK, "--html", page, "-o", saved)
+    assert result.code == 0
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "onnxruntime-onnx-fp32" in text
+    rows = [row for row in json.loads(saved.read_text())["rows"] if row["engine"] == "onnxruntime"]
+    assert all(row["size_bytes"] > 100 for row in rows)
+    assert all(0 <= row["max_rel"] < 1e-5 for row in rows)
+    page.write_text("mine")
+    assert cli("bench", made, *QUICK, "--html", page).code == 2
+
+
+def test_no_page_comes_back_from_a_device(cli: Any, bundle: Path) -> None:
+    result = cli("bench", bundle, "--device", "ssh://nobody@nowhere", "--html", "m.html")
+    assert result.code == 2
+    assert "-o FILE.json does" in result.err

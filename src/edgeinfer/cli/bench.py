@@ -18,7 +18,8 @@ from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.loading import time_limit_option
 from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.names import BACKEND, named
-from edgeinfer.cli.output import Output, milliseconds, output_options, table, to_json
+from edgeinfer.cli.output import Output, milliseconds, output_options, size, table, to_json
+from edgeinfer.cli.page import check_page, page_option, write_page
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import TRUST_FILES, trust_options
 from edgeinfer.errors import BundleError, UsageError
@@ -27,6 +28,7 @@ from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.bundle.manifest import Variant
     from edgeinfer.cli.table import Table
     from edgeinfer.machine.energy import Taken
     from edgeinfer.runtime.comparison import Row, TimingResult
@@ -42,6 +44,8 @@ EQUAL = {
 """What makes a plain engine with its own defaults and edgeinfer equal, by what the engine does."""
 
 OPS_RUNS = 20
+
+_TIMES = (">threads", ">median", ">p95", ">spread", ">runs")
 
 
 @click.command()
@@ -70,6 +74,7 @@ OPS_RUNS = 20
 @time_limit_option(None)
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
+@page_option
 @TRUST_SOURCE
 @trust_options()
 @output_options
@@ -89,6 +94,7 @@ def bench(
     time_limit: float | None,
     output: str | None,
     overwrite: bool,
+    page: Path | None,
     trust_source: bool,
     trust: dict[str, Any],
     out: Output,
@@ -104,6 +110,7 @@ def bench(
     """
     permitted = allowed(allow or None)
     counts = _checked(output, seconds, threads, overwrite=overwrite)
+    check_page(page)
     from edgeinfer.bundle.storage import is_bundle
 
     with out.progress() as progress, contextlib.ExitStack() as stack:
@@ -126,6 +133,7 @@ def bench(
             results = lmbench.bench(bundle, counts[0], progress)
             _save(output, results[0])
             out.result(results[0], lambda: results[1])
+            write_page(page, f"Times of {path}", results[1])
             return
         feeds = _feeds(bundle, inputs)
         with Watch() as watch:
@@ -147,12 +155,16 @@ def bench(
         costs = None
         if ops:
             costs = _costs(bundle, backend, feeds, counts[0], fallback=allow_fallback)
+        known = {v.id: _made(v) for v in bundle.manifest.variants}
     data = {
         "model": path,
         "machine": machine,
         "input": timed.shapes,
         "gains": timed.gains(),
-        "rows": [{**_fields(row), **_fields(timing)} for row, timing in timed.rows.items()],
+        "rows": [
+            {**_fields(row), **_fields(timing), **known.get(row.variant, {})}
+            for row, timing in timed.rows.items()
+        ],
         "not_run": timed.not_run,
         "taken": watch.taken,
         **({} if limits is None else {"roofline": limits[1]}),
@@ -160,7 +172,18 @@ def bench(
     }
     _save(output, data)
     more = [*(limits[0] if limits else []), *(costs[0] if costs else [])]
-    out.result(data, lambda: [*_view(timed, permitted), *_heat(watch.taken), *more])
+
+    def view() -> list[str | Table]:
+        return [*_view(timed, permitted, known), *_heat(watch.taken), *more]
+
+    out.result(data, view)
+    write_page(page, f"Times of {path}", view())
+
+
+def _made(variant: Variant) -> dict[str, Any]:
+    """Return the size of an artifact, and the largest error that it had when it was made."""
+    errors = [m["max_rel"] for m in variant.accuracy.values() if "max_rel" in m]
+    return {"size_bytes": variant.size_bytes, "max_rel": max(errors, default=None)}
 
 
 def _checked(
@@ -255,6 +278,23 @@ def _feeds(bundle: Bundle, inputs: tuple[str, ...]) -> dict[str, Array]:
     return first_vector(bundle)
 
 
+def _size_and_error(made: dict[str, Any]) -> tuple[str, str]:
+    error = made.get("max_rel")
+    return size(made["size_bytes"]) if made else "", "" if error is None else f"{error:.1e}"
+
+
+def _fastest(timed: TimingResult, permitted: frozenset[str]) -> Iterator[str]:
+    """Name the fastest of what a session takes."""
+    taken = [
+        (t.median_ms, row)
+        for row, t in timed.rows.items()
+        if not row.engine.startswith(PLAIN) and (not row.consent or row.consent in permitted)
+    ]
+    if len(taken) > 1:
+        ms, row = min(taken, key=lambda pair: pair[0])
+        yield f"fastest in these turns: {row.variant} on {row.engine}, {milliseconds(ms)}"
+
+
 def _advice(kind: str, factor: float) -> str:
     return f"allow {kind}" if factor > 1 else "nothing would be gained by allowing it"
 
@@ -263,14 +303,15 @@ def _fields(value: Row | Timing) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _view(timed: TimingResult, permitted: frozenset[str]) -> Iterator[str | Table]:
-    columns = ("model", "engine", ">threads", ">median", ">p95", ">spread", ">runs", "")
+def _view(
+    timed: TimingResult, permitted: frozenset[str], known: dict[str, dict[str, Any]]
+) -> Iterator[str | Table]:
+    columns = ("model", "engine", ">size", ">error", *_TIMES, "")
     yield table(
         columns,
         [
             (
-                row.variant,
-                row.engine,
+                *(row.variant, row.engine, *_size_and_error(known.get(row.variant, {}))),
                 row.threads or "auto",
                 milliseconds(t.median_ms),
                 milliseconds(t.p95_ms),
@@ -281,6 +322,7 @@ def _view(timed: TimingResult, permitted: frozenset[str]) -> Iterator[str | Tabl
             for row, t in timed.rows.items()
         ],
     )
+    yield from _fastest(timed, permitted)
     yield from (f"not run: {line}" for line in timed.not_run)
     for kind, factor in timed.gains().items():
         if kind not in permitted:

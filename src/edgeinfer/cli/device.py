@@ -78,6 +78,8 @@ def _there(
             save = Path(value)
             check_output(save, *output[1:], overwrite=ctx.params["overwrite"])
             value = wanted = f"{_SAVED}{output[1]}"
+        elif parameter.name == "page":
+            raise UsageError("--html: no page comes back from a device; -o FILE.json does")
         elif parameter.name in files:
             value = sent.named(value)
         words += _spelled(parameter, value)
