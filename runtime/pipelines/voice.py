@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeinfer.errors import RunError, UsageError
 from edgeinfer.heads import Speak
-from edgeinfer.media.symbols import SymbolTable
+from edgeinfer.media.symbols import Encoded, SymbolTable
 from edgeinfer.results import Result, Sound
 from edgeinfer.runtime.pipelines.model import PipelineModel
 from edgeinfer.types import Array, NoiseInput, SymbolInput, TensorSpec
@@ -85,9 +85,15 @@ class VoicePipeline:
 
         Raises:
             InputError: it is no text, or not one for this voice.
+            NotAvailableError: it is made phonemes first, and what does that is not installed.
             RunError: the engine failed, or gives no sound.
         """
-        encoded = self._symbols.encode(text)
+        parts = self._symbols.parts(text)
+        samples = np.concatenate([self._said(part) for part in parts])
+        left_out = dict.fromkeys(symbol for part in parts for symbol in part.left_out)
+        return [Sound(samples, self.rate, tuple(left_out))]
+
+    def _said(self, encoded: Encoded) -> Array:
         feeds: dict[str, Array] = {}
         sizes: dict[str, int] = {}
         for spec, record in self._fields:
@@ -97,8 +103,7 @@ class VoicePipeline:
             for size, dim in zip(given.shape, spec.shape or (), strict=False):
                 sizes[str(dim)] = size
         feeds |= {spec.name: self._drawn(spec, record, sizes) for spec, record in self._noise}
-        output = self.model.output(self.model.run(feeds, {}))
-        return [Sound(self._samples(output), self.rate, encoded.left_out)]
+        return self._samples(self.model.output(self.model.run(feeds, {})))
 
     def _drawn(self, spec: TensorSpec, record: NoiseInput, sizes: Mapping[str, int]) -> Array:
         shape = [d if isinstance(d, int) else sizes[str(d)] for d in spec.shape or ()]

@@ -265,7 +265,9 @@ class SymbolInput:
         end: ids behind it.
         marks: symbols that part a text: each piece between them has its own ``begin`` and ``end``,
             and they stand alone (special tokens of transformers that are letters).
-        most: symbols of a text; a longer one is refused.
+        espeak: Name of the voice of eSpeak NG, such as ``en-us``, that makes phonemes of a text,
+            sentence by sentence; None: the characters of a text are its symbols.
+        most: symbols of a text, or of a sentence; a longer one is refused.
         normal: Normal form of Unicode that a text is brought into first.
         lower: a letter without an id is lowered.
         unknown: a symbol without an id is an error (``refuse``), or left out (``skip``).
@@ -278,6 +280,7 @@ class SymbolInput:
     after: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
     marks: tuple[str, ...] = ()
+    espeak: str | None = None
     most: int = 1000
     normal: Literal["none", "NFC", "NFD"] = "none"
     lower: bool = False

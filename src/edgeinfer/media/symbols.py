@@ -68,17 +68,33 @@ class SymbolTable:
         except (ValueError, TypeError) as e:
             raise DamagedError(f"pipeline/{record.vocabulary}: no table of symbols: {e}") from e
 
-    def encode(self, text: str) -> Encoded:
-        """Return the ids of a text.
+    def parts(self, text: str) -> list[Encoded]:
+        """Return the ids of what is said at once: each sentence, or the whole text.
 
         Raises:
             InputError: it is no text, too long, or has no symbol, or one that must be known.
+            NotAvailableError: its phonemes are asked for, and what makes them is not installed.
         """
-        record = self._record
         if not isinstance(text, str):
             raise InputError("text", "a str", type(text).__name__)
-        if len(text) > _PER_SYMBOL * record.most:
+        if len(text) > _PER_SYMBOL * self._record.most:
             self._refuse_length(len(text))
+        if self._record.espeak is None:
+            return [self.encode(text)]
+        from edgeinfer.media.phonemes import phonemes
+
+        found = [self.encode(said) for said in phonemes(text, self._record.espeak)]
+        if not found:
+            raise InputError("text", "a word", repr(text[:_TOLD]))
+        return found
+
+    def encode(self, text: str) -> Encoded:
+        """Return the ids of symbols.
+
+        Raises:
+            InputError: there are too many or none, or one that must be known is not.
+        """
+        record = self._record
         if record.normal != "none":
             text = unicodedata.normalize(record.normal, text)
         known, left_out = self._known(text)
@@ -130,6 +146,8 @@ def _table(read: Any, marks: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """
     if not isinstance(read, dict):
         raise TypeError("expected a JSON object")
+    if read.get("vowel_clusters"):
+        raise ValueError("vowels are joined by its vowel_clusters, which is not built")
     nested = [read[name] for name in _TABLES if isinstance(read.get(name), dict)]
     found = {}
     for symbol, given in (nested[0] if nested else read).items():
