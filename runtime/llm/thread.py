@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError
+from edgeinfer.runtime.bell import Bell
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar_trial import is_plain
 from edgeinfer.runtime.llm.params import Event
@@ -68,7 +69,7 @@ class EngineThread:
         self._wanted = threading.Condition(self._lock)
         self._closing = False
         self._mailboxes: dict[str, tuple[Mailbox, int]] = {}
-        self._bell: _Bell | None = None
+        self._bell: Bell | None = None
         self._thread = threading.Thread(target=self._work, name="edgeinfer-llm", daemon=True)
         self._thread.start()
         forks.watch(self)
@@ -188,7 +189,7 @@ class EngineThread:
         """
         loop = asyncio.get_running_loop()
         if self._bell is None or self._bell.loop is not loop:
-            self._bell = _Bell(loop)
+            self._bell = Bell(loop)
         mailbox = _Async(self._bell, pause_s)
         if request.params.grammar is not None:
             grammar = request.params.grammar
@@ -303,35 +304,6 @@ class _Waiting:
         return event
 
 
-class _Bell:
-    """Wakes a loop once for all mailboxes that got something meanwhile.
-
-    Args:
-        loop: that reads them.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._lock = forks.lock()
-        self._waiting: list[asyncio.Event] = []
-
-    def ring(self, there: asyncio.Event) -> None:
-        """Have an event set in the loop."""
-        with self._lock:
-            self._waiting.append(there)
-            if len(self._waiting) > 1:
-                return
-        # A loop that was closed has nobody who reads.
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._rung)
-
-    def _rung(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for there in waiting:
-            there.set()
-
-
 class _Async:
     """A mailbox for a task.
 
@@ -340,7 +312,7 @@ class _Async:
         pause_s: seconds after which silence is told; None for never.
     """
 
-    def __init__(self, bell: _Bell, pause_s: float | None) -> None:
+    def __init__(self, bell: Bell, pause_s: float | None) -> None:
         self._bell, self._pause_s = bell, pause_s
         self._lock = forks.lock()
         self._events: list[Event | ClosedError] = []
@@ -356,7 +328,7 @@ class _Async:
             self._events.append(event)
             if len(self._events) > 1:
                 return
-        self._bell.ring(self._there)
+        self._bell.ring(self._there.set)
 
     async def get(self) -> list[Event]:
         await self._there.wait()

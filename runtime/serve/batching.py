@@ -25,8 +25,10 @@ times are so near the smaller is taken."""
 LONGEST_S = 0.25
 """A run that takes longer keeps the others waiting; no larger ones are tried."""
 
-ROUNDS, BUDGET_S = 5, 1.0
-"""Sizes are run in turns, so that other work of the machine meets all alike; the fastest counts."""
+STEADY, BUDGET_S = 6, 1.0
+"""Sizes are run in turns, so that other work of the machine meets all alike, until so many rounds
+found none of them faster; the fastest counts. Other work disturbs long runs more often than short
+ones."""
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-5
 """Difference of a row in a batch from the row alone: kernels of other shapes add in other orders.
@@ -81,8 +83,9 @@ def measure(
 def _times(run: Run, feeds: Mapping[int, Feeds], clock: Callable[[], float]) -> dict[int, float]:
     """Return the shortest time of each size."""
     found: dict[int, float] = {}
-    begin = clock()
-    for _ in range(ROUNDS):
+    begin, steady = clock(), 0
+    while steady < STEADY and clock() - begin <= BUDGET_S:
+        before = dict(found)
         for size, given in feeds.items():
             start = clock()
             run(given)
@@ -90,8 +93,8 @@ def _times(run: Run, feeds: Mapping[int, Feeds], clock: Callable[[], float]) -> 
             found[size] = min(spent, found.get(size, math.inf))
             if found[size] > LONGEST_S:
                 break
-        if clock() - begin > BUDGET_S:
-            break
+        is_steady = all(s > GAIN * before.get(size, math.inf) for size, s in found.items())
+        steady = steady + 1 if is_steady else 0
     return found
 
 

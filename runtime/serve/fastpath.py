@@ -1,7 +1,8 @@
-"""Requests of tensors that come whole, for models whose runs are brief, answered without a task.
+"""Requests of tensors that come whole, answered without a task.
 
-Most requests of small models are such, and nothing about them waits: what a task, ASGI's messages
-and their scope cost is more than all the rest. Whatever is not plain, or is wrong, is left to the
+Most requests are such: what a task, ASGI's messages and their scope cost is more than all the rest
+of a small one. Brief runs go on the event loop (``lanes.py``), others to threads, whose answers
+come back all of a batch at once. Whatever is not plain, or is wrong, is left to the
 way that all other requests take, before anything was counted, and is answered there.
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.exchange import WholeRequest
 from edgeinfer.runtime.serve.http import (
     JSON,
@@ -56,7 +59,7 @@ class FastPath:
         """Answer a request soon; False leaves it, and nothing has happened."""
         started = time.perf_counter()
         model = self._model(request.url)
-        if model is None or model.lane is None:
+        if model is None or model.tensors is None:
             return False
         scope: Scope = {"headers": request.headers}
         try:
@@ -69,9 +72,14 @@ class FastPath:
         except (EdgeInferError, RequestError, RecursionError):
             return False
         call = _Call(self.hub, model, asked, request, self._id_of(scope), grant, started)
+        terms = asked.terms
+        priority, deadline_s = terms.priority, self.hub.deadline(terms)
         try:
-            terms = asked.terms
-            model.lane.submit(asked.feeds, terms.priority, self.hub.deadline(terms), call)
+            if model.lane is not None:
+                model.lane.submit(asked.feeds, priority, deadline_s, call)
+            else:
+                found = model.tensors.submit(asked.feeds, priority=priority, deadline_s=deadline_s)
+                call.set_result(found)
         except Exception as error:
             call.set_exception(error)
         return True
@@ -154,7 +162,7 @@ class _Call:
         self._hub, self._model, self._asked, self._request = hub, model, asked, request
         self._id, self._grant, self._started = id, grant, started
         self._is_done = False
-        self._running: asyncio.Future[None] | None = None
+        self._running: asyncio.Future[None] | Future[Outputs] | None = None
         self._held = Held(hub.memory)
         self._held.add(len(request.body))
         model.waiting += 1
@@ -166,7 +174,11 @@ class _Call:
 
     def set_result(self, found: Ran, /) -> None:
         """Answer with outputs, or once a thread has them."""
-        if isinstance(found, dict) and size_of(found) < LARGE_BYTES:
+        if isinstance(found, Future):
+            self._running = found
+            bell = self._hub.bell()
+            found.add_done_callback(lambda done: bell.ring(partial(self._came, done)))
+        elif size_of(found) < LARGE_BYTES:
             try:
                 content, headers = result(self._model, self._asked, found)
             except Exception as error:
@@ -174,19 +186,28 @@ class _Call:
             else:
                 self._end(200, content, headers)
         else:
-            self._running = asyncio.ensure_future(self._later(found))
+            self._running = asyncio.ensure_future(self._large(found))
 
     def set_exception(self, error: Exception, /) -> None:
         """Answer with what went wrong."""
         known, body = refusal("POST", self._path, error)
         self._end(known.status, body, (JSON, *retry_header(known)))
 
-    async def _later(self, found: Ran) -> None:
+    def _came(self, done: Future[Outputs]) -> None:
+        """Take what a thread gave."""
+        if self._is_done or done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self.set_result(done.result())
+        elif isinstance(error, Exception):
+            self.set_exception(error)
+
+    async def _large(self, outputs: Outputs) -> None:
+        """Write large outputs beside the loop, once there is memory for them."""
         try:
-            outputs = found if isinstance(found, dict) else await asyncio.wrap_future(found)
             size = size_of(outputs)
-            if size >= LARGE_BYTES:
-                await self._held.take(size)
+            await self._held.take(size)
             work = partial(result, self._model, self._asked, outputs)
             content, headers = await self._hub.read(size, work)
         except Exception as error:

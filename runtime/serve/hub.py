@@ -23,6 +23,7 @@ from edgeinfer.errors import (
 )
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching, check_batching
+from edgeinfer.runtime.bell import Bell
 from edgeinfer.runtime.fleet import FleetModel, ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.scheduler import Outputs
@@ -126,6 +127,7 @@ class Hub:
         self.answers = Answers(int(options.answers_mb * 2**20)) if options.answers_mb else None
         self.metrics.answers = self.answers
         self.is_stopping = False
+        self._bell: Bell | None = None
         try:
             for given in models:
                 name, path = model_name(given)
@@ -380,6 +382,13 @@ class Hub:
         model.lane.submit(feeds, terms.priority, deadline_s, answer)
         found = await answer
         return found if isinstance(found, dict) else await _watched(found, left)
+
+    def bell(self) -> Bell:
+        """Return what wakes the loop that runs."""
+        loop = asyncio.get_running_loop()
+        if self._bell is None or self._bell.loop is not loop:
+            self._bell = Bell(loop)
+        return self._bell
 
     def deadline(self, terms: Terms) -> float | None:
         """Return the seconds after which a request may not start any more; None for no end."""

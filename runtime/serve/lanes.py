@@ -8,6 +8,7 @@ came within one turn of it as one batch.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ from edgeinfer.types import Feeds
 
 BRIEF_S = 2.5e-4
 """A run that takes longer keeps the loop, and goes to a thread."""
+
+BATCH_S = 2 * BRIEF_S
+"""Longest run of a batch: one by one, its requests would keep the loop for longer."""
 
 LATE_S, LATE = 4 * BRIEF_S, 8
 """So many runs in a row above this, and the model counts as brief no more."""
@@ -82,7 +86,8 @@ class Lane:
         self._model = model
         self._largest = _bytes(measured)
         self._late = 0
-        self._size = max((n for n, s in seconds.items() if s <= BRIEF_S), default=0)
+        is_brief = seconds.get(1, math.inf) <= BRIEF_S
+        self._size = max((n for n, s in seconds.items() if is_brief and s <= BATCH_S), default=0)
         self._waiting: deque[_Waiting] = deque()
         self._is_mixed = False
 

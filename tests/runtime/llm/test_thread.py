@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from edgeinfer.errors import ClosedError, InputError
 from edgeinfer.runtime.llm.params import Event
-from edgeinfer.runtime.llm.thread import SILENCE, EngineThread, _Bell
+from edgeinfer.runtime.llm.thread import SILENCE, EngineThread
 from tests.forked import in_fork
 from tests.runtime.llm.toy import ToyExecutor, generate, request, toy_engine
 
@@ -126,19 +125,6 @@ def test_silence_is_told_where_that_is_asked_for(
         return [event async for event in events if event is not SILENCE]
 
     assert sum(len(event.tokens) for event in asyncio.run(main())) == 5
-
-
-def test_a_loop_is_woken_once_for_all_of_a_step() -> None:
-    called: list[Callable[[], None]] = []
-    loop: Any = SimpleNamespace(call_soon_threadsafe=called.append)
-    bell, events = _Bell(loop), [asyncio.Event() for _ in range(16)]
-    for turn in range(2):
-        for event in events:
-            event.clear()
-            bell.ring(event)
-        assert len(called) == turn + 1
-        called[turn]()
-        assert all(event.is_set() for event in events)
 
 
 def test_refusal_reaches_a_task(running: tuple[EngineThread, ToyExecutor]) -> None:

@@ -57,3 +57,29 @@ def test_one_vector_gives_two_rows_that_differ() -> None:
     assert [r["x"].tolist() for r in rows] == [[[1.0, 2.0]], [[2.0, 1.0]]]
     assert rows_of([{"x": np.array(1.0)}]) == []
     assert measure(lambda feeds: {}, [], 16).size == 1
+
+
+class BusyEngine(Engine):
+    """Runs on a machine with other work, which disturbs long runs more often."""
+
+    def __init__(self, cost: dict[int, float], seed: int) -> None:
+        super().__init__(cost)
+        self.chance = np.random.default_rng(seed)
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        size = len(feeds["x"])
+        if self.chance.random() < 0.5 + 0.02 * size:
+            self.now += self.cost[size] * 3 * self.chance.random()
+        return super().run(feeds)
+
+
+def test_other_work_does_not_choose_the_size() -> None:
+    cost = {1: 1e-3, 2: 1.2e-3, 4: 1.5e-3, 8: 2e-3, 16: 3e-3}
+    engines = [BusyEngine(cost, seed) for seed in range(40)]
+    sizes = [measure(engine.run, ROWS, 16, engine.clock).size for engine in engines]
+    assert sizes.count(16) >= 38
+    # It ends, and soon where nothing disturbs it.
+    assert max(engine.now for engine in engines) < 1.1
+    quiet = Engine(cost)
+    measure(quiet.run, ROWS, 16, quiet.clock)
+    assert quiet.now < 0.08
