@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,10 +130,7 @@ def bench(
         opening = trust if source is None else {"native": trust["native"]}
         bundle = stack.enter_context(Bundle.open(place, **opening))
         if is_language_model(bundle):
-            results = lmbench.bench(bundle, counts[0], progress)
-            _save(output, results[0])
-            out.result(results[0], lambda: results[1])
-            write_page(page, f"Times of {path}", results[1])
+            _show(out, output, page, path, *lmbench.bench(bundle, counts[0], progress))
             return
         feeds = _feeds(bundle, inputs)
         with Watch() as watch:
@@ -152,13 +149,24 @@ def bench(
             )
         machine = fingerprint()
         limits = _limits(bundle, feeds, counts[0] or 1) if roofline else None
-        costs = None
-        if ops:
-            costs = _costs(bundle, backend, feeds, counts[0], fallback=allow_fallback)
+        asked = (bundle, backend, feeds, counts[0])
+        costs = _costs(*asked, fallback=allow_fallback) if ops else None
         known = {v.id: _made(v) for v in bundle.manifest.variants}
     data = {
         "model": path,
         "machine": machine,
+        **_timed_data(timed, known),
+        "taken": watch.taken,
+        **({} if limits is None else {"roofline": limits[1]}),
+        **({} if costs is None else {"ops": costs[1]}),
+    }
+    more = [*(limits[0] if limits else []), *(costs[0] if costs else [])]
+    shown = [*_view(timed, permitted, known), *_heat(watch.taken), *more]
+    _show(out, output, page, path, data, shown)
+
+
+def _timed_data(timed: TimingResult, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {
         "input": timed.shapes,
         "gains": timed.gains(),
         "rows": [
@@ -166,18 +174,7 @@ def bench(
             for row, timing in timed.rows.items()
         ],
         "not_run": timed.not_run,
-        "taken": watch.taken,
-        **({} if limits is None else {"roofline": limits[1]}),
-        **({} if costs is None else {"ops": costs[1]}),
     }
-    _save(output, data)
-    more = [*(limits[0] if limits else []), *(costs[0] if costs else [])]
-
-    def view() -> list[str | Table]:
-        return [*_view(timed, permitted, known), *_heat(watch.taken), *more]
-
-    out.result(data, view)
-    write_page(page, f"Times of {path}", view())
 
 
 def _made(variant: Variant) -> dict[str, Any]:
@@ -210,9 +207,20 @@ def _heat(taken: Taken) -> Iterator[str]:
     yield from (f"note: {line}" for line in taken.complaints)
 
 
-def _save(output: str | None, data: dict[str, Any]) -> None:
+def _show(
+    out: Output,
+    output: str | None,
+    page: Path | None,
+    path: str,
+    data: dict[str, Any],
+    shown: Iterable[str | Table],
+) -> None:
+    """Print the figures, and write the files that were asked for."""
+    parts = [*shown]
     if output is not None:
         write_bytes(Path(output), (to_json(data) + "\n").encode(), overwrite=True)
+    out.result(data, lambda: parts)
+    write_page(page, f"Times of {path}", parts)
 
 
 def _costs(
