@@ -52,11 +52,12 @@ def main() -> int:
     asked = parser.parse_args()
     os.environ.update(COLUMNS="200")
     failed = total = 0
-    end = time.monotonic() + asked.seconds
     with tempfile.TemporaryDirectory(prefix="edgeinfer-fuzz-") as name:
         folder = Path(name)
         os.environ.update(EDGEINFER_CACHE=f"{name}/cache", EDGEINFER_STATE=f"{name}/state")
         chosen = [r for r in readers(folder) if not asked.reader or r.name in asked.reader]
+        # Making what is mutated takes its own time.
+        end = time.monotonic() + asked.seconds
         for number, reader in enumerate(chosen):
             share = (end - time.monotonic()) / (len(chosen) - number)
             codes, findings = _fuzz(reader, folder, share, asked.inputs, asked.seed)

@@ -59,7 +59,12 @@ def write_as(model: ir.Model, version: int) -> None:
         if not node.domain:
             _drop_new_defaults(node, version)
             node.version = None
-    model.ir_version = _IR_VERSION.get(version, model.ir_version)
+    model.ir_version = min(model.ir_version, newest_format(version))
+
+
+def newest_format(version: int) -> int:
+    """Return the newest version of the file format that whoever reads this opset reads."""
+    return _IR_VERSION.get(max(version, OLDEST), max(_IR_VERSION.values()))
 
 
 def runtime_for(model: ir.Model, version: int, installed: str) -> str:
@@ -91,12 +96,31 @@ def _counts_uneven_padding(node: ir.Node) -> bool:
     return not is_even or bool(attr(node, "ceil_mode", 0))
 
 
+def _lacks_parameters(node: ir.Node) -> bool:
+    """Whether it is a recurrence whose activations take parameters that it does not give."""
+    names = {str(name).lower() for name in attr(node, "activations", ())}
+    is_one = node.op_type in ("RNN", "LSTM", "GRU") and "activation_alpha" not in node.attributes
+    return is_one and not names.isdisjoint(_WITH_PARAMETERS)
+
+
+_WITH_PARAMETERS = ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
+
+
+def _quantizes_halves(node: ir.Node) -> bool:
+    """Whether it makes integers of half precision, which are cut off instead of rounded."""
+    value = node.inputs[0] if node.inputs else None
+    is_half = value is not None and value.dtype == ir.DataType.FLOAT16
+    return node.op_type == "QuantizeLinear" and is_half
+
+
 _WRONG_BEFORE: tuple[tuple[str, Callable[[ir.Node], bool]], ...] = (
+    ("1.30", _quantizes_halves),
+    ("1.29", _lacks_parameters),
     ("1.28", has_empty_rows),
     ("1.26", _counts_uneven_padding),
 )
 """Releases of ONNX Runtime, each the first without a fault, and which nodes it is in. Found by
-running the tests of the passes on each."""
+running tests on each."""
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -46,6 +46,7 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Targ
 from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.lower.unscanned import keep_first_states, scan_one_row
 from edgeinfer.convert.lower.whole_spans import Spans
+from edgeinfer.convert.passes.constants import takes
 from edgeinfer.convert.passes.split_attention import SplitAttention
 from edgeinfer.errors import Problem, Remarks, UsageError
 from edgeinfer.profiles.schema import Profile
@@ -158,6 +159,10 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     if not profile.strongly_typed:
         apply(model, (*DIGITS, *FASTER), notes)
         multiply_stored(model)
+    own = model.opset_imports.get("", opset.OLDEST)
+    if not takes(own):
+        # An engine that is older than the model has kernels all the same.
+        opset.write_as(model, opset.choose(model))
     _expand_lacking(model, asked, notes)
     if not profile.strongly_typed:
         store_unsigned(model)
@@ -168,10 +173,9 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         shorten(model)
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
-    own = model.opset_imports.get("", opset.OLDEST)
     version = opset.choose(model)
+    opset.write_as(model, version)
     if version != own:
-        opset.write_as(model, version)
         notes.add(f"written at opset {version}: every node means the same as at {own}")
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model, asked) if p.node not in refused]

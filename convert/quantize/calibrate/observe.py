@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
 from edgeinfer.backends.onnxruntime.sums import precise_entries
+from edgeinfer.convert.lower.onnxruntime.readable import readable
 from edgeinfer.convert.quantize.calibrate.histogram import ChannelStats, Histogram
 from edgeinfer.convert.quantize.units import Unit
 from edgeinfer.errors import RunError
@@ -179,7 +180,7 @@ def open_session(model: ir.Model, folder: Path, *, optimise: bool = False) -> An
         return _Evaluation(model)
     ort = import_onnxruntime()
     path = folder / "observed.onnx"
-    ir.save(model, path, external_data="observed.data", size_threshold_bytes=1024)
+    ir.save(readable(model), path, external_data="observed.data", size_threshold_bytes=1024)
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_ENABLE_BASIC

@@ -10,8 +10,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from edgeinfer.convert.lower.onnxruntime.opset import needed_by, release
-from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.types import Array
 
 HEAD = '<ir_version: 10, opset_import: ["": 24]>\n'
@@ -25,10 +23,7 @@ def graph(text: str) -> ir.Model:
 
 
 def run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
-    """Run in onnxruntime without any optimisation, what an old one gets wrong by its definition."""
-    if any(release(ort.__version__) < release(needed_by(node)) for node in model.graph):
-        found = Evaluator(model, wide=True).run(feeds)
-        return [np.asarray(found[str(o.name)], np.float32) for o in model.graph.outputs]
+    """Run in onnxruntime without any optimisation."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1

@@ -82,6 +82,44 @@ def test_means_that_count_uneven_padding_need_a_release(more: str, oldest: str) 
 
 
 @pytest.mark.parametrize(
+    ("kind", "oldest"), [("float16", "1.30"), ("float", "1.23")], ids=["halves", "floats"]
+)
+def test_halves_that_are_rounded_to_integers_need_a_release(kind: str, oldest: str) -> None:
+    """Before 1.30 they were cut off."""
+    whole = model(
+        f"g ({kind}[2] x, {kind} s, int8 z) => (int8[2] y) {{ y = QuantizeLinear(x, s, z) }}"
+    )
+    assert runtime_for(whole, 23, "1.23") == f">={oldest}"
+
+
+@pytest.mark.parametrize(
+    ("more", "oldest"),
+    [
+        ('activations = ["HardSigmoid"]', "1.29"),
+        ('activations = ["HardSigmoid"], activation_alpha = [0.2]', "1.23"),
+        ('activations = ["Tanh"]', "1.23"),
+        ("hidden_size = 4", "1.23"),
+    ],
+)
+def test_activations_without_their_parameters_need_a_release(more: str, oldest: str) -> None:
+    """Before 1.29 they were others than the standard's."""
+    more = more if "hidden_size" in more else f"hidden_size = 4, {more}"
+    whole = model(
+        "g (float[3,1,2] x, float[1,4,2] w, float[1,4,4] r) => (float[3,1,1,4] y) "
+        f"{{ y = RNN<{more}>(x, w, r) }}"
+    )
+    assert runtime_for(whole, 23, "1.23") == f">={oldest}"
+
+
+def test_the_file_format_is_one_that_the_release_reads() -> None:
+    """A new exporter writes a new one for an old version of the operators too."""
+    whole = model("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=17)
+    whole.ir_version = 12
+    write_as(whole, 17)
+    assert whole.ir_version == 10
+
+
+@pytest.mark.parametrize(
     ("node", "mask", "oldest"),
     [
         ("Attention(q, q, q)", "", "1.23"),
