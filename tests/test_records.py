@@ -120,10 +120,9 @@ def classes(dataclass: Callable[..., Any]) -> dict[str, Any]:
     return {k: v for k, v in locals().items() if isinstance(v, type)}
 
 
-OURS, THEIRS = classes(records.dataclass), classes(dataclasses.dataclass)
-
 NAN = float("nan")
 
+OURS, THEIRS = classes(records.dataclass), classes(dataclasses.dataclass)
 
 USES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "repr": lambda c: repr(c["Point"](1, tags=["a"])),
