@@ -66,6 +66,9 @@ _DTYPES = frozenset(
     }
 )
 
+_SMALL = 4096
+"""Bytes of a result up to which a copy takes less than what shows it in place."""
+
 _STATEFUL = frozenset({"VAR_HANDLE", "HASHTABLE"})
 """Operators whose state outlives a run and cannot be reset."""
 
@@ -302,9 +305,13 @@ def _operators(interpreter: Any) -> list[str]:
 
 
 class _Runner:
-    """An interpreter and the sizes it was allocated for; one thread at a time."""
+    """An interpreter and the sizes it was allocated for; one thread at a time.
 
-    __slots__ = ("_results", "_shapes", "_signatures", "_workers", "interpreter", "keeps_state")
+    Attributes:
+        shapes: Shapes of the inputs that its tensors are allocated for; empty before that.
+    """
+
+    __slots__ = ("_results", "_signatures", "_workers", "interpreter", "keeps_state", "shapes")
 
     def __init__(
         self,
@@ -319,13 +326,13 @@ class _Runner:
         self._signatures = signatures
         self._results: dict[str, Array] | None = None
         details = {d["index"]: tuple(d["shape"]) for d in interpreter.get_input_details()}
-        self._shapes = [details[port.index] for port in inputs] if ready else []
+        self.shapes = [details[port.index] for port in inputs] if ready else []
         self.keeps_state = not _STATEFUL.isdisjoint(_operators(interpreter))
 
     @property
     def is_ready(self) -> bool:
         """Whether tensors are allocated."""
-        return bool(self._shapes)
+        return bool(self.shapes)
 
     def invoke(self, inputs: tuple[_Port, ...], arrays: list[Array]) -> None:
         """Run once; results stay in the engine's tensors until the next run."""
@@ -340,13 +347,13 @@ class _Runner:
             self._results = self._signatures.run(feeds)
             return
         shapes = [array.shape for array in arrays]
-        if shapes != self._shapes:
+        if shapes != self.shapes:
             # Nothing is known of the tensors until all are allocated again.
-            self._shapes = []
+            self.shapes = []
             for port, shape in zip(inputs, shapes, strict=True):
                 engine.resize_tensor_input(port.index, shape)
             engine.allocate_tensors()
-            self._shapes = shapes
+            self.shapes = shapes
         # Fused recurrent operators carry their state over to the next run otherwise.
         engine.reset_all_variables()
         for port, array in zip(inputs, arrays, strict=True):
@@ -374,15 +381,23 @@ class _Runner:
         details = self.interpreter.get_output_details()
         return next(tuple(map(int, d["shape"])) for d in details if d["index"] == port.index)
 
+    def _view(self, port: _Port, size: int) -> Array:
+        """Show a result; a small one is copied, which is quicker than to show it."""
+        if not size:
+            # Without elements it may have no memory to view.
+            return np.empty(self._shape(port))
+        if size <= _SMALL:
+            return np.asarray(self.interpreter.get_tensor(port.index))
+        view: Array = self.interpreter.tensor(port.index)()
+        return view
+
     def store(self, port: _Port, buffer: Array) -> None:
         """Copy a result into a buffer, which must have its shape."""
-        # A view must be gone before the next run, so it stays inside this function. Results without
-        # elements may have no memory to view.
-        engine = self.interpreter
+        # A view must be gone before the next run, so it stays inside this function.
         if self._results is not None:
             view = self._results[port.name]
         else:
-            view = engine.tensor(port.index)() if buffer.size else np.empty(self._shape(port))
+            view = self._view(port, buffer.nbytes)
         if view.shape != buffer.shape:
             raise RunError(
                 f"bind: output {port.name!r}: the buffer has shape {buffer.shape}, "
@@ -424,7 +439,7 @@ class LitertExecutable:
         """
         runner = self._runner()
         try:
-            arrays = self._arrays(feeds)
+            arrays = self._arrays(feeds, runner.shapes)
         except (RunError, InputError):
             self._give_back(runner)
             raise
@@ -485,13 +500,20 @@ class LitertExecutable:
         for bound in list(self._bounds):
             bound.release()
 
-    def _arrays(self, feeds: Feeds) -> list[Array]:
-        if len(feeds) != len(self._tensors) or any(p.name not in feeds for p in self._tensors):
+    def _arrays(self, feeds: Feeds, known: list[tuple[int, ...]]) -> list[Array]:
+        """Return the inputs in order; shapes that are known to fit are not looked at again."""
+        try:
+            arrays = [feeds[port.name] for port in self._tensors]
+        except KeyError:
+            arrays = []
+        if len(feeds) != len(self._tensors) or len(arrays) != len(feeds):
             names = [spec.name for spec in self.inputs]
             raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
-        for port in self._tensors:
-            port.check(feeds[port.name])
-        return [feeds[port.name] for port in self._tensors]
+        is_known = [array.shape for array in arrays] == known
+        for port, array in zip(self._tensors, arrays, strict=True):
+            if not is_known or array.dtype is not port.dtype:
+                port.check(array)
+        return arrays
 
     def _runner(self) -> _Runner:
         """Return an interpreter that no other thread uses."""
