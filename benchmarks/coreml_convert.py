@@ -4,7 +4,7 @@
 
 ResNet-50 is read, normalised, lowered and saved; limits are 15 s of wall time and four times the
 weights. MobileNetV2 is evaluated from its saved package by the backend ``coreml-reference``; the
-limit is 2 s a picture. Each run is a process of its own. Seconds are those of the steps named,
+limit is 2 s an image. Each run is a process of its own. Seconds are those of the steps named,
 without Python's imports; memory is the peak of the summed proportional set sizes of the process and
 its children, imports and mapped files included. Exits 1 above a limit.
 """

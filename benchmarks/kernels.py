@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.kernels small [--rounds N]``. Each engine's bound call on one thread, the
 rounds interleaved; medians of the rounds' best, in microseconds of CPU time and of wall time.
-``benchmarks.gemv`` has the products of 4-bit weights, ``benchmarks.pictures`` what stands before an
-engine.
+``benchmarks.gemv`` has the products of 4-bit weights, ``benchmarks.image_inputs`` what stands
+before an engine.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class Bench:
     def engine(self, **options: object) -> Engine:
         texts = self.model.generation.eos
         made = EngineOptions(**options)  # type: ignore[arg-type]
-        pieces = self.model.tokenizer.pieces
-        return Engine(self.model.open_executor, pieces, texts, options=made, clock=self.clock)
+        vocabulary = self.model.tokenizer.vocabulary
+        return Engine(self.model.open_executor, vocabulary, texts, options=made, clock=self.clock)
 
     def submit(self, engine: Engine, prompt: list[int], tokens: int) -> str:
         self._number += 1

@@ -1,9 +1,9 @@
 """Pipelines with the code that their bundles bring, and without it, in turns.
 
 ``python -m benchmarks.pipelines [BUNDLE...] [--picture FILE] [--rounds N] [--threads N]``. Without
-a bundle MobileNetV2 and BlazeFace are converted; without a picture one of 1920 x 1080 is made.
+a bundle MobileNetV2 and BlazeFace are converted; without an image one of 1920 x 1080 is made.
 Each pipeline is opened twice, once with ``EDGEINFER_PIPELINE_CODE=off`` (Pillow and NumPy), and
-both get the same pictures: as an array, as a camera gives it, and as a JPEG file. What they find
+both get the same images: as an array, as a camera gives it, and as a JPEG file. What they find
 has to be the same. Medians of milliseconds of wall (and processor) time; ratios by rounds, with
 their quartiles. ``--boxes`` times grouping alone, on raw scores of 8400 boxes and 80 classes.
 """
@@ -71,7 +71,7 @@ def bundles(folder: Path) -> list[Path]:
 
 
 def photo(folder: Path) -> tuple[Array, Path]:
-    """A picture with soft edges, as an array and as a file."""
+    """An image with soft edges, as an array and as a file."""
     from PIL import Image
 
     rng = np.random.default_rng(0)

@@ -114,7 +114,7 @@ SECONDS = 20.0
 """What the held-out samples may take on one file; an evaluator gets fewer of them."""
 
 PEERS_TAKE = 32
-"""Samples that the peers calibrate with: with 100 pictures one of them held 7 GB in memory."""
+"""Samples that the peers calibrate with: with 100 images one of them held 7 GB in memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,11 @@ PICTURES: dict[str, tuple[int, ...]] = {
     "vehicles/auto/sportscar2": (817, 511), "vehicles/race/indycar": (751,),
 }
 # fmt: on
-"""ImageNet classes that are right for a picture; not its only ones where the photo shows more."""
+"""ImageNet classes that are right for an image; not its only ones where the photo shows more."""
 
 
 def on_white(path: Path) -> Any:
-    """Return a cut-out as a square picture."""
+    """Return a cut-out as a square image."""
     from PIL import Image
 
     cut = Image.open(path).convert("RGBA")
@@ -85,7 +85,7 @@ def on_white(path: Path) -> Any:
 
 
 def efficientnet_lite0(work: Path) -> Case:
-    """EfficientNet-lite0 on labelled cut-outs; calibrated with other pictures of the same kind."""
+    """EfficientNet-lite0 on labelled cut-outs; calibrated with other images of the same kind."""
     from edgeinfer.convert import passes, sources
     from tests.zoo.nets import torch_model
 

@@ -58,7 +58,7 @@ WORDS: tuple[tuple[str, tuple[int, int, int, int] | None, str], ...] = (
     ("scenetext-segmented05.jpg", (184, 385, 473, 404), "MULTIMEDIA PROJECTOR"),
     ("page.png", (7, 13, 291, 32), "Region-based segmentation"),
 )
-"""Pictures, boxes of words in them and what is written there."""
+"""Images, boxes of words in them and what is written there."""
 
 WIDTH = 320
 """Of a line as the reader takes it, 48 high."""
@@ -87,7 +87,7 @@ def words(work: Path) -> Case:
 
 
 def cut(path: Path, box: tuple[int, int, int, int] | None) -> Any:
-    """Cut a word out of a picture."""
+    """Cut a word out of an image."""
     from PIL import Image
 
     picture = Image.open(path).convert("RGB")

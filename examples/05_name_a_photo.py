@@ -1,6 +1,6 @@
-"""Pictures in, names out: the bundle knows how to prepare a picture and what the classes are.
+"""Images in, names out: the bundle knows how to prepare an image and what the classes are.
 
-    python 05_name_a_photo.py model.edge photo.jpg ...   names your pictures with your bundle
+    python 05_name_a_photo.py model.edge photo.jpg ...   names your images with your bundle
     python 05_name_a_photo.py                            makes both for a try; nothing is fetched
 
 A bundle for it is made with `edgeinfer convert model.onnx --preprocessing FILE --labels FILE`.
@@ -38,7 +38,7 @@ MIDDLE = ImageInput(
 
 
 def name(bundle: Path, pictures: Iterable[Path]) -> None:
-    """Print the best class of each picture."""
+    """Print the best class of each image."""
     with edgeinfer.Bundle.open(bundle) as opened:
         manifest = opened.manifest
     with edgeinfer.load(bundle) as session:
@@ -49,7 +49,7 @@ def name(bundle: Path, pictures: Iterable[Path]) -> None:
 
 
 def try_out(folder: Path) -> None:
-    """Name the colour of two pictures that are drawn here."""
+    """Name the colour of two images that are drawn here."""
     from PIL import Image
 
     bundle = folder / "colours.edge"

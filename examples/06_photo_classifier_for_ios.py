@@ -1,4 +1,4 @@
-"""A Core ML package for iPhones that takes pictures and names the class, evaluated on this machine.
+"""A Core ML package for iPhones that takes images and names the class, evaluated on this machine.
 
     python 06_photo_classifier_for_ios.py        makes a model for a try; nothing is fetched
 
@@ -77,7 +77,7 @@ def convert(folder: Path) -> Path:
 
 
 def name(bundle: Path, folder: Path) -> None:
-    """Name two pictures that are drawn here."""
+    """Name two images that are drawn here."""
     from PIL import Image
 
     with edgeinfer.load(bundle, backend="coreml-reference") as session:

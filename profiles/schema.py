@@ -200,7 +200,7 @@ class Profile:
             those are that every engine computes well enough.
         bf16_ops: operators that its engine has kernels for in bfloat16; empty for all that the
             standard allows.
-        computes: which floats its engines compute files of single precision in when they are told.
+        computes: Floats in which its engines can be set to compute files of single precision.
         by_name_only: ``all`` leaves it out: a beta, or for tools or machines that few have.
     """
 

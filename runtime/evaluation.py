@@ -104,7 +104,7 @@ def evaluate(
 
     Args:
         bundle: its path, or an open one, which stays open.
-        data: as calibration data: a folder of pictures, recordings or ``.npz`` files, whose
+        data: as calibration data: a folder of images, recordings or ``.npz`` files, whose
             sub-folders are classes; one ``.npz`` with all samples and their ``labels``; or feeds,
             each with ``labels``.
         metric: one of ``edgeinfer.accuracy.NAMES``, of the output that it judges; or a

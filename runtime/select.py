@@ -195,8 +195,8 @@ def rank(
         barred: why variants may not run whatever could run them, by id.
         unproven: ids of variants that no test vector judges: engines older than the one that they
             were tested with do not run them.
-        allow: precisions that variants may have which need consent; what others would gain is told
-            where it was measured.
+        allow: precisions that variants may have which need consent; what others would
+            gain is reported where it was measured.
         made_on: machine whose times those of the variants are, as a manifest names it.
 
     Raises:

@@ -28,7 +28,7 @@ def test_the_best_class_and_the_best_five() -> None:
 
 
 def test_classes_may_go_by_their_names() -> None:
-    """Folders of pictures are named so; numbers among the names still count."""
+    """Folders of images are named so; numbers among the names still count."""
     rows = [np.eye(3)[[0, 1, 2, 2]]]
     assert measure("top1", rows, ["red", "green", "blue", 0], ("red", "green", "blue")) == 0.75
     with pytest.raises(UsageError, match="model's 2 labels, received labels such as 'blue'"):

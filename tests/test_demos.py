@@ -57,7 +57,7 @@ def pictures(tmp_path: Path) -> Path:
     folder.mkdir()
     for name, colour in (("a.png", (255, 0, 0)), ("b.jpg", (255, 255, 255))):
         Image.new("RGB", (64, 32), colour).save(folder / name)
-    (folder / "notes.txt").write_text("no picture")
+    (folder / "notes.txt").write_text("no image")
     return folder
 
 

@@ -57,7 +57,7 @@ def _written(values: np.ndarray) -> str:
 
 
 def draw(folder: Path) -> None:
-    """Pictures with shapes of one colour on a shaded ground, sorted by colour."""
+    """Images with shapes of one colour on a shaded ground, sorted by colour."""
     rng = np.random.default_rng(1)
     for name, colour in COLOURS.items():
         (folder / name).mkdir(parents=True)

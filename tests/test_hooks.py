@@ -304,7 +304,7 @@ def test_frigate_is_told_what_a_picture_shows(frigate: str) -> None:
     ("parts", "path", "code"),
     [
         ({}, "/v1/vision/detection", 400),
-        ({"image": b"no picture"}, "/v1/vision/detection", 400),
+        ({"image": b"no image"}, "/v1/vision/detection", 400),
         ({"image": b"x", "min_confidence": b"much"}, "/v1/vision/detection", 400),
         ({"image": b"x"}, "/v1/vision/face", 404),
     ],

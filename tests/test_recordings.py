@@ -79,7 +79,7 @@ def kept(name: str, made: str, *, ordered: bool = True) -> None:
 
 
 def picture(name: str, made: Path, width: int) -> None:
-    """Keep a picture likewise; what another build of a codec changes is no other picture."""
+    """Keep an image likewise; what another build of a codec changes is no other image."""
     place = PICTURES / SEEN[name]
     with Image.open(made) as whole:
         small = whole.convert("RGB").resize((width, whole.height * width // whole.width))

@@ -1,4 +1,4 @@
-"""The search by meaning, on pictures and on real texts."""
+"""The search by meaning, on images and on real texts."""
 
 from __future__ import annotations
 

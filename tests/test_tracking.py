@@ -84,7 +84,7 @@ def test_a_moving_object_is_expected_where_it_goes() -> None:
     tracker = Tracker()
     for step in range(12):
         tracker.update([box(8.0 * step, 0)])
-    # Three pictures later the box no longer touches the last one.
+    # Three images later the box no longer touches the last one.
     tracker.update([])
     tracker.update([])
     assert [t.track for t in tracker.update([box(8.0 * 14, 0)])] == [1]

@@ -97,7 +97,7 @@ class Model:
 
 
 def _cut(picture: str, shape: list[int], rng: np.random.Generator) -> Array:
-    """A part of a picture, somewhere in it, from -1 to 1."""
+    """A part of an image, somewhere in it, from -1 to 1."""
     from PIL import Image
 
     height, width = shape[2:]

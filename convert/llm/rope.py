@@ -32,7 +32,7 @@ def rope(base: float, dims: int, scaling: Mapping[str, Any] | None, context: int
 
     Args:
         base: Base of the frequencies.
-        dims: elements of a head that are turned.
+        dims: elements of a head that are rotated.
         scaling: as ``rope_scaling`` of a config.json; None for none.
         context: ``max_position_embeddings``.
 

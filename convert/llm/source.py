@@ -226,7 +226,7 @@ def _renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, StoredTens
 
 
 def _in_halves(name: str, tensor: StoredTensor, config: LlmConfig) -> StoredTensor:
-    """Order rows of queries and keys so that elements turned together lie half a head apart."""
+    """Order rows of queries and keys so that elements rotated together lie half a head apart."""
     part = name.rpartition(".")[2] if not name.endswith(".bias") else name.split(".")[-2]
     heads = {"attn_q": config.heads, "attn_k": config.kv_heads}.get(part)
     if heads is None:

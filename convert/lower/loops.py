@@ -138,8 +138,8 @@ def settle_loops(model: ir.Model) -> None:
 
     The iteration number and the condition are scalars by definition. A carried value keeps the
     shape it starts with if one step keeps it: that is assumed, inferred through the body, and taken
-    back where the step gives another shape. In a turn the condition is true, which loops inside are
-    told: OpenVINO 2026.4.1 does not hand it on to them.
+    back where the step gives another shape. In a turn the condition is true, a
+    constant for loops within: OpenVINO 2026.4.1 does not hand it on to them.
     """
     loops = [node for _, node in walk(model) if node.op_type == "Loop" and not node.domain]
     if not loops:

@@ -63,7 +63,7 @@ _FORBIDDEN: Mapping[str, str] = MappingProxyType({
         ),
         _DRAWS,
     ),
-    "ImageDecoder": "files of pictures, and the format has tensors only: decode them before",
+    "ImageDecoder": "files of images, and the format has tensors only: decode them before",
 })  # fmt: skip
 """What no format of these has a place for, whatever is lowered."""
 

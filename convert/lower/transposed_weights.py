@@ -1,6 +1,6 @@
 """Matrices that are each other's transposes are stored once: an embedding and the last product.
 
-The other one is turned when the file is opened.
+The other one is transposed when the file is opened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _READERS = {
     **dict.fromkeys(("MatMul", "Gemm", "MatMulInteger", "Conv", "ConvTranspose"), (1,)),
     "DequantizeLinear": (0,),
 }
-"""Operators whose operands may be turned: what engines fold when they open a file."""
+"""Operators whose operands may be transposed: what engines fold when they open a file."""
 
 
 def share_turned(model: ir.Model, *, floats: bool) -> int:
@@ -34,7 +34,7 @@ def share_turned(model: ir.Model, *, floats: bool) -> int:
 
     Args:
         model: as it is to be written.
-        floats: what is stored as integers is turned after floats were made of it, not before: some
+        floats: integers are transposed after floats were made of them, not before: some
             engines know weights by the integers they are made of.
     """
     graph, namer, count = model.graph, Namer(model), 0

@@ -1,6 +1,6 @@
-"""Machine code around models: what prepares pictures and sound and reads boxes, beside artifacts.
+"""Machine code around models: what prepares images and audio and reads boxes, beside artifacts.
 
-A library is made once for an instruction set and kept in the cache: the functions for pictures
+A library is made once for an instruction set and kept in the cache: the functions for images
 serve every model, those for spectrograms every one with the same record. It needs nothing of
 TVM's where it runs. Without it Pillow and NumPy do the work, with the same bytes.
 """
@@ -46,7 +46,7 @@ def libraries(
 
     Args:
         profiles: the targets.
-        records: Records of the inputs; pictures and spectrograms have code.
+        records: Records of the inputs; images and spectrograms have code.
 
     Returns:
         Files by their names in the bundle, and what the user is to know.
@@ -110,7 +110,7 @@ def library(
 
     Args:
         machine: the instruction set.
-        pictures: it has the functions for pictures and boxes.
+        pictures: it has the functions for images and boxes.
         spectrograms: records that it has a function for each of.
 
     Raises:

@@ -36,7 +36,7 @@ def build(
         driver: the compiler driver that links.
         path: Path of the library.
         pairs: see ``resize.functions``; None for what the instruction set has.
-        pictures: it has the functions for pictures and boxes.
+        pictures: it has the functions for images and boxes.
         spectrograms: records that it has a function for each of.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Flatten channels-last pictures as they are: the weights behind take the order instead."""
+"""Flatten channels-last images as they are: the weights behind take the order instead."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROUNDINGS = ("QuantizeLinear", "DequantizeLinear")
 
 
 class FlattenLast(ir.passes.InPlacePass):
-    """Reorder the rows of a weight, not the picture that is flattened for it.
+    """Reorder the rows of a weight, not the image that is flattened for it.
 
     Given: ``float[N,C,H,W] a = Conv(...); f = Flatten(a); y = Gemm(f, w)``
     Result: ``t = Transpose<perm=[0,2,3,1]>(a); f = Flatten(t); y = Gemm(f, v)``
@@ -64,7 +64,7 @@ class FlattenLast(ir.passes.InPlacePass):
         return outcome(model, count)
 
     def _is_spatial(self, value: ir.Value) -> bool:
-        """Whether a picture comes from an operator that computes channels last."""
+        """Whether an image comes from an operator that computes channels last."""
         seen = value.producer()
         while seen is not None and is_op(seen, *_POINTWISE):
             computed = [v for v in seen.inputs if v is not None and rank(v) == rank(value)]
@@ -73,7 +73,7 @@ class FlattenLast(ir.passes.InPlacePass):
 
 
 def _flattened(node: ir.Node) -> ir.Value | None:
-    """The picture whose axes but the first become one; None for anything else."""
+    """The image whose axes but the first become one; None for anything else."""
     if not is_op(node, "Flatten", "Reshape"):
         return None
     x, y = node.inputs[0], node.outputs[0]

@@ -87,7 +87,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, namer: Namer) -> bool:
 
 
 def _reshapes(node: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
-    """The reshape before and the one after, which gives back the picture."""
+    """The reshape before and the one after, which gives back the image."""
     operand, result = node.inputs[0], node.outputs[0]
     first = None if operand is None else operand.producer()
     last = _only_reader(result)
@@ -96,7 +96,7 @@ def _reshapes(node: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
     x, picture, grouped = first.inputs[0], last.outputs[0], first.outputs[0]
     if x is None or len(dims_of(picture)) < 3 or len(dims_of(grouped)) < 3:
         return None, None
-    # Other reshapes may have joined the first one; its elements are in the picture's order still.
+    # Other reshapes may have joined the first one; its elements are in the image's order still.
     known = same_shape(x, picture) or static_shape(picture) is not None
     fits = known and same_dim(dims_of(picture)[0], dims_of(grouped)[0])
     return (first, last) if fits and _only_reader(grouped) is node else (None, None)

@@ -265,7 +265,7 @@ class Front:
     @cached_property
     def _request(self) -> Request:
         """What was asked; what the source says of itself, where nothing was."""
-        from edgeinfer.convert.sources.pictures import raw
+        from edgeinfer.convert.sources.image_inputs import raw
 
         asked, source = self._asked, self._source
         records = self._records(source)

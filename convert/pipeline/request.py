@@ -343,7 +343,7 @@ def _can(profile: Profile, wanted: Recipe) -> bool:
 def in_layout(
     records: Mapping[str, Preprocessing], last: Sequence[str], first: Sequence[str]
 ) -> dict[str, Preprocessing]:
-    """Let pictures be prepared in the layout that their inputs are to have."""
+    """Let images be prepared in the layout that their inputs are to have."""
     found = dict(records)
     for name, record in records.items():
         if isinstance(record, ImageInput) and name in last:

@@ -126,7 +126,7 @@ class Quantizer:
             data: calibration samples.
             limits: Limits of every target the graph is written for.
             inputs: Inputs of the model.
-            preprocessing: how a picture or a recording becomes an input.
+            preprocessing: how an image or a recording becomes an input.
             vectors: real inputs that the result will be judged on.
             findings: Findings of others about the data.
             progress: Called with what is being done.

@@ -67,7 +67,7 @@ class QuantizeStage:
         given = request.calibration if request.calibration is not None else request.data
         if given is None:
             raise UsageError(
-                f"precision {request.precision!r} needs --calibration: a folder of pictures, "
+                f"precision {request.precision!r} needs --calibration: a folder of images, "
                 "recordings or .npz files, or an .npz file with all samples"
             )
         return open_data(given, inputs, request.preprocessing)

@@ -33,7 +33,7 @@ class Source:
         notes: what had to be repaired.
         original: the file itself, where the engine of its format says what the model computes;
             None where the graph says it.
-        preprocessing: how pictures and recordings become inputs, as the file says it.
+        preprocessing: how images and recordings become inputs, as the file says it.
         labels: class names, likewise.
         layouts: Layouts of inputs and outputs whose channels were moved, e.g. ``NHWC``.
     """
@@ -67,12 +67,12 @@ class Source:
         """Let inputs take pixels as they are; see ``pictures.take_pixels``.
 
         Raises:
-            UsageError: a name is unknown, or is no picture.
+            UsageError: a name is unknown, or is no image.
         """
-        from edgeinfer.convert.sources.pictures import take_pixels
+        from edgeinfer.convert.sources.image_inputs import take_pixels
 
         if names and self.original is not None:
-            raise UsageError("pictures: the input of a .tflite file keeps what the file takes")
+            raise UsageError("images: the input of a .tflite file keeps what the file takes")
         take_pixels(self.model, names, records)
         for name in names:
             self.notes.add(f"{name!r} takes pixels of 0 to 255 now")

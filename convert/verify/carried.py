@@ -54,7 +54,7 @@ def carried(
     """Return the places of the vectors that go into the bundle, in order.
 
     Every one was checked here, and the smaller ones say as much about another machine: where sizes
-    are open, made-up pictures of many sizes would outweigh a small model. The first one stays: it
+    are open, made-up images of many sizes would outweigh a small model. The first one stays: it
     is of the size that the model was made for, and what a device takes its times with. One of the
     hardest with these sizes serves as well where there is no room for both.
 

@@ -1,4 +1,4 @@
-"""What an input is: a picture, a recording, token ids, a mask ... inferred from its use."""
+"""What an input is: an image, a recording, token ids, a mask ... inferred from its use."""
 
 from __future__ import annotations
 

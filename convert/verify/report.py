@@ -141,7 +141,7 @@ class Report:
         }
 
     def to_html(self) -> str:
-        """Return one self-contained page: no script, font or picture from elsewhere."""
+        """Return one self-contained page: no script, font or image from elsewhere."""
         from edgeinfer.convert.verify.page import render
 
         return render(self.to_json())

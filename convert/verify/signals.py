@@ -53,7 +53,7 @@ def signal(
         spec: gives the element type.
         kind: what the input is.
         shape: sizes of all axes.
-        style: ``natural`` looks like data, ``standard`` too but with pictures of zero mean and
+        style: ``natural`` looks like data, ``standard`` too but with images of zero mean and
             unit spread; ``noise`` is independent; the others are extremes, which ids, masks and
             rates do not have: they stay valid. Those of ``DIGITS`` are for what has no unit.
         rng: source of all randomness.
@@ -138,7 +138,7 @@ def _ranged(values: Array, kind: Kind, span: Span, style: Style, rng: np.random.
     if style == "negative":
         return np.where(middle > 0, low, np.minimum(low + rng.random(values.shape) * half, high))
     if kind.name == "image":
-        # Pictures are 0..1 here, or 0..255 where they are integers.
+        # Images are 0..1 here, or 0..255 where they are integers.
         top = max(1.0, float(wide.max(initial=0.0)))
         return low + np.clip(wide, 0.0, top) / top * (high - low)
     most = float(np.abs(wide).max(initial=0.0)) or 1.0
@@ -232,7 +232,7 @@ def _picture_values(
 
 
 def _picture(shape: tuple[int, ...], axis: int, style: Style, rng: np.random.Generator) -> Array:
-    """Gradients, discs, hard edges and 1/f noise, 0..1, another picture for each of the batch."""
+    """Gradients, discs, hard edges and 1/f noise, 0..1, another image for each of the batch."""
     if style == "noise":
         return rng.random(shape)
     channels = shape[axis]

@@ -105,7 +105,7 @@ def gather_vectors(
         oracles: opened on the same model.
         preprocessing: how an image or a recording becomes an input, by input name.
         user_data: feeds to use as they are; arrays named as outputs are what is expected.
-        calibration: folder of pictures or recordings; needs ``preprocessing``.
+        calibration: folder of images or recordings; needs ``preprocessing``.
         shape_sets: the only sizes that count, instead of those found by trial.
         ranges: bounds of sizes by input name and axis; vectors stay within and go to both ends.
         declared: lowest and highest value by input name, as the user says.
@@ -168,7 +168,7 @@ class _Maker:
             for v in model.graph.inputs
             if v.name in self._kinds
         )
-        # A blank or scrambled picture is nothing a net was trained on; a plain vector may be.
+        # A blank or scrambled image is nothing a net was trained on; a plain vector may be.
         media = any(k.name in ("image", "audio") for k in self._kinds.values())
         self._extreme = _EXTREME | ({"noise", "zeros"} if media else set())
         floats = [s.name for s in inputs if s.dtype.startswith(("float", "bfloat"))]
@@ -182,7 +182,7 @@ class _Maker:
         self._remarks: list[str] = []
 
     def from_folder(self, folder: Path) -> list[Vector]:
-        """Read pictures or recordings; other inputs are made up beside them."""
+        """Read images or recordings; other inputs are made up beside them."""
         from edgeinfer.media import calls_for
 
         if not folder.is_dir():
@@ -440,7 +440,7 @@ class _Maker:
             return
 
     def _without_scales(self, shapes: Shapes) -> Iterator[Vector]:
-        """Yield ordinary inputs with lone floats at zero: a scale of noise that is turned off."""
+        """Yield ordinary inputs with lone floats at zero: a scale of noise that is switched off."""
         lone = [
             s
             for s in self._inputs

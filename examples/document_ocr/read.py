@@ -1,10 +1,10 @@
-"""Reads documents: from a camera, from pictures, or all that come into a folder.
+"""Reads documents: from a camera, from images, or all that come into a folder.
 
     python read.py det.edge cls.edge rec.edge letter.jpg sign.png      prints what they say
     python read.py det.edge cls.edge rec.edge --camera picamera        one look of a camera
-    python read.py det.edge cls.edge rec.edge --inbox scans/           waits for new pictures
+    python read.py det.edge cls.edge rec.edge --inbox scans/           waits for new images
 
-Beside each picture of an inbox a .txt file appears, and with --overlay a .found.png.
+Beside each image of an inbox a .txt file appears, and with --overlay a .found.png.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def text_of(read: LinesPipeline, picture: Any, drawn: Path | None) -> str:
 
 
 def waiting(inbox: Path) -> list[Path]:
-    """Return pictures without their .txt that have been quiet for a second."""
+    """Return images without their .txt that have been quiet for a second."""
     quiet = time.time() - 1
     return [
         path
@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> None:
             drawn = path.with_suffix(MARK) if args.overlay else None
             print(text_of(read, path, drawn))
         if args.camera:
-            # The first pictures of a camera are dark until it has found its exposure.
+            # The first images of a camera are dark until it has found its exposure.
             for frame in itertools.islice(frames(args.camera), 0, 10):
                 last = frame
             print(text_of(read, last, Path("camera" + MARK) if args.overlay else None))

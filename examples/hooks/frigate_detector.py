@@ -9,9 +9,9 @@ Frigate's configuration:
         type: deepstack
         api_url: http://localhost:5000/v1/vision/detection
 
-A request is a form with a picture as its part ``image``, and maybe ``min_confidence``; the answer
+A request is a form with an image as its part ``image``, and maybe ``min_confidence``; the answer
 is JSON with ``predictions``. It listens on this machine alone unless --host says otherwise, knows
-no keys and takes one picture at a time: ``edgeinfer serve`` is for the open network.
+no keys and takes one image at a time: ``edgeinfer serve`` is for the open network.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_POST(self) -> None:
-        """Find the objects of a picture."""
+        """Find the objects of an image."""
         length = self.headers.get("Content-Length", "")
         if self.path != PATH:
             self._answer(404, {"success": False, "error": f"POST {PATH}"})
@@ -97,11 +97,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of each picture."""
+        """Say nothing of each image."""
 
 
 class Server(ThreadingHTTPServer):
-    """Holds the detector; one picture at a time."""
+    """Holds the detector; one image at a time."""
 
     daemon_threads = True
 

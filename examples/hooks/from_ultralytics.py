@@ -5,7 +5,7 @@
 
     export(YOLO("yolo11n-seg.pt"), "yolo.edge", targets=["rpi5", "ios"])
 
-Boxes, masks, keypoints and turned boxes of versions 8 to 12 and 26, and classes. What they mean
+Boxes, masks, keypoints and rotated boxes of versions 8 to 12 and 26, and classes. What they mean
 stands in the ONNX file that Ultralytics writes, so that ``convert`` takes such a file alone:
 
     python from_ultralytics.py yolo11n-seg.onnx yolo.edge --target rpi5

@@ -1,9 +1,9 @@
-"""A ROS 2 node that finds objects in a camera's pictures and publishes them.
+"""A ROS 2 node that finds objects in a camera's images and publishes them.
 
     ros2 run … or: python ros2_detector.py --ros-args -p bundle:=yolo.edge -p track:=true
 
 Takes ``sensor_msgs/Image`` (rgb8 or bgr8) on ``image``, gives ``vision_msgs/Detection2DArray`` on
-``detections`` with the picture's header, so that they go together. With ``track`` the number of an
+``detections`` with the image's header, so that they go together. With ``track`` the number of an
 object is its ``id``.
 """
 
@@ -22,11 +22,11 @@ from edgeinfer.tasks import Detector
 from edgeinfer.tracking import Tracker
 
 DEPTH = 1
-"""Pictures that wait: an old one is of no use."""
+"""Images that wait: an old one is of no use."""
 
 
 class DetectorNode(Node):  # type: ignore[misc]
-    """Finds objects in each picture that comes while the one before is done."""
+    """Finds objects in each image that comes while the one before is done."""
 
     def __init__(self) -> None:
         super().__init__("edgeinfer_detector")
@@ -38,7 +38,7 @@ class DetectorNode(Node):  # type: ignore[misc]
         self.create_subscription(Image, "image", self.look, DEPTH)
 
     def look(self, image: Any) -> None:
-        """Publish what a picture shows."""
+        """Publish what an image shows."""
         if image.encoding not in ("rgb8", "bgr8"):
             self.get_logger().error(f"expected rgb8 or bgr8, received {image.encoding}")
             return
@@ -50,7 +50,7 @@ class DetectorNode(Node):  # type: ignore[misc]
 
 
 def pixels(image: Any) -> np.ndarray:
-    """Return a picture as (height, width, 3) in RGB; rows may be longer than they need."""
+    """Return an image as (height, width, 3) in RGB; rows may be longer than they need."""
     rows = np.frombuffer(image.data, np.uint8).reshape(image.height, image.step)
     picture = rows[:, : 3 * image.width].reshape(image.height, image.width, 3)
     return picture if image.encoding == "rgb8" else np.ascontiguousarray(picture[..., ::-1])

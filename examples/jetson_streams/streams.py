@@ -4,7 +4,7 @@
     python streams.py detector.edge 0 2                          USB cameras
     python streams.py detector.edge street.mp4 folder/           files
 
-Each source has a thread that keeps its newest picture only; one engine serves them in turn, so a
+Each source has a thread that keeps its newest image only; one engine serves them in turn, so a
 slow camera never holds up a fast one and nothing piles up.
 """
 
@@ -28,7 +28,7 @@ TILE = (640, 360)
 
 
 class Source:
-    """The newest picture of one camera; of a file every picture, in order."""
+    """The newest image of one camera; of a file every image, in order."""
 
     def __init__(self, name: str, every: bool) -> None:
         self.name, self.every = name, every
@@ -40,7 +40,7 @@ class Source:
         threading.Thread(target=self._read, daemon=True).start()
 
     def take(self) -> Any:
-        """Return a picture that was not taken yet, or None."""
+        """Return an image that was not taken yet, or None."""
         with self._changed:
             picture, self._picture = self._picture, None
             self._changed.notify_all()

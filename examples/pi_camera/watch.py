@@ -2,7 +2,7 @@
 
     python watch.py model.edge                          the ribbon camera of a Raspberry Pi
     python watch.py model.edge --source 0               a USB camera
-    python watch.py model.edge --source photo.jpg       a picture, a folder of them or a video
+    python watch.py model.edge --source photo.jpg       an image, a folder of them or a video
 
 A classifier and a detector are run the same way: the bundle says which it is.
 """

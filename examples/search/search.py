@@ -2,7 +2,7 @@
 
     python search.py minilm.edge index notes.txt -o notes.npz      # a line is a text
     python search.py minilm.edge find notes.npz "where do bees live"
-    python search.py photos.edge index pictures/ -o pictures.npz   # a folder of pictures
+    python search.py photos.edge index pictures/ -o pictures.npz   # a folder of images
     python search.py photos.edge find pictures.npz cat.jpg
 
 The index is one array of vectors of length 1, and the names; the nearest are those with the largest
@@ -32,7 +32,7 @@ class Index:
 
     Attributes:
         vectors: (n, size), float32, each of length 1.
-        names: Names of them: texts, or paths of pictures.
+        names: Names of them: texts, or paths of images.
     """
 
     vectors: Array
@@ -70,7 +70,7 @@ def _of_length_1(vector: Array) -> Array:
 
 
 def things_of(path: Path) -> list[tuple[str, Any]]:
-    """Return the lines of a text, or the pictures below a folder."""
+    """Return the lines of a text, or the images below a folder."""
     if path.is_dir():
         found = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in PICTURES]
         return [(str(p), p) for p in found]

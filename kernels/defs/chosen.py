@@ -275,13 +275,13 @@ def regions(
     shape: tuple[Expr, ...], count: Expr, size: tuple[int, int], *, ratio: int, scale: float,
     half: bool, largest: bool,
 ) -> tirx.PrimFunc:  # fmt: skip
-    """Bring regions of pictures to one size: of each bin the mean of samples, or the largest share.
+    """Bring regions of images to one size: of each bin the mean of samples, or the largest share.
 
-    The kernel takes ``x`` (shape), ``rois`` (count, 4), the picture of each (int64, count) and
+    The kernel takes ``x`` (shape), ``rois`` (count, 4), the image of each (int64, count) and
     gives (count, channels, *size).
 
     Args:
-        shape: Shape of the pictures: batch, channels, height and width.
+        shape: Shape of the images: batch, channels, height and width.
         count: regions.
         size: bins down and across.
         ratio: samples of a bin along an axis; 0 is as many as it has pixels.
@@ -347,7 +347,7 @@ def _ends(
     step = length / T.float32(bins)
     if ratio:
         return first, step, T.int32(ratio)
-    # Beyond this no picture is sampled in a time that anyone waits for.
+    # Beyond this no image is sampled in a time that anyone waits for.
     held = tirx.Max(T.float32(0), tirx.Min(tirx.ceil(step), T.float32(1 << 15)))
     return first, step, tirx.Cast("int32", held)
 

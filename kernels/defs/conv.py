@@ -1,6 +1,6 @@
 """Convolutions over (batch, channels, height, width) with constant weights.
 
-A convolution is a matrix product whose right side is gathered from the picture. It is gathered for
+A convolution is a matrix product whose right side is gathered from the image. It is gathered for
 as many whole output rows as fill a block, so that results are stored in their order.
 """
 
@@ -33,7 +33,7 @@ _PANEL = 128
 
 
 STRAIGHT_UP_TO = 2048
-"""Products written one behind the other. A row of sound has tens of thousands of elements: with 256
+"""Products written one behind the other. A row of audio has tens of thousands of elements: with 256
 taps its convolution would be 700,000, over which LLVM takes minutes."""
 
 BLOCKS_UP_TO = 16
@@ -41,7 +41,7 @@ BLOCKS_UP_TO = 16
 
 TAPS_UP_TO = 16
 """Taps along an axis that are gathered one behind the other; more are a loop, or a filter of 256
-taps over a sound would be 512 lines before the first product."""
+taps over a recording would be 512 lines before the first product."""
 
 WINDOW_UP_TO = 64
 """Taps of a window that are: LLVM takes minutes over the 256 copies of a vision transformer's first
@@ -60,7 +60,7 @@ class ConvWindow:
     """Sizes of a two-dimensional convolution.
 
     Attributes:
-        batch: pictures.
+        batch: images.
         channels: Channels of the input.
         filters: channels of the output.
         groups: parts that do not see one another.
@@ -100,7 +100,7 @@ class ConvWindow:
     def is_depthwise(self) -> bool:
         """Whether each output channel sees one input channel, of which few see the same one.
 
-        Many filters over one channel, as in a Fourier transform of sound, are a matrix product; in
+        Many filters over one channel, as in a Fourier transform of audio, are a matrix product; in
         straight code they would be tens of thousands of lines.
         """
         each = self.filters // self.channels
@@ -109,7 +109,7 @@ class ConvWindow:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the right side is the picture as it lies."""
+        """Whether the right side is the image as it lies."""
         plain = self.kernel == (1, 1) and self.strides == (1, 1)
         return plain and not any(self.pads)
 

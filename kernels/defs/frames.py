@@ -1,4 +1,4 @@
-"""Fourier transforms of the overlapping frames of a sound, laid out as operators want them."""
+"""Fourier transforms of the overlapping frames of a recording, laid out as operators want them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Frames:
 
 
 def transform(cpu: KernelCpu, frames: Frames) -> tirx.PrimFunc:
-    """Build the kernel: takes the sounds (batch, samples), the window (size), ``fourier.factors``.
+    """Build the kernel: takes audio (batch, samples), the window (size), ``fourier.factors``.
 
     The size must be ``fourier.possible``.
     """

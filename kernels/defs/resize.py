@@ -1,4 +1,4 @@
-"""Pictures resized as Pillow does it, to the bit, normalised and laid out as a model takes them.
+"""Images resized as Pillow does it, to the bit, normalised and laid out as a model takes them.
 
 Pillow weighs the pixels of a window in whole numbers: across each row, rounded to a byte, then down
 each column, rounded again (``ImagingResample``; a window is as wide as what one output pixel
@@ -279,7 +279,7 @@ def down(cpu: KernelCpu, size: int) -> tirx.PrimFunc:
 
     Inputs: rows of bytes, as many as fill vectors; the first row of each window; weights (rows,
     taps) int32; the table (channels, 256); the byte of a pixel that each channel takes; where the
-    picture lies: the first element, columns, bytes of a pixel, and elements from one channel, row
+    image lies: the first element, columns, bytes of a pixel, and elements from one channel, row
     and column to the next; memory for one row. Output: all elements of the tensor.
     """
     names = ("held", "bytes", "rows", "taps", "channels", "elements")

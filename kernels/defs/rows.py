@@ -115,7 +115,7 @@ def rope(
     neighbours: bool = False,
     parallel: bool = False,
 ) -> tirx.PrimFunc:
-    """Rotary positions: pairs of elements are turned by an angle that grows with the position.
+    """Rotary positions: pairs of elements are rotated by an angle that grows with the position.
 
     The kernel takes ``x`` (tokens, heads, size), ``cos`` and ``sin`` (limit, turned / 2), ``at``
     (int32, tokens: rows of the tables, below ``limit``) and ``y``, of the input's shape.
@@ -126,12 +126,12 @@ def rope(
         heads: Heads of each token.
         size: Size of a head.
         limit: positions that the tables hold.
-        turned: elements of a head that are turned, from the first; 0 is all. The rest is copied.
+        turned: elements of a head that are rotated, from the first; 0 is all. The rest is copied.
         neighbours: pairs are elements ``2i`` and ``2i + 1``, not ``i`` and ``i + turned / 2``.
         parallel: tokens are shared out among threads.
 
     Raises:
-        ValueError: a count is none, or an odd number is to be turned.
+        ValueError: a count is none, or an odd number is to be rotated.
     """
     turned = turned or size
     _counts(tokens=tokens, heads=heads, size=size, limit=limit)

@@ -1,4 +1,4 @@
-"""Sound to a mel spectrogram: cut, window, transform, gather into bands, logarithm, in one pass.
+"""Audio to a mel spectrogram: cut, window, transform, gather into bands, logarithm, in one pass.
 
 The vector's lanes are neighbouring frames, so that a transform is the same straight arithmetic for
 all of them.
@@ -74,7 +74,7 @@ class Mel:
 
 
 def tables(mel: Mel, window: Array, filters: Array) -> tuple[Array, ...]:
-    """What the kernel takes beside the sound.
+    """What the kernel takes besides the audio.
 
     Args:
         mel: what kind.
@@ -96,9 +96,9 @@ def tables(mel: Mel, window: Array, filters: Array) -> tuple[Array, ...]:
 def mel_spectrogram(cpu: KernelCpu, mel: Mel, weights: int | None = None) -> tirx.PrimFunc:
     """Build the kernel.
 
-    It takes the sound, (samples,) float32, of which frame ``t`` is the ``fft`` samples from
+    It takes the audio, (samples,) float32, of which frame ``t`` is the ``fft`` samples from
     ``t * hop`` on; the four ``tables``; and the result, float32, (frames, bands) or (bands,
-    frames), whose number of frames is how many are computed. The sound must hold them all.
+    frames), whose number of frames is how many are computed. The audio must hold them all.
 
     Args:
         cpu: that it is for.

@@ -27,12 +27,12 @@ from edgeinfer.runtime.llm.executor import Executor, Floats
 from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import Event, FinishReason, Grammar, Logprob
-from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.sampling import Sampler, logprobs
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
 from edgeinfer.runtime.llm.sequence import SequenceRequest, StepPart
 from edgeinfer.runtime.llm.stats import Counters, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
+from edgeinfer.runtime.llm.vocabulary import Vocabulary
 from edgeinfer.runtime.telemetry import SizeHistogram, TimeHistogram
 
 _log = logging.getLogger("edgeinfer")
@@ -67,7 +67,7 @@ class Engine:
 
     Args:
         open_executor: makes one; called again to wake up.
-        pieces: what tokens stand for.
+        vocabulary: The bytes of each token.
         eos: tokens that end a sequence.
         grammars: makes the compiler of grammars, once one is needed; None refuses them.
         options: see there.
@@ -82,7 +82,7 @@ class Engine:
     def __init__(
         self,
         open_executor: Callable[[], Executor],
-        pieces: Pieces,
+        vocabulary: Vocabulary,
         eos: Sequence[int],
         *,
         grammars: Callable[[], Grammars] | None = None,
@@ -91,7 +91,7 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
         energy: Energy | None = None,
     ) -> None:
-        self._pieces, self._eos = pieces, tuple(eos)
+        self._vocabulary, self._eos = vocabulary, tuple(eos)
         self._options = options or EngineOptions()
         self._make_grammars = grammars
         self._grammars: Grammars | None = None
@@ -205,7 +205,7 @@ class Engine:
         seed = params.seed or 0
         generation.sampler = Sampler(params, seed, generation.index, self._eos, request.prompt)
         generation.text = GrowingText(
-            self._pieces,
+            self._vocabulary,
             params.stop,
             include_stop=params.include_stop,
             skip_special=params.skip_special,

@@ -181,7 +181,7 @@ class LLM:
         return read(bundle, sizes, variant)
 
     def _drafter(self, small: BundledModel) -> Drafter:
-        if small.tokenizer.pieces != self.model.tokenizer.pieces:
+        if small.tokenizer.vocabulary != self.model.tokenizer.vocabulary:
             raise LoadError(
                 f"the draft model {small.name} has another vocabulary than {self.model.name}"
             )
@@ -196,7 +196,7 @@ class LLM:
         eos = model.generation.eos
         return Engine(
             model.open_executor,
-            model.tokenizer.pieces,
+            model.tokenizer.vocabulary,
             eos,
             grammars=partial(Grammars, model.tokenizer.json, model.config.vocab, eos),
             options=options,
@@ -344,7 +344,7 @@ class LLM:
         """Return how well each document answers a query, (documents,) float32 from 0 to 1.
 
         It is for models that were trained to judge so, as Qwen3-Reranker: each document is put into
-        that model's prompt, and the odds of "yes" over "no" behind it are told.
+        that model's prompt, and the odds of "yes" over "no" after it are returned.
 
         Args:
             query: what is looked for.

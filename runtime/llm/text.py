@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from edgeinfer.runtime.llm.pieces import Pieces
+from edgeinfer.runtime.llm.vocabulary import Vocabulary
 
 _decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -18,7 +18,7 @@ class GrowingText:
     complete at the end is left out.
 
     Args:
-        pieces: Pieces of the vocabulary.
+        vocabulary: The bytes of each token.
         stops: texts that end the generation.
         include_stop: leave the stop text in.
         skip_special: leave special tokens out.
@@ -28,10 +28,15 @@ class GrowingText:
     """
 
     def __init__(
-        self, pieces: Pieces, stops: Sequence[str], *, include_stop: bool, skip_special: bool
+        self,
+        vocabulary: Vocabulary,
+        stops: Sequence[str],
+        *,
+        include_stop: bool,
+        skip_special: bool,
     ) -> None:
-        self._bytes = pieces.bytes
-        self._skipped = pieces.special if skip_special else frozenset[int]()
+        self._bytes = vocabulary.bytes
+        self._skipped = vocabulary.special if skip_special else frozenset[int]()
         self._decode = _decoder("replace").decode
         self._stops = tuple(stops)
         self._longest = max(map(len, self._stops), default=0)

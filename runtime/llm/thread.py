@@ -309,7 +309,7 @@ class _Async:
 
     Args:
         bell: Bell of the task's loop.
-        pause_s: seconds after which silence is told; None for never.
+        pause_s: seconds after which silence is reported; None for never.
     """
 
     def __init__(self, bell: Bell, pause_s: float | None) -> None:

@@ -9,7 +9,7 @@ from edgeinfer.bounded import parse_json, refused
 from edgeinfer.errors import DamagedError, InputError, LoadError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.media.growth import check_growth
-from edgeinfer.runtime.llm.pieces import Pieces, pieces
+from edgeinfer.runtime.llm.vocabulary import Vocabulary, vocabulary_of
 
 _LONG = 1 << 14
 """Characters from which on the library is called such that other threads go on meanwhile: it keeps
@@ -43,14 +43,14 @@ class TextTokenizer:
             read = parse_json(text)
             self._bounds = check_growth(read)
             self._inner = tokenizers.Tokenizer.from_str(text)
-            self.pieces: Pieces = pieces(read, vocab)
+            self.vocabulary: Vocabulary = vocabulary_of(read, vocab)
         self._inner.no_truncation()
         self._inner.no_padding()
         size = self._inner.get_vocab_size(with_added_tokens=True)
         if size > vocab:
             raise DamagedError(f"tokenizer.json has {size} tokens, and the model {vocab} logits")
         self.vocab, self.bos = vocab, bos
-        self._longest = max(map(len, self.pieces.bytes), default=1)
+        self._longest = max(map(len, self.vocabulary.bytes), default=1)
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
         """Return the tokens of a prompt, with exactly one token that begins a sequence.
@@ -113,7 +113,7 @@ class TextTokenizer:
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         """Return the text of a whole sequence."""
-        return self.pieces.decode(list(tokens), skip_special)
+        return self.vocabulary.decode(list(tokens), skip_special)
 
     def token(self, text: str) -> int | None:
         """Return the token of exactly this name; None where there is none."""

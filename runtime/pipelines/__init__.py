@@ -1,4 +1,4 @@
-"""From pictures, recordings and texts to names, boxes, notes and texts, by what bundles say."""
+"""From images, recordings and texts to names, boxes, notes and texts, by what bundles say."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pipeline(
     """Open one bundle, or several that work together, as what their records say they are.
 
     Several are either a chain, in which each model takes the frames that the one before gives
-    (sound to features to a word, or to a text), or one that finds text, one that reads it and
+    (audio to features to a word, or to a text), or one that finds text, one that reads it and
     maybe one that tells which way up it is, in any order.
 
     >>> named = edgeinfer.pipeline("lite0.edge")("cat.jpg")            # doctest: +SKIP

@@ -44,7 +44,7 @@ class Scores:
 
 
 class AudioPipeline:
-    """A model that takes sound, or a chain of which each takes what the one before gives.
+    """A model that takes audio, or a chain of which each takes what the one before gives.
 
     Args:
         models: in order; closed with the pipeline.
@@ -59,7 +59,7 @@ class AudioPipeline:
         first, last = models[0], models[-1]
         for model in models:
             if len(model.inputs) != 1:
-                raise UsageError(f"{model.path}: expected one input that takes sound or frames")
+                raise UsageError(f"{model.path}: expected one input that takes audio or frames")
         for model in models[:-1]:
             if not isinstance(model.head, Features):
                 raise UsageError(f"{model.path}: {model.head.kind!r} gives no frames for a chain")
@@ -106,7 +106,7 @@ class AudioPipeline:
         return [*found, *stream.finish()]
 
     def stream(self, *, whole: int | None = None) -> AudioStream[Result]:
-        """Begin to listen to sound that comes in pieces; streams of one pipeline are independent.
+        """Begin to listen to audio that comes in chunks; streams of one pipeline are independent.
 
         Args:
             whole: samples that will come, for a model that takes a recording as one.
@@ -125,7 +125,7 @@ class AudioPipeline:
 def recorded(
     recording: Any, rate: int | None, wanted: int, *, whole: bool
 ) -> tuple[Iterable[Array], int | None]:
-    """Return a recording at a model's rate, in pieces, and its samples where they are asked.
+    """Return a recording at a model's rate, in chunks, and its samples where they are asked.
 
     Args:
         recording: a path, the contents of a file, or an array.

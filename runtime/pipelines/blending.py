@@ -17,9 +17,9 @@ class _Part:
     """Rows of the output.
 
     Attributes:
-        copied: the first row of the picture that is copied, with bytes behind the last one; None
+        copied: the first row of the image that is copied, with bytes behind the last one; None
             where pixels are read where they lie.
-        picks: the two rows of the picture, for each.
+        picks: the two rows of the image, for each.
         by_row: their shares.
         place: Place of the first row in the output.
     """
@@ -31,11 +31,11 @@ class _Part:
 
 
 class Blending:
-    """How pictures of one size are blended, which every picture of it uses again.
+    """How images of one size are blended, which every image of it uses again.
 
     Args:
         samples: neighbours of columns and rows.
-        height: Height of the picture.
+        height: Height of the image.
         channels: Channels of its pixels.
         canvas: what is written.
     """
@@ -63,7 +63,7 @@ class Blending:
             self._parts.append(_Part(first, *numbers, HeldArray(place)))
 
     def __call__(self, functions: Functions, pixels: Array, out: Array) -> None:
-        """Blend a picture.
+        """Blend an image.
 
         Args:
             functions: Functions of the library.

@@ -1,4 +1,4 @@
-"""The tensors that pictures are written into."""
+"""The tensors that images are written into."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _COUNTED = {"float32": "float32", "uint8": "uint8", "int8": "uint8"}
 
 
 class UnfitError(Exception):
-    """There is no code for a picture or a record."""
+    """There is no code for an image or a record."""
 
 
 class Canvas:
-    """What surrounds a picture in a tensor, and how it is written there.
+    """What surrounds an image in a tensor, and how it is written there.
 
     Args:
-        plan: what happens to the picture.
+        plan: what happens to the image.
         record: Record of the input.
         dtype: Element type of the input.
 
     Attributes:
         table: what each value of a pixel becomes, by channel, as whole numbers.
         order: the byte of a pixel that each channel is made of.
-        place: Place of the picture in it, as the functions take it.
+        place: Place of the image in it, as the functions take it.
         size: bytes of an element.
         counted: the kind of elements whose values code can compute; empty where there is only the
             table.
@@ -77,7 +77,7 @@ class Canvas:
         self.place = np.array(place, np.int32)
 
     def blank(self) -> Array:
-        """Return a tensor with everything but the picture in it, without its batch."""
+        """Return a tensor with everything but the image in it, without its batch."""
         out: Array = np.empty(self._shape, self._dtype)
         if self._around is not None:
             out[...] = self._around

@@ -14,7 +14,7 @@ from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import Preprocessing, SpectrogramInput
 
 SWITCH = "EDGEINFER_PIPELINE_CODE"
-"""``off`` leaves pictures to Pillow, boxes and spectrograms to NumPy."""
+"""``off`` leaves images to Pillow, boxes and spectrograms to NumPy."""
 
 TRIALS = Trials("code", "edgeinfer.runtime.pipelines.code_trial")
 

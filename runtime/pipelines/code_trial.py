@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edgeinfer.backends.process.trial import answer
 from edgeinfer.backends.tvm.plain_functions import Functions
-from edgeinfer.runtime.pipelines.pictures import PicturesByCode
+from edgeinfer.runtime.pipelines.image_preparation import ImagesByCode
 from edgeinfer.runtime.pipelines.spectra import spectra
 from edgeinfer.types import ImageInput, SpectrogramInput
 
@@ -22,7 +22,7 @@ def _attempt(asked: tuple[str, tuple[SpectrogramInput, ...]]) -> None:
     for color in ("RGB", "GRAY"):
         for antialias in (True, False):
             record = ImageInput(32, 32, color=color, antialias=antialias)
-            PicturesByCode(functions, record, "float32").check()
+            ImagesByCode(functions, record, "float32").check()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A picture in, what a model sees in it out."""
+"""An image in, what a model sees in it out."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.media.image import Picture
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.grouping import grouping
+from edgeinfer.runtime.pipelines.image_preparation import preparation
 from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says
-from edgeinfer.runtime.pipelines.pictures import preparation
 from edgeinfer.types import Array, ImageInput
 
 if TYPE_CHECKING:
@@ -43,22 +43,22 @@ _HEADS = Classify | Detect | Segment | Depth | Embed | FindText | ReadText
 
 
 class ImagePipeline:
-    """A model that takes one picture.
+    """A model that takes one image.
 
     Args:
         model: closed with the pipeline.
 
     Raises:
-        UsageError: its head is not for pictures.
+        UsageError: its head is not for images.
     """
 
-    takes = "a picture"
+    takes = "an image"
 
     def __init__(self, model: PipelineModel) -> None:
         if not isinstance(model.head, _HEADS) or len(model.inputs) != 1 or model.is_stateful:
-            raise UsageError(f"{model.path}: {model.head.kind!r} is not read from one picture")
+            raise UsageError(f"{model.path}: {model.head.kind!r} is not read from one image")
         if not isinstance(model.record, ImageInput):
-            raise UsageError(f"{model.path}: input {model.spec.name!r} takes no picture")
+            raise UsageError(f"{model.path}: input {model.spec.name!r} takes no image")
         self.model = model
         self.models = [model]
         self._record = model.record
@@ -80,14 +80,14 @@ class ImagePipeline:
         self.close()
 
     def __call__(self, picture: Picture) -> list[Result]:
-        """Look at a picture.
+        """Look at an image.
 
         Args:
             picture: a path, an array (height, width, 3) of uint8 in RGB order (grey and RGBA too),
-                or a Pillow image. Boxes are in pixels of it, turned upright as its EXIF tag says.
+                or a Pillow image. Boxes are in pixels of it, rotated upright as its EXIF tag says.
 
         Raises:
-            InputError: it is no picture.
+            InputError: it is no image.
             RunError: the engine failed, or the outputs are not what the head says.
         """
         outputs, placement = self.outputs(picture)
@@ -111,10 +111,10 @@ class ImagePipeline:
                 return [*read_text(model.output(outputs), head, self._charset)]
         if isinstance(head, Detect):
             return [*detect(outputs, head, placement, model.labels, self.grouping)]
-        raise UsageError(f"{model.path}: {head.kind!r} is not read from one picture")
+        raise UsageError(f"{model.path}: {head.kind!r} is not read from one image")
 
     def outputs(self, picture: Picture) -> tuple[dict[str, Array], ImagePlacement]:
-        """Return the model's outputs for a picture, and where it lies in the model's input."""
+        """Return the model's outputs for an image, and where it lies in the model's input."""
         spec = self.model.spec
         tensor, placement = self.prepare(picture)
         rank = None if spec.shape is None else len(spec.shape)
@@ -133,7 +133,7 @@ def _batched(tensor: Array, shape: tuple[int | str | None, ...] | None) -> Array
 
 
 def _row(scores: Array) -> Array:
-    """Return the scores of the one picture; axes of one element beside them are dropped."""
+    """Return the scores of the one image; axes of one element beside them are dropped."""
     row = np.squeeze(scores)
     if row.ndim > 1:
         raise UsageError(f"head: expected one row of scores, received {list(scores.shape)}")

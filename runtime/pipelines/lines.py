@@ -1,4 +1,4 @@
-"""A picture in, the lines of text in it out: one model finds, one turns, one reads."""
+"""An image in, the lines of text in it out: one model finds, one turns, one reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LinesPipeline:
         turn: gives the label ``180`` for a line that is upside down; None takes all as they are.
     """
 
-    takes = "a picture"
+    takes = "an image"
 
     def __init__(
         self, find: PipelineModel, read: PipelineModel, turn: PipelineModel | None = None
@@ -50,7 +50,7 @@ class LinesPipeline:
         """Read every line, from top to bottom; those below the reader's threshold are left out.
 
         Raises:
-            InputError: it is no picture.
+            InputError: it is no image.
             RunError: an engine failed, or outputs are not what a head says.
         """
         opened = open_picture(picture)

@@ -100,7 +100,7 @@ class PipelineModel:
         for spec in manifest.inputs:
             self._place(spec, records[spec.name])
         if not self.inputs:
-            raise UsageError(f"{self.path}: no input takes a picture, a recording or a text")
+            raise UsageError(f"{self.path}: no input takes an image, a recording or a text")
         self.outputs = tuple(spec.name for spec in manifest.outputs)
 
     @property

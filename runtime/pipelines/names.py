@@ -33,7 +33,7 @@ class PipelineTask:
     heads: tuple[type, ...]
 
 
-_PICTURE, _RECORDING, _TEXT = "a picture", "a recording", "a text"
+_PICTURE, _RECORDING, _TEXT = "an image", "a recording", "a text"
 
 TASKS: Mapping[str, PipelineTask] = {
     "image-classification": PipelineTask(_PICTURE, (Classify,)),

@@ -1,4 +1,4 @@
-"""How one size of pictures becomes another, as compiled code takes it."""
+"""How one size of images becomes another, as compiled code takes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOW = 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resizing:
-    """What the code reads of a picture, and how it weighs it.
+    """What the code reads of an image, and how it weighs it.
 
     Attributes:
         across: windows of the columns, filled up to whole vectors.
@@ -50,7 +50,7 @@ def windows_across(by: Resizing, channels: int, *, paired: bool) -> tuple[HeldAr
     """Return the byte at which each window begins, and the weights as the function takes them.
 
     Args:
-        by: how pictures are resized.
+        by: how images are resized.
         channels: Channels of their pixels.
         paired: the function multiplies neighbours.
     """
@@ -67,7 +67,7 @@ def resizing(
     """Describe one.
 
     Args:
-        old: width and height of the picture.
+        old: width and height of the image.
         new: that it is resized to.
         kept: left, top, right and bottom of the part that is wanted.
         method: Method of Pillow, or ``sampled``.

@@ -1,4 +1,4 @@
-"""Sound to mel spectrograms: by compiled code where the bundle has some, else by NumPy.
+"""Audio to mel spectrograms: by compiled code where the bundle has some, else by NumPy.
 
 Before the code is used it has to give what NumPy gives in float64 on a few sounds.
 """
@@ -29,7 +29,7 @@ _LEVELS = {"natural": 1.0, "log10": 1 / np.log(10), "db": 10 / np.log(10)}
 
 
 class Spectra(Protocol):
-    """What turns the sound of one call into a spectrogram.
+    """What turns the audio of one call into a spectrogram.
 
     Attributes:
         about: how, for people.

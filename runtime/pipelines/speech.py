@@ -12,7 +12,7 @@ from edgeinfer.errors import DamagedError, RunError, UsageError
 from edgeinfer.heads import Encode, Features, WriteSpeech
 from edgeinfer.media.audio import Framer
 from edgeinfer.results import Result, Text
-from edgeinfer.runtime.llm.pieces import Pieces, pieces
+from edgeinfer.runtime.llm.vocabulary import Vocabulary, vocabulary_of
 from edgeinfer.runtime.pipelines.audio import features, preparation, recorded
 from edgeinfer.runtime.pipelines.model import PipelineModel, shaped
 from edgeinfer.types import (
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 _MOST_PER_SECOND, _LEAST = 100, 16
-"""Tokens of a second of sound, and of the shortest window: more than anybody says."""
+"""Tokens of a second of audio, and of the shortest window: more than anybody says."""
 
 
 class SpeechPipeline:
     """A model that makes frames of a recording, and one that writes what they say.
 
     Args:
-        hears: takes sound and gives frames, or what else it encodes for the other.
+        hears: takes audio and gives frames, or what else it encodes for the other.
         writes: takes that and tokens and gives scores of the next one.
 
     Raises:
@@ -150,7 +150,7 @@ class _Writer:
         self._one_by_one = bool(shape) and shape[-1] == 1
         if self._one_by_one and not model.is_stateful:
             raise UsageError(f"{model.path}: it takes one token, and keeps nothing in states")
-        self._pieces = _read(model.files[head.vocabulary], head.vocabulary)
+        self._vocabulary = _read(model.files[head.vocabulary], head.vocabulary)
 
     def framed(self, frames: Array) -> dict[str, Array]:
         """Return what is given for frames (n, size)."""
@@ -179,12 +179,12 @@ class _Writer:
             tokens.append(token)
             chances.append(chance)
             pending = [token]
-        text = self._pieces.decode(tokens[len(head.begin) :]).strip()
+        text = self._vocabulary.decode(tokens[len(head.begin) :]).strip()
         return Text(text, float(np.mean(chances)) if chances else 0.0)
 
     def _next(self, output: Array, *, first: bool) -> tuple[int, float]:
         """Return the likeliest token, of equals the lowest, and its probability."""
-        count = len(self._pieces.bytes)
+        count = len(self._vocabulary.bytes)
         if output.ndim != 3 or not output.size or output.shape[0] != 1:
             shape = list(output.shape)
             raise RunError(f"{self._model.path}: head: expected (1, tokens, scores), got {shape}")
@@ -205,7 +205,7 @@ _MOST_VOCABULARY = 1 << 20
 """Tokens; a stranger's file may give any number to one."""
 
 
-def _read(data: bytes, name: str) -> Pieces:
+def _read(data: bytes, name: str) -> Vocabulary:
     """Read a vocabulary.
 
     Raises:
@@ -216,6 +216,6 @@ def _read(data: bytes, name: str) -> Pieces:
         names, added = read["model"]["vocab"], read.get("added_tokens", [])
         ids = names.values() if isinstance(names, dict) else range(len(names))
         size = max((*ids, *(each["id"] for each in added)), default=-1) + 1
-        return pieces(read, min(size, _MOST_VOCABULARY))
+        return vocabulary_of(read, min(size, _MOST_VOCABULARY))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as e:
         raise DamagedError(f"pipeline/{name}: no tokenizer.json: {e!r}") from e

@@ -48,7 +48,7 @@ _REASONS = {"stop": "end_turn", "length": "max_tokens"}
 _NONE = dict.fromkeys(
     ("cache_creation", "inference_geo", "output_tokens_details", "server_tool_use", "service_tier")
 )
-"""Parts of a usage that are told though there is nothing to tell."""
+"""Parts of a usage that are reported though they are empty."""
 
 _PASSED = frozenset({"thinking", "redacted_thinking"})
 """Blocks that the model's own templates leave out of a conversation."""

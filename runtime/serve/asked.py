@@ -81,7 +81,7 @@ MOST_STOPS, MOST_STOP_TEXT = 32, 1024
 """Texts that end a generation, and their characters: all are sought at every token."""
 
 MOST_LOGPROBS = 20
-"""Of the most probable tokens that are told beside a chosen one."""
+"""Of the most probable tokens that are reported next to a chosen one."""
 
 MOST_TOLD = 1 << 19
 """Logarithms of probabilities in one answer: each takes half a kilobyte until it is sent."""

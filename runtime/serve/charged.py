@@ -55,7 +55,7 @@ class Charged:
         data: Data of the request.
 
     Attributes:
-        data: to be sent, with the wish to be told what was used.
+        data: to be sent, with the wish to get the usage.
         is_stream: whether events are asked for.
 
     Raises:
@@ -144,7 +144,7 @@ class Charged:
         return isinstance(usage, dict)
 
     def _settle(self) -> None:
-        """Charge what was told at the end, unless more came after it."""
+        """Charge what was reported at the end, unless more came after it."""
         if (written := self._told["written"]) is not None and not self._is_open:
             self._charge("written", written)
 

@@ -160,7 +160,7 @@ class Handshake(asyncio.Protocol):
         if not self._connections.enter(self, address_of(transport)):
             transport.abort()
             return
-        # TLS reads from the next turn on; uvloop begins to read now whatever it is told.
+        # TLS reads from the next turn on; uvloop begins to read now whatever it is asked.
         transport.pause_reading()
         self._shaking = self._loop.create_task(self._shake())
 

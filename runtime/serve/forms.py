@@ -26,7 +26,7 @@ class Field:
 
     Attributes:
         content: as it was sent.
-        kind: its media type; empty where none is told.
+        kind: its media type; empty where none is given.
     """
 
     content: bytes

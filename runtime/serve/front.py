@@ -2,7 +2,7 @@
 
 A request is read whole and handed to a replica, whose answer comes in parts. Where the replica dies
 before the first of them the request goes to another one; behind it the client has seen a beginning,
-and is told by the answer's end. Requests that share a beginning go to the same replica, whose
+and is released by the answer's end. Requests that share a beginning go to the same replica, whose
 cache knows it.
 """
 

@@ -53,7 +53,7 @@ class RequestError(Exception):
     """
 
     def __init__(self, status: int, text: str, retry_s: float | None = None) -> None:
-        # What was received is told, whatever its size.
+        # What was received is reported, whatever its size.
         text = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} …"
         super().__init__(text)
         self.status, self.text, self.retry_s = status, text, retry_s

@@ -1,4 +1,4 @@
-"""Models that say what they take and give: pictures, recordings and texts to what is in them."""
+"""Models that say what they take and give: images, recordings and texts to what is in them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _CONTEXTS = 8
 """Times the model's context that texts of one request may fill."""
 
 _DRAWN = 16
-"""Bytes a pixel: the picture, tinted, drawn upon and packed."""
+"""Bytes a pixel: the image, tinted, drawn upon and packed."""
 
 _SPOKEN = 4.0
 """Bytes a sample a second for each letter of a text that is said: a quarter of a second of each,
@@ -110,7 +110,7 @@ def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> 
 
     Args:
         pipeline: what runs.
-        given: contents of a picture or recording; a text for one that reads texts.
+        given: contents of an image or recording; a text for one that reads texts.
         limit: values that a file may hold.
         draws: whether what is found is drawn.
 
@@ -156,7 +156,7 @@ def told(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def drawn(given: bytes, results: Sequence[Result]) -> bytes:
-    """Return a picture with what was found in it, as PNG."""
+    """Return an image with what was found in it, as PNG."""
     from edgeinfer.media.overlay import overlay
 
     out = io.BytesIO()

@@ -1,4 +1,4 @@
-"""What a server is told: where it listens, who may ask, and how much."""
+"""Options of a server: where it listens, who may ask, and how much."""
 
 from __future__ import annotations
 

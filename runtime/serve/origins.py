@@ -1,4 +1,4 @@
-"""Which pages in browsers may ask: that of this server, and those of origins it was told.
+"""Which pages in browsers may ask: that of this server, and those of origins that are listed.
 
 A browser sends what any page tells it to, also to servers that only its machine reaches, and
 withholds the answer alone. Keys that a browser keeps for this server's page would go along. So

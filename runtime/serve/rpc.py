@@ -257,7 +257,7 @@ class Rpc:
             raise RequestError(400, f"no {kind}: {e}") from e
 
     def _known(self, name: str, error: Exception) -> RequestError:
-        """Return what the client is told; the log gets the rest."""
+        """Return what the client is reported; the log gets the rest."""
         if isinstance(error, DisconnectedError):
             return RequestError(499, "cancelled")
         known = status_of(error)

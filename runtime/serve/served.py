@@ -42,7 +42,7 @@ class Served:
         plans: what the JSON of its requests said before.
         warm: inputs to run it with before it is ready.
         has_meaning: whether its bundle says what it takes and gives.
-        pipeline: it takes pictures, recordings or texts, where it is ready and its bundle says so.
+        pipeline: it takes images, recordings or texts, where it is ready and its bundle says so.
         no_meaning: why there is none.
         parts: bundles of a pipeline of several.
         engines: Engines of its bundles.

@@ -112,7 +112,7 @@ async def submit(llm: LLM, request: SequenceRequest, wait_s: float | None) -> Ev
     if grant is not None:
         grant.check_tokens()
     check_ahead(request.priority)
-    # That a prompt was read before is told in the answer, and by its time: to its own key alone.
+    # That a prompt was read before is reported, and shows in the time: to its own key alone.
     request.salt = owner() + request.salt
     events = await _begun(llm, request)
     if wait_s is not None:

@@ -1,4 +1,4 @@
-"""Tasks over HTTP: pictures, recordings and texts; embeddings, rerank and voices beside them.
+"""Tasks over HTTP: images, recordings and texts; embeddings, rerank and voices beside them.
 
 Source: OpenAI's API reference of embeddings and of speech; ``/v1/rerank`` as Jina and vLLM have it.
 """
@@ -63,7 +63,7 @@ THREADS = 4
 """Files that are decoded at once; other requests have threads of their own."""
 
 DRAW = ("false", "true", "both")
-"""Whether an answer is what was found, the picture drawn upon, or both in one JSON."""
+"""Whether an answer is what was found, the image drawn upon, or both in one JSON."""
 
 
 class Tasks:
@@ -77,7 +77,7 @@ class Tasks:
         self._hub = hub
         waiting = 4 * hub.options.limits.queue
         self._pool = Pool("edgeinfer-pipeline", THREADS, waiting)
-        # Who reads long texts keeps no pictures waiting; each model reads one after the other.
+        # Who reads long texts keeps no images waiting; each model reads one after the other.
         self._readers = Pool("edgeinfer-reader", THREADS, waiting)
 
     async def route(
@@ -126,7 +126,7 @@ class Tasks:
         body = await read_body(receive, most, limits.body_s)
         given, draw = _given(scope, await self._hub.parsed(body) if is_json else body)
         draws = draw != "false"
-        if draws and not (isinstance(given, bytes) and pipeline.takes == "a picture"):
+        if draws and not (isinstance(given, bytes) and pipeline.takes == "an image"):
             raise RequestError(400, f"draw: this model takes {pipeline.takes}")
 
         def weigh() -> int:
@@ -328,7 +328,7 @@ def _described(model: Served) -> dict[str, Any]:
 
 
 def _given(scope: Scope, body: bytes | dict[str, Any]) -> tuple[bytes | str, str]:
-    """Return a picture, a recording or a text, and which of ``DRAW`` is wanted."""
+    """Return an image, a recording or a text, and which of ``DRAW`` is wanted."""
     query = dict(parse_qsl(str(scope.get("query_string", b""), "latin-1")))
     whole = header(scope, b"content-type") or b""
     kind = whole.partition(b";")[0].strip().lower()

@@ -113,7 +113,7 @@ class Prototypes:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Each box is turned about its middle, clockwise, by an angle in radians."""
+    """Each box is rotated about its middle, clockwise, by an angle in radians."""
 
     kind: Literal["turned"] = "turned"
 
@@ -230,7 +230,7 @@ class DetectBoxes:
 
 @dataclass(frozen=True, slots=True)
 class FindText:
-    """A map of how likely each pixel is text (Liao et al. 2020), to turned boxes of lines.
+    """A map of how likely each pixel is text (Liao et al. 2020), to rotated boxes of lines.
 
     Attributes:
         output: (1, 1, height, width), 0..1.
@@ -296,7 +296,7 @@ class Depth:
 
     Attributes:
         output: (1, height, width), with or without an axis of one channel.
-        interpolation: Interpolation to the size of the picture; ``bicubic`` is PyTorch's.
+        interpolation: Interpolation to the size of the image; ``bicubic`` is PyTorch's.
         nearer: whether the number of a nearer pixel is ``larger``, as those of relative depth are,
             which have no unit, or ``smaller``, as distances are.
     """
@@ -409,7 +409,7 @@ class WriteSpeech:
         end: Tokens that end it.
         output: (1, tokens, scores).
         most: tokens of a text, the first ones left aside.
-        per_second: the same for a second of sound; 0 for no such limit.
+        per_second: the same for a second of audio; 0 for no such limit.
         suppress: tokens that never come.
         suppress_first: tokens that are not the first of a text.
     """

@@ -375,7 +375,7 @@ def _float_breaches(metrics: OutputMetrics, budget: Budget) -> list[str]:
 def winners_lost(metrics: Sequence[OutputMetrics], budget: Budget) -> list[str]:
     """Say whether fewer rows than asked kept their winner, over all vectors together.
 
-    A share is one of many rows: of few, as in runs of one picture each, one may go another way.
+    A share is one of many rows: of few, as in runs of one image each, one may go another way.
     """
     rows = sum(m.top1_rows for m in metrics)
     kept = round(sum((m.top1 or 0.0) * m.top1_rows for m in metrics))

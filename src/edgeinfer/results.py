@@ -1,6 +1,6 @@
 """What pipelines give: names, boxes, notes and texts instead of tensors.
 
-Coordinates are pixels of the source picture, upright: x to the right, y down, the top left corner
+Coordinates are pixels of the source image, upright: x to the right, y down, the top left corner
 of the top left pixel is (0, 0). Times are seconds from the beginning of the recording or stream.
 """
 
@@ -37,7 +37,7 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The pixels of one object: a part of the picture, outside of which it has none.
+    """The pixels of one object: a part of the image, outside of which it has none.
 
     Attributes:
         left: Left edge of the part.
@@ -50,7 +50,7 @@ class Mask:
     pixels: Array = field(repr=False)
 
     def whole(self, width: int, height: int) -> Array:
-        """Return the mask of a picture of this size: (height, width), bool."""
+        """Return the mask of an image of this size: (height, width), bool."""
         full: Array = np.zeros((height, width), bool)
         rows, columns = self.pixels.shape
         full[self.top : self.top + rows, self.left : self.left + columns] = self.pixels
@@ -65,18 +65,18 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """An object in a picture.
+    """An object in an image.
 
     Attributes:
-        box: left, top, right, bottom; may lie partly outside of the picture.
+        box: left, top, right, bottom; may lie partly outside of the image.
         score: 0..1.
         index: Index of its class.
         label: Label of its class.
         keypoints: as many as the head has.
         sureness: Sureness of each keypoint, 0..1, where the model gives it.
-        corners: Corners of a turned box, clockwise; empty where boxes are upright.
+        corners: Corners of a rotated box, clockwise; empty where boxes are upright.
         mask: Mask of the object, where the model gives one.
-        track: number that the object keeps from picture to picture; see ``edgeinfer.tracking``.
+        track: number that the object keeps from frame to frame; see ``edgeinfer.tracking``.
     """
 
     box: tuple[float, float, float, float]
@@ -92,12 +92,12 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """A class for every pixel of the source picture.
+    """A class for every pixel of the source image.
 
     Attributes:
         mask: (height, width), uint8 or, from 256 classes on, uint16.
         labels: names of the classes; empty when unknown.
-        shares: Shares of the picture, for each class that is there.
+        shares: Shares of the image, for each class that is there.
     """
 
     mask: Array = field(repr=False)
@@ -111,7 +111,7 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True)
 class DepthMap:
-    """How far away each pixel of the source picture is.
+    """How far away each pixel of the source image is.
 
     Attributes:
         values: (height, width), float32, as the model gives them.
@@ -206,8 +206,8 @@ class Text:
     Attributes:
         text: what it says; empty where it was only found.
         score: mean score of its characters or tokens, or of its box where it was only found.
-        corners: Corners of its turned box, from the top left of the text clockwise; empty where the
-            whole picture is the line.
+        corners: Corners of its rotated box, from the top left of the text clockwise; empty where
+            the whole image is the line.
     """
 
     text: str
@@ -278,7 +278,7 @@ _KINDS: dict[type, str] = {
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Return JSON-ready data; of a map of the whole picture only what is in it."""
+    """Return JSON-ready data; of a map of the whole image only what is in it."""
     kind = {"kind": _KINDS[type(result)]}
     match result:
         case Detection():

@@ -110,7 +110,7 @@ class _Task:
 
     @property
     def rate(self) -> int:
-        """Samples a second of sound that a stream takes.
+        """Samples a second of audio that a stream takes.
 
         Raises:
             UsageError: the bundle takes no sound.
@@ -127,9 +127,9 @@ class _Task:
 
 
 class Classifier(_Task):
-    """Names what a picture shows."""
+    """Names what an image shows."""
 
-    name = "classifying pictures"
+    name = "classifying images"
     heads = (Classify,)
     pipelines = (ImagePipeline,)
 
@@ -153,50 +153,50 @@ class SoundClassifier(_Task):
 
 
 class Detector(_Task):
-    """Finds objects in a picture: boxes, and the masks, points or corners that a model gives."""
+    """Finds objects in an image: boxes, and the masks, points or corners that a model gives."""
 
     name = "detecting objects"
     heads = get_args(Detect)
     pipelines = (ImagePipeline,)
 
     def detect(self, picture: Picture) -> list[Detection]:
-        """Return the objects, the best first; boxes in pixels of the picture."""
+        """Return the objects, the best first; boxes in pixels of the image."""
         return self._look(picture, Detection)
 
 
 class Segmenter(_Task):
-    """Gives every pixel of a picture a class."""
+    """Gives every pixel of an image a class."""
 
-    name = "segmenting pictures"
+    name = "segmenting images"
     heads = (Segment,)
     pipelines = (ImagePipeline,)
 
     def segment(self, picture: Picture) -> Segmentation:
-        """Return a mask of the picture's size."""
+        """Return a mask of the image's size."""
         return self._look(picture, Segmentation)[0]
 
 
 class DepthEstimator(_Task):
-    """Tells how far away each pixel of a picture is."""
+    """Tells how far away each pixel of an image is."""
 
     name = "estimating depth"
     heads = (Depth,)
     pipelines = (ImagePipeline,)
 
     def estimate(self, picture: Picture) -> DepthMap:
-        """Return a map of the picture's size."""
+        """Return a map of the image's size."""
         return self._look(picture, DepthMap)[0]
 
 
 class Embedder(_Task):
-    """Turns pictures or texts into vectors that are near each other where those are alike."""
+    """Turns images or texts into vectors that are near each other where those are alike."""
 
     name = "embedding"
     heads = (Embed,)
     pipelines = (ImagePipeline, SentencePipeline)
 
     def embed(self, given: Picture | str) -> Embedding:
-        """Return the vector of a picture, or of a text where the model takes texts."""
+        """Return the vector of an image, or of a text where the model takes texts."""
         results = self._inner(given)
         return next(result for result in results if isinstance(result, Embedding))
 
@@ -249,7 +249,7 @@ class VoiceDetector(_Task):
         return self._listen(recording, rate, VoiceActivity)
 
     def stream(self) -> AudioStream[VoiceActivity]:
-        """Begin to listen to sound that comes in pieces."""
+        """Begin to listen to audio that comes in chunks."""
         return self._stream(VoiceActivity)
 
 
@@ -265,12 +265,12 @@ class WordSpotter(_Task):
         return self._listen(recording, rate, WakeWord)
 
     def stream(self) -> AudioStream[WakeWord]:
-        """Begin to listen to sound that comes in pieces."""
+        """Begin to listen to audio that comes in chunks."""
         return self._stream(WakeWord)
 
 
 class TextReader(_Task):
-    """Reads the text in a picture: bundles that find lines, read them, and maybe turn them."""
+    """Reads the text in an image: bundles that find lines, read them, and maybe turn them."""
 
     name = "reading text"
     heads = ()

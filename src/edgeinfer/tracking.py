@@ -1,4 +1,4 @@
-"""Objects that keep their number from picture to picture: ByteTrack (Zhang et al. 2022).
+"""Objects that keep their number from frame to frame: ByteTrack (Zhang et al. 2022).
 
 >>> from edgeinfer.tasks import Detector                        # doctest: +SKIP
 >>> from edgeinfer.tracking import Tracker                      # doctest: +SKIP
@@ -22,10 +22,10 @@ from edgeinfer.results import Detection
 from edgeinfer.types import Array
 
 _POSITION, _VELOCITY = 1 / 20, 1 / 160
-"""How far a box is off and how much its motion changes in one picture, in heights of it."""
+"""How far a box is off and how much its motion changes in one image, in heights of it."""
 
 _MOST = 1000
-"""Boxes of a picture, the surest, and objects out of sight, the last seen: time grows with both."""
+"""Boxes of an image, the surest, and objects out of sight, the last seen: time grows with both."""
 
 _SECOND, _FIRST_SEEN, _SAME = 0.5, 0.7, 0.15
 """Most that one less the overlap may be: of faint boxes, of objects seen once, of duplicates."""
@@ -41,7 +41,7 @@ class Tracker:
     Args:
         sure: score from which a box begins an object.
         faint: score above which a box still goes on with one.
-        patience: pictures for which an object may be out of sight.
+        patience: images for which an object may be out of sight.
         match: most that one less the overlap times the score may be for a box to be an object's.
 
     Raises:
@@ -61,14 +61,14 @@ class Tracker:
         self._given = 0
 
     def update(self, detections: Sequence[Detection]) -> list[Detection]:
-        """Take what was found in the next picture.
+        """Take what was found in the next image.
 
         Args:
             detections: all of them, the faint ones too: give the head a low threshold.
 
         Returns:
             Those that belong to an object, with its number as ``track``. An object that appears
-            after the first picture is told from its second box on.
+            after the first image is told from its second box on.
         """
         self._picture += 1
         if len(detections) > _MOST:
@@ -131,9 +131,9 @@ class _Track:
         state: middle x and y, width over height, height, and how they change: (8,).
         spread: covariance of the state: (8, 8).
         detection: the last one.
-        seen: picture of it.
-        since: picture of the first one.
-        confirmed: whether it was seen twice, or in the first picture.
+        seen: image of it.
+        since: image of the first one.
+        confirmed: whether it was seen twice, or in the first image.
         lost: whether it is out of sight.
     """
 
@@ -169,7 +169,7 @@ def _overlaps(some: Array, others: Array) -> Array:
 
 
 _MOVES = np.eye(8) + np.eye(8, k=4)
-"""One picture on, each of the four numbers has changed by its velocity."""
+"""One image on, each of the four numbers has changed by its velocity."""
 
 
 def _deviations(heights: Array, position: float, velocity: float, ratio: float) -> Array:
@@ -186,7 +186,7 @@ def _first(measured: Array) -> tuple[Array, Array]:
 
 
 def _predict(tracks: Sequence[_Track]) -> None:
-    """Move on by one picture, by a Kalman filter of constant velocity."""
+    """Move on by one image, by a Kalman filter of constant velocity."""
     if not tracks:
         return
     heights = np.array([t.state[3] for t in tracks])

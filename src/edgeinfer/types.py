@@ -99,10 +99,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """How a picture becomes the tensor the model takes: ``(pixel * scale - mean) / std``.
+    """How an image becomes the tensor the model takes: ``(pixel * scale - mean) / std``.
 
     Attributes:
-        width: pixels; None keeps the picture's own size (dynamic models).
+        width: pixels; None keeps the image's own size (dynamic models).
         height: pixels; None likewise.
         resize: ``stretch``, ``crop`` (short side to size, then centre crop), ``letterbox``,
             ``pad`` (letterboxed before it is resized, so that the scale is exact),
@@ -119,13 +119,13 @@ class ImageInput:
         scale: factor on pixel values 0..255.
         mean: subtracted after scaling; one value for each channel, or one for all.
         std: divisor, likewise.
-        pad: pixel value around a letterboxed picture or behind a line.
-        align: where a letterboxed picture lies: ``center`` or ``start`` (top left).
+        pad: pixel value around a letterboxed image or behind a line.
+        align: where a letterboxed image lies: ``center`` or ``start`` (top left).
         side: pixels, of ``limit``.
-        side_rule: ``min`` enlarges a picture whose short side is below ``side``, ``max`` reduces
+        side_rule: ``min`` enlarges an image whose short side is below ``side``, ``max`` reduces
             one whose long side is above it.
         longest: Longest of ``limit``: the long side is not above it afterwards, but for rounding to
-            ``multiple``; a thin picture would else become very large.
+            ``multiple``; a thin image would else become very large.
         multiple: Multiple of ``limit``: both sides are multiples of it.
         grow: Grow of ``line``: a long one makes the input wider.
     """

@@ -33,6 +33,11 @@ BANNED = {
     r"What counts\.": "the optimisation goal",
     r"Of ranges\.": "how quantization ranges are chosen",
     r"the oracles were not asked": "there are no expected outputs",
+    r"\b(is|are|was|were) told([.;,:]| (in|once|with|beside)\b)": "is reported",
+    r"\b([Aa]n?|one|each|every|the|two|takes?|reading) pictures?\b(?![-_/.`'\"=])": "image",
+    r"\b[Tt]urned (box|boxes|rectangles?)\b": "rotated",
+    r"\b(takes|holds no|pieces of|seconds? of|without) sounds?\b": "audio",
+    r"(sound|audio|[Rr]ecording) that comes in pieces": "in chunks",
 }
 """Regular expressions with what to write instead."""
 

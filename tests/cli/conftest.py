@@ -140,5 +140,5 @@ def write_bundle(
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """A bundle of a model that says which colour a picture has."""
+    """A bundle of a model that says which colour an image has."""
     return write_bundle(tmp_path / "colours.edge")

@@ -17,7 +17,7 @@ VERSION = onnxruntime.__version__
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Twelve pictures whose colour is known, but three of them wrongly."""
+    """Twelve images whose colour is known, but three of them wrongly."""
     image = np.zeros((12, 2, 2, 3), np.float32)
     labels = np.arange(12) % 3
     image[np.arange(12), :, :, labels] = 1.0

@@ -1,4 +1,4 @@
-"""``eval`` on labelled pictures and speech gives the accuracy that ``auto`` reported."""
+"""``eval`` on labelled images and speech gives the accuracy that ``auto`` reported."""
 
 from __future__ import annotations
 

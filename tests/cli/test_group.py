@@ -26,7 +26,7 @@ Commands:
   convert     Convert MODEL, check it, and write one bundle.
   check       List every node that a target cannot express.
   inspect     Show inputs, outputs, operators, sizes and precision.
-  run         Run BUNDLE on pictures, recordings or arrays.
+  run         Run BUNDLE on images, recordings or arrays.
   generate    Let the language model of BUNDLE go on with PROMPT.
   chat        Talk with the language model of BUNDLE.
   serve       Serve BUNDLES over HTTP and gRPC: tensors and language models.

@@ -1,4 +1,4 @@
-"""``edgeinfer run`` on a bundle that says which colour a picture has."""
+"""``edgeinfer run`` on a bundle that says which colour an image has."""
 
 import json
 from pathlib import Path

@@ -75,7 +75,7 @@ def test_timed(cli: Any, named: Path, red: Path) -> None:
         (("red.png", "--overlay", "x.jpg"), 2, "expected a name that ends with .png"),
         (("red.png", "red.png", "--overlay", "x.png"), 2, "expected one INPUT, received 2"),
         (("red.png", "--raw", "--then", "x"), 2, "leave -o and --raw out"),
-        (("x.npz", "--overlay", "x.png"), 2, "take pictures, recordings or texts, not arrays"),
+        (("x.npz", "--overlay", "x.png"), 2, "take images, recordings or texts, not arrays"),
         (("none.png",), 2, "none.png: no such file"),
         (("words.txt",), 1, "received a file of another kind"),
         ((), 2, "no INPUT given"),

@@ -271,7 +271,7 @@ def _cut(g: Graph, v: str) -> str:
 def _window(g: Graph, v: str) -> dict[str, Any]:
     rng, spatial = g.rng, g.values[v].ndim - 2
     if spatial not in (1, 2, 3):
-        raise Unfit("no picture")
+        raise Unfit("no image")
     kernel = [int(rng.integers(1, 4)) for _ in range(spatial)]
     found: dict[str, Any] = {"kernel_shape": kernel}
     found["strides"] = [int(rng.integers(1, 4)) for _ in range(spatial)]
@@ -314,7 +314,7 @@ def _pool(g: Graph, v: str) -> str:
 def _resize(g: Graph, v: str) -> str:
     a, rng = g.values[v], g.rng
     if a.ndim not in (3, 4):
-        raise Unfit("no picture")
+        raise Unfit("no image")
     mode = str(rng.choice(["nearest", "linear", "cubic"]))
     how = str(rng.choice(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]))
     sizes = [*a.shape[:2], *(int(rng.integers(1, 2 * d + 2)) for d in a.shape[2:])]

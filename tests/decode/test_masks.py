@@ -1,4 +1,4 @@
-"""Scores of pixels to a mask of the source picture."""
+"""Scores of pixels to a mask of the source image."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_one_channel_is_class_1(activation: str, threshold: float) -> None:
 def test_the_mask_has_the_size_of_the_source_without_the_letterbox() -> None:
     scores = np.zeros((1, 2, 16, 16), np.float32)
     scores[0, 1, :, 8:] = 1  # the right half of the input
-    scores[0, 1, :4] = 9  # what lies in the bar above the picture
+    scores[0, 1, :4] = 9  # what lies in the bar above the image
     placement = ImagePlacement((0.25, 0.25), (0.0, 4.0), (64, 32), (16, 16))
     mask = segment(scores, Segment(), placement, ()).mask
     assert mask.shape == (32, 64)
@@ -61,5 +61,5 @@ def test_many_classes_need_two_bytes() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (3, 4, 4), (1, 4)])
 def test_wrong_shapes(shape: tuple[int, ...]) -> None:
-    with pytest.raises(RunError, match="expected one picture of scores"):
+    with pytest.raises(RunError, match="expected one image of scores"):
         segment(np.zeros(shape, np.float32), Segment(), plain(4, 4), ())

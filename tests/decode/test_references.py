@@ -90,7 +90,7 @@ def objects(name: str) -> tuple[list[Detection], dict[str, Array]]:
 
 
 def inside(points: Array, size: tuple[int, int] = SOURCE) -> Array:
-    """Cut points (..., 2) at the edge of the picture, as Ultralytics does."""
+    """Cut points (..., 2) at the edge of the image, as Ultralytics does."""
     return points.clip(0.0, np.asarray(size))
 
 
@@ -101,7 +101,7 @@ def test_yolo_finds_what_ultralytics_finds(name: str) -> None:
     np.testing.assert_allclose([d.score for d in found], expected["scores"], rtol=1e-6)
     assert [d.index for d in found] == expected["classes"].tolist()
     boxes = np.array([d.box for d in found]).reshape(-1, 2, 2)
-    # A turned box's sides are scaled there as if it were upright, by factors that differ by 0.08 %.
+    # A rotated box's sides are scaled there as if upright, by factors that differ by 0.08 %.
     far = 0.6 if "obb" in name else 1e-3
     told = expected["boxes"].reshape(-1, 2, 2)
     size = source(name)

@@ -99,7 +99,7 @@ def _transformers() -> Any:
     return pytest.importorskip("transformers")
 
 
-# ---- pictures
+# ---- images
 
 
 def mobilenet_v4_hybrid() -> Built:
@@ -236,7 +236,7 @@ def depth_anything() -> Built:
 
 
 class SuperPoint(nn.Module):  # type: ignore[misc, name-defined]
-    """Key points and descriptors, and attention between those of two pictures (LightGlue)."""
+    """Key points and descriptors, and attention between those of two images (LightGlue)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ BRANCHES_ONLY = ("silero-vad", "silero-vad-op18-ifless")
 """Models that are one choice between two graphs, which stays in single precision."""
 
 WIDE = 96
-"""Of open sizes of pictures and recordings elsewhere."""
+"""Of open sizes of images and recordings elsewhere."""
 
 
 def shapes_of(name: str) -> dict[str, tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """Real models: converted for both CPU engines, through the gate, and equal to plain ONNX Runtime.
 
 The comparison is made on inputs the gate has not seen: the bundled vectors, run backwards along
-their last axis (a picture mirrored, a recording reversed), so that they stay as natural as before.
+their last axis (an image mirrored, a recording reversed), so that they stay as natural as before.
 """
 
 from pathlib import Path

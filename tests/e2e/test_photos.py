@@ -1,6 +1,6 @@
 """A real net names real photos through the command line, on both engines.
 
-The pictures are prepared as the package of the weights says: ``Resize(224)``, which is bilinear and
+The images are prepared as the package of the weights says: ``Resize(224)``, which is bilinear and
 sets the shorter side, the middle square of it, RGB, (pixel - 127) / 128.
 """
 

@@ -120,7 +120,7 @@ def test_photos_are_named(bundle: Bundle, tmp_path: Path) -> None:
 
 
 def faces_by_loops(picture: Array, model: Path, size: int, strides: tuple[int, int]) -> list[Any]:
-    """Decode BlazeFace one anchor at a time; return boxes in pixels of the picture."""
+    """Decode BlazeFace one anchor at a time; return boxes in pixels of the image."""
     from edgeinfer.backends.engines import import_onnxruntime
 
     height, width = picture.shape[:2]
@@ -240,7 +240,7 @@ def test_a_sign_is_read_upside_down_and_on_its_side(reader: list[Path]) -> None:
     photo = Image.open(fetch("scenetext01.jpg")).convert("RGB")
     with TextReader(*reader) as read:
         turned = read.read(photo.rotate(180))
-        # From the top of the picture, so the last line comes first.
+        # From the top of the image, so the last line comes first.
         words = [t.text.replace(" ", "") for t in turned[::-1]]
         assert words == [word.replace(" ", "") for word in SIGN]
         width, height = photo.size
@@ -293,7 +293,7 @@ def test_text_is_segmented(bundle: Bundle, tmp_path: Path) -> None:
 
 
 def test_a_person_is_segmented(bundle: Bundle, tmp_path: Path) -> None:
-    """As MediaPipe's own net does on pixels of the same picture."""
+    """As MediaPipe's own net does on pixels of the same image."""
     made = bundle("selfie", fetch("selfie-segmentation.tflite"))
     photo = Image.open(fetch("astronaut.png")).convert("RGB")
     part = photo.crop((150, 0, 406, 256))

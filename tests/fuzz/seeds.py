@@ -92,7 +92,7 @@ def arrays(**shapes: tuple[int, ...]) -> bytes:
 
 
 def pictures() -> list[tuple[str, bytes]]:
-    """Return pictures in every format that is read."""
+    """Return images in every format that is read."""
     from PIL import Image
 
     from edgeinfer.media.image import FORMATS

@@ -88,7 +88,7 @@ def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
 
 def test_silence_of_no_length_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", np.zeros(0, dtype=np.float32))
-    with pytest.raises(InputError, match="a file without sound"):
+    with pytest.raises(InputError, match="a file without audio"):
         load_audio(path, AudioInput(16_000))
 
 

@@ -102,11 +102,11 @@ def test_tables_in_tables(tmp_path: Path) -> None:
         ),
         (
             "[output]\nkind = 'rows'\nextra = {kind = 'turned'}",
-            "output.box: expected 'xywh' of turned boxes",
+            "output.box: expected 'xywh' of rotated boxes",
         ),
         (
             "[output]\nkind = 'grid'\nbox = 'xyxy'\nextra = {kind = 'turned'}",
-            "output.box: expected 'xywh' of turned boxes",
+            "output.box: expected 'xywh' of rotated boxes",
         ),
         (
             "[output]\nkind = 'grid'\nunit = 'cells'\nstrides = [8]\nextra = {kind = 'turned'}",

@@ -109,7 +109,7 @@ def test_what_cannot_be_placed(
 
 def test_a_file_that_is_no_array_for_a_model_of_arrays(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_text("x")
-    with pytest.raises(UsageError, match=r"net.onnx: no \.npz or \.npy, and no input .* pictures"):
+    with pytest.raises(UsageError, match=r"net.onnx: no \.npz or \.npy, and no input .* images"):
         feeds_for(str(tmp_path / "net.onnx"), model((1,)))
 
 

@@ -1,4 +1,4 @@
-"""Pictures to tensors, against exact arrays and an independent resampling."""
+"""Images to tensors, against exact arrays and an independent resampling."""
 
 import builtins
 import struct
@@ -102,7 +102,7 @@ def test_crop_takes_the_centre(
 
 
 def test_crop_ratio_resizes_the_short_side_to_size_over_ratio(tmp_path: Path) -> None:
-    """224 of 256 as classifiers are evaluated, on a picture that is 256 high already."""
+    """224 of 256 as classifiers are evaluated, on an image that is 256 high already."""
     pixels = noise(256, 300)
     record = ImageInput(224, 224, resize="crop", crop_ratio=0.875, layout="NHWC", **RAW)
     result = load_image(save(tmp_path / "a.png", pixels), record)[0]
@@ -237,7 +237,7 @@ def test_wrong_number_of_means(tmp_path: Path) -> None:
 def test_a_truncated_picture_is_one_clear_error(tmp_path: Path, suffix: str) -> None:
     path = save(tmp_path / f"a.{suffix}", noise(64, 64))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(InputError, match=r"expected a picture that Pillow can read") as caught:
+    with pytest.raises(InputError, match=r"expected an image that Pillow can read") as caught:
         load_image(path, OWN)
     assert "\n" not in str(caught.value)
 
@@ -246,7 +246,7 @@ def test_a_truncated_picture_is_one_clear_error(tmp_path: Path, suffix: str) -> 
 def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="a picture that Pillow can read"):
+    with pytest.raises(InputError, match="an image that Pillow can read"):
         load_image(path, OWN)
 
 

@@ -1,4 +1,4 @@
-"""Bytes of pictures where they lie."""
+"""Bytes of images where they lie."""
 
 import gc
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Pictures from files, arrays and Pillow, and where they lie in the model's input."""
+"""Images from files, arrays and Pillow, and where they lie in the model's input."""
 
 from pathlib import Path
 from typing import Any

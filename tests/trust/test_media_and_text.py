@@ -1,4 +1,4 @@
-"""Pictures, videos and texts of strangers: no program is started, no terminal is commanded."""
+"""Images, videos and texts of strangers: no program is started, no terminal is commanded."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ def test_a_picture_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
     )
     with pytest.raises(
-        InputError, match=r"cat.jpg': expected a picture that Pillow can read \(PNG, JPEG, "
+        InputError, match=r"cat.jpg': expected an image that Pillow can read \(PNG, JPEG, "
     ):
         open_picture(picture)
     assert not mark.exists()

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class FaceProposals(nn.Module):
-    """P-Net of MTCNN (Zhang et al. 2016): any picture, a map of boxes and of scores."""
+    """P-Net of MTCNN (Zhang et al. 2016): any image, a map of boxes and of scores."""
 
     def __init__(self) -> None:
         super().__init__()

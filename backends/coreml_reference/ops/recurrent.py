@@ -1,7 +1,7 @@
 """Recurrent layers.
 
 A reversed layer walks the sequence from its end and gives its outputs in the order of computing;
-only the backward half of a bidirectional LSTM is turned round.
+only the backward half of a bidirectional LSTM is reversed.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Family:
         hf: ``model_type`` of its config.json.
         config: makes the description from what both kinds of files are read into.
         hf_names: weights' names in Hugging Face's files where they are not the usual ones.
-        paired: in GGUF files rows of queries and keys lie in pairs that are turned together.
+        paired: in GGUF files rows of queries and keys lie in pairs that are rotated together.
         norm_less_one: Hugging Face's files keep factors of norms less one.
         split: takes fused weights apart; gets names as ours.
     """
@@ -152,7 +152,7 @@ class Shape:
 
         Args:
             base: in place of the file's.
-            dims: elements of a head that are turned; 0 for what the file says.
+            dims: elements of a head that are rotated; 0 for what the file says.
             kind: Kind of layers, where a config.json has parameters by kind.
         """
         try:

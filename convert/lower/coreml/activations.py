@@ -29,11 +29,11 @@ def quantize_activations(path: Path, inputs: Sequence[Port], samples: Sequence[F
 
     Args:
         path: the package, written by ``package.write``.
-        inputs: its inputs, none of them a picture.
+        inputs: its inputs, none of them an image.
         samples: feeds of the model.
 
     Raises:
-        UsageError: there are no samples, or an input is a picture.
+        UsageError: there are no samples, or an input is an image.
     """
     import coremltools as ct
     from coremltools.optimize import coreml as cto

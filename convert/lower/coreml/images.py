@@ -1,4 +1,4 @@
-"""Pictures as inputs: Core ML hands over pixels, the program makes numbers of them."""
+"""Images as inputs: Core ML hands over pixels, the program makes numbers of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgeinfer.types import ImageInput
 
 
 def check_picture(port: Port, image: ImageInput) -> None:
-    """Refuse an input that is no single picture of that colour.
+    """Refuse an input that is no single image of that colour.
 
     Raises:
         UsageError: its shape or type is another.
@@ -25,13 +25,13 @@ def check_picture(port: Port, image: ImageInput) -> None:
     if len(dims) != 4 or dims[0] != 1 or dims[at] != channels or port.kind == "int32":
         found = ", ".join(map(str, dims))
         raise UsageError(
-            f"input {port.source!r} cannot be a picture: expected one of {channels} channels in "
+            f"input {port.source!r} cannot be an image: expected one of {channels} channels in "
             f"floats ({image.layout}), the model has [{found}]"
         )
 
 
 def image_type(port: Port, image: ImageInput, shape: Any) -> Any:
-    """Return coremltools' description of a picture."""
+    """Return coremltools' description of an image."""
     import coremltools as ct
 
     layouts = {

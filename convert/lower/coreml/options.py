@@ -22,7 +22,7 @@ class CoreMLOptions:
 
     Attributes:
         deployment: oldest system that is to open it.
-        images: inputs that take pictures, with how pixels become numbers.
+        images: inputs that take images, with how pixels become numbers.
         labels: class names; the first output of their number becomes a classifier's.
         ranges: lowest and highest size by the name of a symbolic size, or by ``input:axis``.
         shapes: the only shapes that an input takes, by its name; faster than ranges.

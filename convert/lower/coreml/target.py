@@ -49,7 +49,7 @@ class CoreMLTarget(Target):
         """Return what was asked for, else what the profile says.
 
         Raises:
-            UsageError: no system has that name, or a picture has no record of its preparation.
+            UsageError: no system has that name, or an image has no record of its preparation.
         """
         if self._options is not None:
             return self._options
@@ -109,7 +109,7 @@ class CoreMLTarget(Target):
 def _picture(name: str, asked: LowerOptions) -> ImageInput:
     record = asked.preprocessing.get(name)
     if not isinstance(record, ImageInput):
-        raise UsageError(f"input {name!r} is to be a picture: --preprocessing does not say of what")
+        raise UsageError(f"input {name!r} is to be an image: --preprocessing does not say of what")
     return record
 
 

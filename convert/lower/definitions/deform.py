@@ -1,4 +1,4 @@
-"""DeformConv: pictures sampled where the offsets say, and a product with the weights."""
+"""DeformConv: images sampled where the offsets say, and a product with the weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def deform_conv(node: ir.Node) -> onnx.FunctionProto | None:
     apart = body.reshape("i2", batch * parts, taps, 2, down * across)
     windows = body.op("CastLike", body.const(_windows(node, kernel, (down, across))), "i0")
     places = body.op("Add", apart, windows)
-    # In parts of the picture from -1 to 1, as GridSample takes them: x first.
+    # In parts of the image from -1 to 1, as GridSample takes them: x first.
     sides = np.array([height, width], np.float32).reshape(1, 1, 2, 1)
     scale, shift = (
         body.op("CastLike", body.const(v.astype(np.float32)), "i0")

@@ -31,7 +31,7 @@ _NAMES = {name.lower(): name for name in (*_PLAIN, *_WITH_NUMBERS, "Affine", "Sc
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One direction, as names of values: weights turned for a product from the left.
+    """One direction, as names of values: weights transposed for a product from the left.
 
     Attributes:
         products: (steps, batch, gates * hidden), of the input, with all biases that can be added

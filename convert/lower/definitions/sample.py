@@ -38,7 +38,7 @@ def _reflect(body: Body, x: str, low: float, high: float) -> str:
 
 
 def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:
-    """Pictures and volumes, at any place, by each mode and each padding."""
+    """Images and volumes, at any place, by each mode and each padding."""
     shape, grid = sizes(node.inputs[0]), sizes(node.inputs[1])
     if shape is None or grid is None or len(shape) < 4 or 0 in shape or 0 in grid:
         return None
@@ -125,7 +125,7 @@ def _settled(
 
 
 def col2im(node: ir.Node) -> onnx.FunctionProto | None:
-    """Each place of the picture takes, of every place of the window, the block that reaches it."""
+    """Each place of the image takes, of every place of the window, the block that reaches it."""
     shape = sizes(node.inputs[0])
     image, block = (
         None if v is None or v.const_value is None else [int(n) for n in v.const_value.numpy()]

@@ -10,7 +10,7 @@ from edgeinfer.convert.lower.definitions.body import Body, attribute, input_at, 
 
 
 def conv_transpose(node: ir.Node) -> onnx.FunctionProto | None:
-    """Spread the elements by a kernel of one, and convolve with the kernels turned around.
+    """Spread the elements by a kernel of one, and convolve with the kernels flipped.
 
     Given: ``y = ConvTranspose<strides=[2, 2]>(x, w, b)`` with ``w`` (in, out, 3, 3)
     Result::

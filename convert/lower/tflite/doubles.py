@@ -130,7 +130,7 @@ def _extreme(code: str) -> Callable[[Builder, Tensor, Tensor], Tensor]:
 
 
 def _compared(code: str) -> Callable[[Builder, Tensor, Tensor], Tensor]:
-    """Bits of floats are in the order of their values, once negative ones are turned round."""
+    """Bits of floats are in the order of their values, once negative ones are inverted."""
 
     def compare(g: Builder, a: Tensor, b: Tensor) -> Tensor:
         found = g.binary(code, _key(g, a), _key(g, b))

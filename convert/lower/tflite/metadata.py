@@ -1,7 +1,7 @@
 """TFLite Model Metadata: what a file says of its inputs and outputs beyond their types.
 
 The flatbuffer and the zip with the labels are those that Android's task libraries read. What they
-have no field for (how a picture is cut, ``BGR``, token inputs) is kept beside them as JSON, so that
+have no field for (how an image is cut, ``BGR``, token inputs) is kept beside them as JSON, so that
 a file which is read again gives back the very records it was written with.
 
 Source: tensorflow_lite_support/metadata/metadata_schema.fbs, version 1.3.0.
@@ -196,7 +196,7 @@ class _Tables:
 
 def _about(spec: TensorSpec, record: Preprocessing | None) -> str:
     if isinstance(record, ImageInput):
-        return f"{record.color} picture, {record.layout}, {record.resize}"
+        return f"{record.color} image, {record.layout}, {record.resize}"
     if isinstance(record, AudioInput):
         return f"recording, mono, {record.sample_rate} Hz"
     if isinstance(record, TokenInput):
@@ -270,7 +270,7 @@ def _published(raw: bytes, path: Path, inputs: Sequence[TensorSpec]) -> Carried:
 
 
 def _record(spec: TensorSpec, table: _View) -> Preprocessing | None:
-    """A picture or a recording, as far as the published fields say how it is prepared."""
+    """An image or a recording, as far as the published fields say how it is prepared."""
     content = table.table(3)
     if content is None or spec.shape is None:
         return None

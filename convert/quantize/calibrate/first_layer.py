@@ -59,7 +59,7 @@ _PICTURES: dict[str, Callable[[Array], Array]] = {
     "0..255 brought to ImageNet's mean and deviation": lambda x: (x / 255.0 - _MEAN) / _STD,
     "ImageNet's mean and deviation brought to 0..255": lambda x: (x * _STD + _MEAN) * 255.0,
 }
-"""Mistakes that are made with pictures, and what undoes them."""
+"""Mistakes that are made with images, and what undoes them."""
 
 
 @dataclass(frozen=True, slots=True)

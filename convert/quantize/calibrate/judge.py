@@ -28,7 +28,7 @@ ENOUGH = 64
 _DUPLICATES = 0.5
 _FLAT = 0.5
 _NOISE = 0.15
-"""Correlation of neighbours below which a picture or a sound is taken for noise: white noise has
+"""Correlation of neighbours below which an image or a recording is taken for noise: white noise has
 0. A choice, not a measurement."""
 
 _COVERED = 0.9
@@ -127,8 +127,8 @@ class Judge:
 
         Args:
             inputs: Inputs of the model.
-            preprocessing: how pictures were prepared, by input name.
-            media: names of inputs that are pictures or sounds, whose neighbours are alike; None
+            preprocessing: how images were prepared, by input name.
+            media: names of inputs that are images or recordings, whose neighbours are alike; None
                 takes all for such. A state or an embedding has no neighbours.
         """
         self._media = {s.name for s in inputs} if media is None else set(media)
@@ -247,7 +247,7 @@ class Judge:
         return found + self._prepared(spec, seen)
 
     def _prepared(self, spec: TensorSpec, seen: _Seen) -> list[DataFinding]:
-        """Compare the range with what the recorded preparation of a picture gives."""
+        """Compare the range with what the recorded preparation of an image gives."""
         record = self._records.get(spec.name)
         low, high = seen.histogram.low, seen.histogram.high
         if not isinstance(record, ImageInput) or not math.isfinite(low):
@@ -260,7 +260,7 @@ class Judge:
         if inside and high - low >= 0.6 * (last - first):
             return []
         text = (
-            f"input {spec.name!r} lies in {low:.3g}..{high:.3g}, but pictures prepared as recorded "
+            f"input {spec.name!r} lies in {low:.3g}..{high:.3g}, but images prepared as recorded "
             f"lie in {first:.3g}..{last:.3g}: it was prepared in another way"
         )
         return [DataFinding("refused", "preparation", text)]
@@ -338,7 +338,7 @@ def _fingerprint(row: Mapping[str, Array]) -> bytes:
 def _grid(array: Array) -> Array | None:
     """Return rows along the axis in which neighbours of real data are alike; None without one."""
     if array.ndim == 3:
-        # The last axis of a picture with its channels last is short.
+        # The last axis of an image with its channels last is short.
         return array if array.shape[-1] >= 8 else np.moveaxis(array, 0, -1)
     if array.ndim in (1, 2) and array.shape[-1] >= 256:
         return array

@@ -2,7 +2,7 @@
 
 Rounding adds up where a signal gets smaller than what it is computed with: filters that take away
 most of their input, differences of what is nearly equal. No range shows it, only the result does.
-It is mostly the first part of a model that does so: what makes features of a sound or of pixels.
+It is mostly the first part of a model that does so: what makes features of audio or of pixels.
 """
 
 from __future__ import annotations

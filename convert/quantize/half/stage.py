@@ -26,7 +26,7 @@ _BFLOAT = "bf16"
 
 _UNSAID = (
     "fp16: nobody said what the inputs hold, so {count} more layers stay fp32, which magnitudes "
-    "from 0.01 to 60000 (pictures: 255) would take out of range: --input-range NAME=LO:HI or "
+    "from 0.01 to 60000 (images: 255) would take out of range: --input-range NAME=LO:HI or "
     "--data lets them be fp16"
 )
 

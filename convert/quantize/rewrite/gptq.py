@@ -75,7 +75,7 @@ def _factor(moments: Floats) -> Floats:
     damping = np.maximum(_DAMPING * diagonal.mean(axis=1), 1e-12)
     # An input that is always zero may have any weight.
     damped = moments + np.eye(size) * damping[:, None, None]
-    # With the order of the inputs turned round, damped = R R' for an upper R; then the factor of
+    # With the order of the inputs reversed, damped = R R' for an upper R; then the factor of
     # the inverse is the inverse of R.
     lower = np.linalg.cholesky(damped[:, ::-1, ::-1])
     return _inverse(lower)[:, ::-1, ::-1]

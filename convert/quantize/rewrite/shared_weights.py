@@ -57,7 +57,7 @@ class Member:
     turned: bool
 
     def holds(self, values: Array) -> bool:
-        """Whether these are the very integers, turned or not."""
+        """Whether these are the very integers, transposed or not."""
         mine = self.common.stored.values
         return values is mine or values.base is mine
 
@@ -102,7 +102,7 @@ def commons(
         if value is not None:
             readers.setdefault((value, axis), []).append(unit)
     tables = {k for k, us in readers.items() if any(u.kind == "table" for u in us)}
-    # What rows are taken from is what is written: a table cannot be turned at no cost.
+    # What rows are taken from is what is written: a table cannot be transposed at no cost.
     order = sorted(readers, key=lambda k: k not in tables)
     turned = twins([v for v, _ in order])
     found: dict[tuple[ir.Value, int | None], Member] = {}

@@ -105,7 +105,7 @@ def exact_multiples(scale: float, shift: int = 0) -> float:
     It is an odd number of 16 binary digits: with few digits multiples of one scale would lie
     halfway between those of another. Of the nearest ones it is the one whose reciprocal has the
     least error in float32, so that a product with that is rounded as the division is. What needs
-    eight digits was chosen so, as the scale of pictures is, and stays.
+    eight digits was chosen so, as the scale of images is, and stays.
 
     Args:
         scale: to begin with.

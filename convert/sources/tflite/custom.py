@@ -49,7 +49,7 @@ class PoolingWindows:
 
 @dataclass(frozen=True, slots=True)
 class LandmarkCrop:
-    """How landmarks say where a picture is cut out.
+    """How landmarks say where an image is cut out.
 
     Attributes:
         left: the landmark that ends a line to the left.
@@ -143,9 +143,9 @@ def cut_size(raw: bytes) -> Pair:
     fields = flexbuffer(raw)
     height, width = int(fields["output_height"]), int(fields["output_width"])
     if min(height, width) < 1:
-        raise ValueError(f"a picture of {[height, width]}")
+        raise ValueError(f"an image of {[height, width]}")
     if height * width > _PICTURE:
-        raise Refusal(f"a picture of {height * width} elements; {_PICTURE} are the most")
+        raise Refusal(f"an image of {height * width} elements; {_PICTURE} are the most")
     return height, width
 
 

@@ -179,7 +179,7 @@ def _multiplied(op: BoundedNode) -> Limits:
 
 
 def _centred(op: BoundedNode) -> Limits:
-    """Take off what pictures are on average: 0..1 where that is a share, else 0..255."""
+    """Take off what images are on average: 0..1 where that is a share, else 0..255."""
     mean = op.const(1)
     if mean is None or mean.dtype.kind != "f" or mean.size not in (1, 3) or not mean.size:
         return {}
@@ -300,7 +300,7 @@ def _resize(op: BoundedNode) -> Limits:
     if not shape or op.attr("axes") is not None:
         return {2: Limit(Span.of(1, 2), Span.of(1e-2, 1e3))}
     ends = np.array([float(d or 1) for d in shape])
-    # Pictures are resized by height and width, never by batch and channels.
+    # Images are resized by height and width, never by batch and channels.
     kept = np.arange(len(shape)) < 2 if len(shape) > 2 else np.zeros(len(shape), bool)
     low, high = np.where(kept, ends, ends), np.where(kept, ends, 2 * ends)
     return {

@@ -24,7 +24,7 @@ class Attend:
         scale: Scale of scores.
         window: tokens that each sees, itself included; 0 for all before it.
         cap: scores are bent to within plus and minus it; 0 for none.
-        turned: elements of a head that are turned by position; 0 for none.
+        turned: elements of a head that are rotated by position; 0 for none.
         epsilon: Epsilon of the norms of queries and keys by head; None for none.
     """
 

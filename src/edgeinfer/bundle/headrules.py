@@ -129,7 +129,7 @@ def head(record: Head) -> Iterator[str]:
         case DetectRows():
             yield from _extra(record.extra)
             if isinstance(record.extra, Turned) and record.box != "xywh":
-                yield "box: expected 'xywh' of turned boxes"
+                yield "box: expected 'xywh' of rotated boxes"
         case Classify() | DetectBoxes() | DetectQueries() | Segment() | Depth():
             pass
 
@@ -159,7 +159,7 @@ def _written(record: WriteSpeech) -> Iterator[str]:
 
 
 _MOST_TOKENS, _MOST_PER_SECOND, _MOST_SUPPRESSED = 64, 1000, 4096
-"""Tokens that a text begins or ends with, those of a second of sound, and those that never come."""
+"""Tokens that a text begins or ends with, those of a second of audio, and those that never come."""
 
 
 def _notes(record: Notes) -> Iterator[str]:
@@ -207,7 +207,7 @@ def _grid(record: DetectGrid) -> Iterator[str]:
     if record.unit == "cells" and record.extra is not None:
         yield "extra: expected only with unit = 'pixels' or 'share'"
     if isinstance(record.extra, Turned) and record.box != "xywh":
-        yield "box: expected 'xywh' of turned boxes"
+        yield "box: expected 'xywh' of rotated boxes"
     yield from _extra(record.extra)
 
 

@@ -27,7 +27,7 @@ EXTRAS = (
     ("convert", ("onnx", "onnx_ir", "onnxruntime", "jinja2"), "converting models"),
     ("apple", ("onnx", "onnx_ir", "coremltools", "jinja2"), "converting for Apple, nothing else"),
     ("torch", ("torch", "onnxscript"), "PyTorch models as a source"),
-    ("media", ("PIL", "soundfile", "soxr"), "pictures and recordings as inputs"),
+    ("media", ("PIL", "soundfile", "soxr"), "images and recordings as inputs"),
     ("text", ("tokenizers",), "texts as inputs"),
     ("llm", ("tokenizers", "llguidance", "jinja2"), "language models"),
     ("serve", ("grpc", "httptools", "orjson", "prometheus_client", "uvicorn"), "the server"),

@@ -54,7 +54,7 @@ def eval(
     """Measure how right BUNDLE is on DATA, whose answers are known.
 
     DATA is an .npz file with all samples along the first axis and an array 'labels', or a folder of
-    pictures, recordings or .npz files, whose sub-folders are named as the classes are.
+    images, recordings or .npz files, whose sub-folders are named as the classes are.
 
     Every artifact is run on every engine of this device. Exits with 1 when one that can run here
     could not be measured.

@@ -40,7 +40,7 @@ def means_something(
     plain = [i for i in inputs if not i.lower().endswith(_ARRAYS)]
     if len(plain) < len(inputs) and asked:
         raise UsageError(
-            "--then, --overlay and -o FILE.wav take pictures, recordings or texts, not arrays"
+            "--then, --overlay and -o FILE.wav take images, recordings or texts, not arrays"
         )
     if not inputs or len(plain) < len(inputs):
         return asked
@@ -57,7 +57,7 @@ class WrittenFiles:
     """Files that a run leaves behind.
 
     Attributes:
-        overlay: the picture to draw into.
+        overlay: the image to draw into.
         sound: the WAV file to write what is said into.
         overwrite: replace a file that is something else.
     """

@@ -234,7 +234,7 @@ def _operations(op: str, ins: list[list[int]], outs: list[list[int]]) -> float:
     if op in _PRODUCTS and ins and ins[0]:
         return 2 * prod(outs[0]) * float(ins[0][-1])
     if op in _GEMMS and ins and ins[0] and outs and outs[0]:
-        # Either operand may be turned around; the rows of the result are those of the first.
+        # Either operand may be transposed; the rows of the result are those of the first.
         return 2 * prod(outs[0]) * float(prod(ins[0]) // max(1, outs[0][0]))
     if op in _RECURRENT and len(ins) > 2:
         return 2 * float(prod(ins[0][:2])) * (prod(ins[1]) + prod(ins[2]))

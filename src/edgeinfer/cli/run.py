@@ -63,13 +63,13 @@ def run(
     out: Output,
     **loading: Any,
 ) -> None:
-    """Run BUNDLE on pictures, recordings or arrays.
+    """Run BUNDLE on images, recordings or arrays.
 
-    INPUT is an .npz with arrays named as the model's inputs, an .npy, a picture or a recording;
-    NAME=FILE says which input a file is for. Several pictures, and the windows of a long recording,
+    INPUT is an .npz with arrays named as the model's inputs, an .npy, an image or a recording;
+    NAME=FILE says which input a file is for. Several images, and the windows of a long recording,
     are run in batches, and their outputs are put together.
 
-    Where the bundle says what its outputs mean, a picture, a recording or a text gives names,
+    Where the bundle says what its outputs mean, an image, a recording or a text gives names,
     boxes, notes or words instead; --raw and -o give tensors. --then names bundles that work
     together with BUNDLE, such as those that turn and read the lines of text that it finds. A model
     that speaks takes a text, or a .txt file, and writes it to the .wav file of -o.
@@ -150,7 +150,7 @@ def _run(
 
 
 def _count(feeds: dict[str, Array], manifest: Manifest) -> int | None:
-    """Return how many pictures or windows a call holds; None where they have no axis."""
+    """Return how many images or windows a call holds; None where they have no axis."""
     from edgeinfer.media import has_batch
 
     for spec in manifest.inputs:

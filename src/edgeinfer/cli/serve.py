@@ -201,7 +201,7 @@ def serve(
     """Serve BUNDLES over HTTP and gRPC: tensors and language models.
 
     Clients of Triton and KServe (Open Inference Protocol v2, binary tensors) and of OpenAI (chat
-    completions, completions, embeddings) speak to it; /v1/pipelines takes pictures, recordings and
+    completions, completions, embeddings) speak to it; /v1/pipelines takes images, recordings and
     texts; /metrics is for Prometheus. Only this machine reaches it
     unless --host says otherwise, which needs --keys or --insecure. Ctrl-C ends it.
     """

@@ -9,8 +9,8 @@ import numpy as np
 
 from edgeinfer.decode.extras import described, extra_of, numbers_of
 from edgeinfer.decode.grouping import ByNumpy, Grouping, least_above_background, least_raw
+from edgeinfer.decode.rotated_boxes import thinned as thinned_rotated
 from edgeinfer.decode.scores import activated, name_of
-from edgeinfer.decode.turned import thinned as thinned_turned
 from edgeinfer.errors import RunError
 from edgeinfer.heads import (
     Detect,
@@ -31,7 +31,7 @@ from edgeinfer.types import Array
 BY_NUMPY = ByNumpy()
 
 MOST_CANDIDATES, MOST_TURNED, MOST_OBJECTS = 30_000, 5_000, 10_000
-"""Boxes that are grouped, turned or not, and objects of a model that groups its own: the best ones.
+"""Boxes that are grouped, rotated or not, and objects of a model that groups them: the best.
 
 Time grows with their square, and how many there are is the model's word.
 """
@@ -42,7 +42,7 @@ class Candidates:
     """Boxes before they are thinned out, in pixels of the model's input.
 
     Attributes:
-        corners: (n, 4): left, top, right, bottom; of turned boxes before they are turned.
+        corners: (n, 4): left, top, right, bottom; of rotated boxes before they are rotated.
         scores: (n,).
         classes: (n,).
         extra: (n, numbers): what the head says that follows.
@@ -66,12 +66,12 @@ def detect(
     labels: Sequence[str],
     by: Grouping = BY_NUMPY,
 ) -> list[Detection]:
-    """Find the objects of one picture, the best first.
+    """Find the objects of one image, the best first.
 
     Args:
         outputs: by name; None of a head stands for the only one.
         head: how they are to be read.
-        placement: Placement of the picture in the model's input.
+        placement: Placement of the image in the model's input.
         labels: names of the classes.
         by: what finds and groups boxes.
 
@@ -186,7 +186,7 @@ def from_grid(
     raw = np.asarray(_one(outputs, head.output), np.float32)
     raw = raw[0] if raw.ndim == 3 and len(raw) == 1 else raw
     if raw.ndim != 2:
-        raise RunError(f"head: expected boxes of one picture, received {list(raw.shape)}")
+        raise RunError(f"head: expected boxes of one image, received {list(raw.shape)}")
     first, follow = 5 if head.objectness else 4, numbers_of(head.extra, outputs)
     numbers = raw.shape[0 if head.channels_first else 1]
     if numbers <= first + follow:
@@ -286,7 +286,7 @@ def thinned(
     """Keep one box an object, the best first.
 
     A box is the same object as a better one that it overlaps by more than the share. ``weighted``
-    gives the mean of all of them by their scores, as MediaPipe does. Of turned boxes one that was
+    gives the mean of all of them by their scores, as MediaPipe does. Of rotated boxes one that was
     left out itself leaves others out too, and how far two overlap is told by two normal
     distributions (Llerena et al. 2021), as Ultralytics does.
     """
@@ -297,7 +297,7 @@ def thinned(
     if is_turned:
         kinds = classes if head.per_class else np.zeros_like(classes)
         angles = ordered.extra[:, 0]
-        return ordered.take(thinned_turned(corners, angles, kinds, overlap)[: head.most])
+        return ordered.take(thinned_rotated(corners, angles, kinds, overlap)[: head.most])
     # Boxes that belong to none are left out; an object's first box is its best.
     groups = by.groups(corners, classes, overlap, head.most, per_class=head.per_class)
     numbers, best = np.unique(groups, return_index=True)

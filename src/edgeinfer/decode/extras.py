@@ -1,4 +1,4 @@
-"""What detectors tell of an object beside its box: points, a mask, how it is turned."""
+"""What detectors tell of an object beside its box: points, a mask, its rotation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.decode.masks import object_mask
-from edgeinfer.decode.turned import cornered
+from edgeinfer.decode.rotated_boxes import cornered
 from edgeinfer.errors import RunError
 from edgeinfer.heads import (
     Detect,
@@ -70,7 +70,7 @@ def described(
         extra: (n, numbers).
         kind: what the numbers are.
         outputs: by name.
-        placement: Placement of the picture in the model's input.
+        placement: Placement of the image in the model's input.
 
     Raises:
         RunError: an output is not of the shape that the head says.
@@ -91,17 +91,17 @@ def described(
         case str():
             masks = np.asarray(outputs[kind], np.float32)
             if masks.ndim != 4 or len(masks) != 1:
-                raise RunError(f"head: expected masks of one picture, received {list(masks.shape)}")
+                raise RunError(f"head: expected masks of one image, received {list(masks.shape)}")
             return _masked(object_mask(masks[0, int(n)], placement) for n in extra[:, 0])
         case None:
             return [{}] * len(corners)
 
 
 def _masked(masks: Iterable[Mask]) -> list[dict[str, Any]]:
-    """Return the masks, which may each be as large as the picture.
+    """Return the masks, which may each be as large as the image.
 
     Raises:
-        RunError: they have more pixels than pictures of objects have.
+        RunError: they have more pixels than images of objects have.
     """
     found: list[dict[str, Any]] = []
     pixels = runs = 0
@@ -141,5 +141,5 @@ def _prototypes(extra: Prototypes, outputs: Mapping[str, Array]) -> Array:
     """Return prototypes (weights, height, width)."""
     given = np.asarray(outputs[extra.output], np.float32)
     if given.ndim != 4 or len(given) != 1:
-        raise RunError(f"head: expected prototypes of one picture, received {list(given.shape)}")
+        raise RunError(f"head: expected prototypes of one image, received {list(given.shape)}")
     return np.asarray(given[0].transpose(2, 0, 1) if extra.channels_last else given[0])

@@ -28,14 +28,14 @@ def segment(
     Args:
         output: (1, classes, height, width) or (1, height, width, classes).
         head: which of both, and what is applied.
-        placement: Placement of the picture in the model's input.
+        placement: Placement of the image in the model's input.
         labels: names of the classes.
 
     Raises:
         RunError: the output is not of that shape.
     """
     if output.ndim != 4 or len(output) != 1:
-        raise RunError(f"head: expected one picture of scores, received {list(output.shape)}")
+        raise RunError(f"head: expected one image of scores, received {list(output.shape)}")
     scores = output[0] if head.channels_last else output[0].transpose(1, 2, 0)
     single = scores.shape[2] == 1
     if not (single and head.activation == "softmax"):
@@ -48,7 +48,7 @@ def segment(
     columns = _places(width, 0, placement, scores.shape[1])
     mask = np.empty((height, width), dtype)
     found = np.zeros(count, np.int64)
-    # A band of rows at a time: the scores of a large picture would not fit into memory.
+    # A band of rows at a time: the scores of a large image would not fit into memory.
     high = max(1, _BAND // (max(width, scores.shape[1]) * scores.shape[2]))
     for top in range(0, height, high):
         rows = _places(height, 1, placement, scores.shape[0])[top : top + high]
@@ -67,7 +67,7 @@ def object_mask(
 
     Args:
         scores: (height, width).
-        placement: Placement of the picture in the model's input.
+        placement: Placement of the image in the model's input.
         box: left, top, right and bottom, in pixels of the source, outside of which there are none.
     """
     low, high = np.zeros(2, np.int64), np.asarray(placement.source)
@@ -99,7 +99,7 @@ def depth(output: Array, head: Depth, placement: ImagePlacement) -> DepthMap:
     Args:
         output: (1, height, width), with or without an axis of one channel.
         head: how.
-        placement: Placement of the picture in the model's input.
+        placement: Placement of the image in the model's input.
 
     Raises:
         RunError: the output is not of that shape.
@@ -108,7 +108,7 @@ def depth(output: Array, head: Depth, placement: ImagePlacement) -> DepthMap:
     if values.ndim == 4 and 1 in (values.shape[1], values.shape[3]):
         values = values[:, 0] if values.shape[1] == 1 else values[..., 0]
     if values.ndim != 3 or len(values) != 1:
-        raise RunError(f"head: expected the map of one picture, received {list(output.shape)}")
+        raise RunError(f"head: expected the map of one image, received {list(output.shape)}")
     values = values[0]
     width, height = placement.source
     bicubic = head.interpolation == "bicubic"

@@ -1,4 +1,4 @@
-"""A map of how likely each pixel is text, to turned boxes (Liao et al. 2020, sec. 3.4).
+"""A map of how likely each pixel is text, to rotated boxes (Liao et al. 2020, sec. 3.4).
 
 What differs from the code published with it: regions are those of pixels that touch, also at
 corners, without the outlines of holes, and a box is widened by moving its four sides, which is what
@@ -54,12 +54,12 @@ class TurnedBox:
 
 
 def find_text(output: Array, head: FindText, placement: ImagePlacement) -> list[Text]:
-    """Find lines of text in one picture, from top to bottom.
+    """Find lines of text in one image, from top to bottom.
 
     Args:
         output: (1, 1, height, width), 0..1.
         head: thresholds.
-        placement: Placement of the picture in the model's input.
+        placement: Placement of the image in the model's input.
 
     Returns:
         Texts that only have a score and corners.
@@ -185,7 +185,7 @@ def in_reading_order(texts: list[Text]) -> list[Text]:
 
 
 def _in_picture(corners: Array, size: tuple[int, int]) -> Array | None:
-    """Order corners from the top left clockwise and move them into the picture."""
+    """Order corners from the top left clockwise and move them into the image."""
     by_x = corners[corners[:, 0].argsort(kind="stable")]
     left, right = (half[half[:, 1].argsort(kind="stable")] for half in (by_x[:2], by_x[2:]))
     ordered = np.stack([left[0], right[0], right[1], left[1]])

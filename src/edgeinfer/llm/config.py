@@ -12,7 +12,7 @@ has them ``attn_q.bias`` (likewise k and v), ``attn_q_norm``, ``attn_k_norm``,
 ``post_attention_norm``, ``post_ffw_norm``, ``ffn_gate_inp`` (the router) and ``ffn_gate_exps``,
 ``ffn_up_exps``, ``ffn_down_exps`` (experts, rows, columns). A matrix has the shape (outputs,
 inputs). Factors of norms multiply as they are: a family that stores them less one is read so. The
-elements of a head that are turned together are ``i`` and ``i + dims / 2``.
+elements of a head that are rotated together are ``i`` and ``i + dims / 2``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Rope:
 
     Attributes:
         frequencies: angle of each pair of elements at position 1, in radians; half as many as
-            elements are turned. What scales them for longer contexts is in them already.
+            elements are rotated. What scales them for longer contexts is in them already.
         factor: that cosines and sines are multiplied by.
         switch: where the frequencies are others for long contexts, the longest one that these are
             for; 0 for all. An executor takes one kind for its whole life, by the context it has:
-            keys that were turned by one cannot be read with the other.
+            keys that were rotated by one cannot be read with the other.
         long_frequencies: for contexts beyond ``switch``; empty where there is none.
     """
 
@@ -117,7 +117,7 @@ class LlmConfig:
         attention_scale: that scores are multiplied by.
         embedding_scale: that embeddings are multiplied by.
         qkv_bias: queries, keys and values have biases.
-        qk_norm: queries and keys are normed by head, before they are turned.
+        qk_norm: queries and keys are normed by head, before they are rotated.
         post_norms: attention and feed-forward parts are normed before they are added.
         attention_softcap: scores are ``cap * tanh(score / cap)``; 0 for none.
         logit_softcap: likewise, logits.

@@ -1,7 +1,7 @@
-"""Pictures, recordings and array files to the tensors that a model takes, and results back.
+"""Images, recordings and array files to the tensors that a model takes, and results back.
 
 Each function's module is imported when it is first asked for: a conversion describes its inputs
-and reads none. Pillow, soundfile and soxr are imported only when a picture or recording is read.
+and reads none. Pillow, soundfile and soxr are imported only when an image or recording is read.
 """
 
 from __future__ import annotations

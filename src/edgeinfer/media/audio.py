@@ -44,7 +44,7 @@ def load_audio(path: str | Path, record: AudioInput) -> Array:
         (windows, samples), float32; one window when it fits or ``samples`` is None.
 
     Raises:
-        InputError: the file is no recording, is damaged or holds no sound.
+        InputError: the file is no recording, is damaged or holds no audio.
         NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
         UsageError: no such file.
     """
@@ -74,7 +74,7 @@ def open_recording(source: str | Path | bytes, rate: int) -> Array:
     """Read a recording, a file or its contents: (samples,), float32, mono, -1..1, at a rate.
 
     Raises:
-        InputError: the file is no recording, is damaged, holds no sound or too much to be held.
+        InputError: the file is no recording, is damaged, holds no audio or too much to be held.
         NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
         UsageError: no such file.
     """
@@ -95,7 +95,7 @@ def pieces(source: str | Path | bytes, rate: int) -> Iterator[Array]:
     """Yield a recording piece by piece, each as ``open_recording`` gives the whole.
 
     Raises:
-        InputError: the file is no recording, is damaged or holds no sound.
+        InputError: the file is no recording, is damaged or holds no audio.
         NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
         UsageError: no such file.
     """
@@ -120,7 +120,7 @@ def pieces(source: str | Path | bytes, rate: int) -> Iterator[Array]:
 
 
 class Framer:
-    """Windows of a recording that comes in pieces; the same windows for any size of pieces.
+    """Windows of a recording that comes in chunks; the same windows for any size of chunks.
 
     As many come as begin within the recording, one a ``hop``, and until its end is in one; at least
     one. Zeros lie before and behind it.
@@ -210,7 +210,7 @@ def _blocks(source: Path | bytes, name: str) -> Generator[Any, None, None]:
     except OSError as e:
         raise UsageError(f"{name}: cannot be read: {e.strerror or e}") from e
     if not count:
-        raise InputError(name, "a recording (WAV, FLAC, OGG, ...)", "a file without sound")
+        raise InputError(name, "a recording (WAV, FLAC, OGG, ...)", "a file without audio")
 
 
 def _name(source: Path | bytes) -> str:

@@ -18,7 +18,7 @@ from edgeinfer.records import dataclass
 from edgeinfer.types import Array, AudioInput, ImageInput, Preprocessing, TensorSpec
 
 BATCH = 16
-"""Most pictures or windows in one run of a model whose batch is free; bounds the memory."""
+"""Most images or windows in one run of a model whose batch is free; bounds the memory."""
 
 ARRAY_SUFFIXES = frozenset({".npz", ".npy"})
 
@@ -33,7 +33,7 @@ class FeedSignature(Protocol):
 
     @property
     def preprocessing(self) -> dict[str, Preprocessing]:
-        """How a picture or recording becomes an input, by the input's name."""
+        """How an image or recording becomes an input, by the input's name."""
         ...
 
 
@@ -60,7 +60,7 @@ def feeds_for(
     first = next(calls)
     if next(calls, None) is not None:
         names = [str(p) for p in ([paths] if isinstance(paths, (str, Path)) else paths)]
-        raise InputError(names[0], "files for one run", "pictures or windows for several runs")
+        raise InputError(names[0], "files for one run", "images or windows for several runs")
     return first
 
 
@@ -70,7 +70,7 @@ def calls_for(
     """Read files into the feeds of as many runs as the model's batch needs.
 
     An argument is an ``.npz`` whose arrays are named as the inputs (or ``arr_0``... in their
-    order), an ``.npy``, a picture or a recording, each optionally as ``name=file``. Pictures and
+    order), an ``.npy``, an image or a recording, each optionally as ``name=file``. Images and
     windows of a recording are laid along the batch axis: as many as the model's batch, or up to
     ``batch`` where it is free. Arrays go unchanged into every run.
 
@@ -89,7 +89,7 @@ def calls_for(
     if not streams:
         yield given.arrays
         return
-    # Each stream is read as it goes, so a thousand pictures are never in memory together.
+    # Each stream is read as it goes, so a thousand images are never in memory together.
     while parts := {name: next(stream, None) for name, stream in streams.items()}:
         ready = {name: part for name, part in parts.items() if part is not None}
         if not ready:
@@ -164,8 +164,8 @@ def _media_input(name: str | None, path: Path, signature: FeedSignature) -> str:
         )
     if name is None and not readable:
         raise UsageError(
-            f"{path}: no .npz or .npy, and no input of the model takes pictures or sounds; give an"
-            " .npz with arrays named as the inputs, or convert the model again with --preprocessing"
+            f"{path}: no .npz or .npy, and no input of the model takes images or recordings; give"
+            " an .npz with arrays named as inputs, or convert the model again with --preprocessing"
         )
     if name is None and len(readable) > 1:
         names = sorted(readable)
@@ -198,12 +198,12 @@ def _batches(
 def _joined(parts: list[Array], fixed: int | None, spec: TensorSpec) -> Array:
     if fixed is not None and len(parts) != fixed:
         received = f"{len(parts)} of one size"
-        raise InputError(spec.name, f"pictures or windows in groups of {fixed}", received)
+        raise InputError(spec.name, f"images or windows in groups of {fixed}", received)
     return np.concatenate(parts)
 
 
 def _parts(path: Path, spec: TensorSpec, record: Preprocessing) -> Iterator[Array]:
-    """Yield one array of batch 1 for a picture, or for each window of a recording."""
+    """Yield one array of batch 1 for an image, or for each window of a recording."""
     rank = None if spec.shape is None else len(spec.shape)
     if isinstance(record, ImageInput):
         yield image_of_rank(load_image(path, record, spec.dtype), spec, record, rank)
@@ -217,7 +217,7 @@ def _parts(path: Path, spec: TensorSpec, record: Preprocessing) -> Iterator[Arra
 
 
 def has_batch(spec: TensorSpec, record: Preprocessing) -> bool:
-    """Whether pictures or windows for this input lie along its first axis."""
+    """Whether images or windows for this input lie along its first axis."""
     if spec.shape is None or isinstance(record, AudioInput):
         return spec.shape is None or len(spec.shape) > 1
     if len(spec.shape) == 3 and isinstance(record, ImageInput) and record.color == "GRAY":
@@ -226,10 +226,10 @@ def has_batch(spec: TensorSpec, record: Preprocessing) -> bool:
 
 
 def image_of_rank(array: Array, spec: TensorSpec, record: ImageInput, rank: int | None) -> Array:
-    """Return a prepared picture with as many axes as the input has.
+    """Return a prepared image with as many axes as the input has.
 
     Raises:
-        InputError: it has axes that a picture has not.
+        InputError: it has axes that an image has not.
     """
     channel = 1 if record.layout == "NCHW" else 3
     grey = record.color == "GRAY"
@@ -237,7 +237,7 @@ def image_of_rank(array: Array, spec: TensorSpec, record: ImageInput, rank: int 
         return array
     if grey and rank in (2, 3):
         return array.squeeze(channel)
-    raise InputError(spec.name, f"{rank} axes", "a picture, which has 4 with batch and channels")
+    raise InputError(spec.name, f"{rank} axes", "an image, which has 4 with batch and channels")
 
 
 def _audio_of_rank(window: Array, spec: TensorSpec, rank: int | None) -> Array:

@@ -1,4 +1,4 @@
-"""Where the pixels of a picture go on their way into a model: pure arithmetic, no pixels."""
+"""Where the pixels of an image go on their way into a model: pure arithmetic, no pixels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from edgeinfer.types import Array, ImageInput
 Size = tuple[int, int]
 
 MOST_PIXELS, MOST_GROWTH = 1 << 25, 8
-"""Of a picture on its way: so many, or so many times what it has itself.
+"""Of an image on its way: so many, or so many times what it has itself.
 
-Beyond that are pictures of one line, which become as high as the input and as much wider.
+Beyond that are images of one line, which become as high as the input and as much wider.
 """
 
 MOST_TENSOR, MOST_OWN = 6 << 20, 1 << 24
-"""Pixels of the model's input where the picture decides: so many, or its own up to the second."""
+"""Pixels of the model's input where the image decides: so many, or its own up to the second."""
 
 TENSOR_BYTES = 30
 """Of a pixel while it becomes numbers: three channels of float32, two and a half times."""
@@ -28,12 +28,12 @@ TENSOR_BYTES = 30
 
 @dataclass(frozen=True, slots=True)
 class ImagePlacement:
-    """Where a source picture lies in the model's input: input = source * scale + offset.
+    """Where a source image lies in the model's input: input = source * scale + offset.
 
     Attributes:
         scale: Scale of x and y.
         offset: Offset of x and y, in pixels of the input.
-        source: width and height of the picture, upright.
+        source: width and height of the image, upright.
         size: width and height of the input.
     """
 
@@ -50,11 +50,11 @@ class ImagePlacement:
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A picture on a ground of one colour.
+    """An image on a ground of one colour.
 
     Attributes:
         size: Size of the ground.
-        at: left and top of the picture.
+        at: left and top of the image.
     """
 
     size: Size
@@ -63,7 +63,7 @@ class Laid:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What happens to a picture, in this order.
+    """What happens to an image, in this order.
 
     Attributes:
         before: it is laid on a ground.
@@ -81,12 +81,12 @@ class Steps:
 
 
 def steps(size: Size, record: ImageInput) -> Steps:
-    """Say how a picture of a size fills the input of a record.
+    """Say how an image of a size fills the input of a record.
 
     Of a line the part that is filled up is not among the steps: it comes later, as numbers.
 
     Raises:
-        InputError: the picture is so narrow that it would grow out of proportion, or so large.
+        InputError: the image is so narrow that it would grow out of proportion, or so large.
         UsageError: the record contradicts itself.
     """
     found = _steps(size, record)
@@ -178,6 +178,6 @@ def _covering(size: Size, record: ImageInput, width: int, height: int) -> Size:
 
 
 def _fitting(size: Size, scale: float, most: Size) -> Size:
-    """Return the size inside a letterbox; a thin picture keeps at least one pixel."""
+    """Return the size inside a letterbox; a thin image keeps at least one pixel."""
     new_width, new_height = round(size[0] * scale), round(size[1] * scale)
     return max(min(new_width, most[0]), 1), max(min(new_height, most[1]), 1)

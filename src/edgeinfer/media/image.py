@@ -1,4 +1,4 @@
-"""A picture file to the tensor of an ``ImageInput`` record."""
+"""An image file to the tensor of an ``ImageInput`` record."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ image of Pillow's."""
 
 
 def load_image(path: str | Path, record: ImageInput, dtype: str = "float32") -> Array:
-    """Read a picture as the model takes it; see ``open_picture`` and ``prepare``.
+    """Read an image as the model takes it; see ``open_picture`` and ``prepare``.
 
     Returns:
         (1, channels, height, width) for NCHW, (1, height, width, channels) for NHWC.
 
     Raises:
-        InputError: the file is no picture, is damaged, or is too large to be decoded safely.
+        InputError: the file is no image, is damaged, or is too large to be decoded safely.
         NotAvailableError: Pillow is not installed.
         UsageError: no such file, or the record contradicts itself or the dtype.
     """
@@ -47,10 +47,10 @@ def load_image(path: str | Path, record: ImageInput, dtype: str = "float32") -> 
 
 
 def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
-    """Read a picture from a file, an array or Pillow, upright and with 8 bits a channel.
+    """Read an image from a file, an array or Pillow, upright and with 8 bits a channel.
 
-    The first frame is taken, turned upright as its EXIF tag says, transparency is laid on white,
-    and 16-bit, CMYK, palette and grey pictures become 8-bit RGB (or grey). An image of Pillow's
+    The first frame is taken, rotated upright as its EXIF tag says, transparency is laid on white,
+    and 16-bit, CMYK, palette and grey images become 8-bit RGB (or grey). An image of Pillow's
     that is all of that already is returned itself.
 
     Args:
@@ -59,7 +59,7 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
         color: ``GRAY`` gives one channel, anything else three in RGB order.
 
     Raises:
-        InputError: it is no picture, is damaged, or is too large to be decoded safely.
+        InputError: it is no image, is damaged, or is too large to be decoded safely.
         NotAvailableError: Pillow is not installed.
         UsageError: no such file.
     """
@@ -95,7 +95,7 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
 def prepare(
     picture: Image.Image, record: ImageInput, dtype: str = "float32"
 ) -> tuple[Array, ImagePlacement]:
-    """Turn an opened picture into the tensor of a record.
+    """Turn an opened image into the tensor of a record.
 
     Args:
         picture: Image of ``open_picture``.
@@ -104,7 +104,7 @@ def prepare(
 
     Returns:
         (1, channels, height, width) for NCHW, (1, height, width, channels) for NHWC; and where the
-        picture lies in it.
+        image lies in it.
 
     Raises:
         UsageError: the record contradicts itself or the dtype.
@@ -125,13 +125,13 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 and one of them starts Ghostscript."""
 
 MOST_PLAIN, RATIO = 192 << 20, 16
-"""Bytes that decoding any picture may take, and how many more for each byte of its file."""
+"""Bytes that decoding any image may take, and how many more for each byte of its file."""
 
 _STORED = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 """Bytes that Pillow stores a pixel in; four in other modes."""
 
 _ROWS = 64
-"""Of a picture whose colours are changed at once."""
+"""Of an image whose colours are changed at once."""
 
 _DAMAGED = (
     *(OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError),
@@ -151,14 +151,14 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as e:
-        raise NotAvailableError(f"reading pictures needs Pillow: {install('media')}") from e
+        raise NotAvailableError(f"reading images needs Pillow: {install('media')}") from e
     return Image
 
 
 def measured(given: bytes, record: ImageInput) -> tuple[int, int]:
-    """Return a picture's pixels, and the bytes that it takes until it is a model's input.
+    """Return an image's pixels, and the bytes that it takes until it is a model's input.
 
-    Zeros where it is no picture.
+    Zeros where it is no image.
 
     Raises:
         NotAvailableError: Pillow is not installed.
@@ -184,8 +184,8 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as e:
-        raise NotAvailableError(f"reading pictures needs Pillow: {install('media')}") from e
-    expected = f"a picture that Pillow can read ({', '.join(FORMATS)})"
+        raise NotAvailableError(f"reading images needs Pillow: {install('media')}") from e
+    expected = f"an image that Pillow can read ({', '.join(FORMATS)})"
     try:
         with warnings.catch_warnings():
             # Pillow only warns between one and two times its limit, and raises above.
@@ -217,12 +217,12 @@ def _check_size(
     wide, high = opened.size
     if wide * high * _bytes_a_pixel(opened, mode, turned=turned) > MOST_PLAIN + RATIO * size_bytes:
         received = f"{size_bytes} bytes for {wide} by {high} pixels"
-        expected = "a picture that is no decompression bomb"
+        expected = "an image that is no decompression bomb"
         raise InputError(name, expected, received, "scale it down")
 
 
 def _bytes_a_pixel(opened: Image.Image, mode: str, *, turned: bool) -> int:
-    """Return the most that is held at once: what the decoder has, the picture and a copy of it."""
+    """Return the most that is held at once: what the decoder has, the image and a copy of it."""
     stored, kept, decoder = _STORED.get(opened.mode, 4), 0, 0
     if opened.format == "WEBP":
         # Two canvases, until the file is closed, and their bytes.
@@ -250,7 +250,7 @@ def _in_color(picture: Image.Image, name: str, color: str) -> Image.Image:
     """Return it in one mode, without clipping or dropping transparency."""
     wide, high = picture.size
     if min(picture.size) < 1:
-        raise InputError(name, "a picture with pixels", f"{wide} by {high} of them")
+        raise InputError(name, "an image with pixels", f"{wide} by {high} of them")
     # The high byte, as Pillow itself takes it from 16-bit RGB files.
     is_wide = picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG")
     if picture.mode in ("I", "F") and not is_wide:
@@ -287,7 +287,7 @@ def _opaque(picture: Image.Image) -> Image.Image:
 
 
 def _resized(picture: Image.Image, record: ImageInput) -> tuple[Image.Image, ImagePlacement]:
-    """Resize a picture; of a line the part that is filled up comes later, as numbers."""
+    """Resize an image; of a line the part that is filled up comes later, as numbers."""
     plan = steps(picture.size, record)
     if plan.before is not None:
         picture = _on_ground(picture, plan.before, record)
@@ -382,7 +382,7 @@ def _normalised(pixels: Array, record: ImageInput, dtype: np.dtype[Any]) -> Arra
         values: Array = (pixels.astype(np.float32) * scale - mean) / std
         return values.astype(dtype, copy=False)
     if dtype.kind not in "iu":
-        raise UsageError(f"preprocessing: a picture cannot become {dtype}")
+        raise UsageError(f"preprocessing: an image cannot become {dtype}")
     levels = (np.arange(256, dtype=np.float32)[:, np.newaxis] * scale - mean) / std
     limits = np.iinfo(dtype)
     if (levels != np.rint(levels)).any() or levels.min() < limits.min or levels.max() > limits.max:

@@ -37,16 +37,16 @@ PIECE = 0.032
 
 
 def frames(source: str, size: tuple[int, int] | None = None) -> Generator[Array, None, None]:
-    """Yield pictures (height, width, 3), uint8, RGB, until the source ends.
+    """Yield images (height, width, 3), uint8, RGB, until the source ends.
 
     Args:
         source: ``picamera`` (the ribbon camera of a Raspberry Pi), a number (a USB camera), a
-            picture, a folder of pictures, a video, an ``rtsp://`` or ``http://`` address, or a
+            image, a folder of images, a video, an ``rtsp://`` or ``http://`` address, or a
             GStreamer pipeline that ends in ``appsink``.
         size: width and height to ask a camera for; it gives what it can.
 
     Raises:
-        InputError: the source is no picture or video, or cannot be opened.
+        InputError: the source is no image or video, or cannot be opened.
         NotAvailableError: a library that it needs is not installed.
         UsageError: no such file.
     """
@@ -56,7 +56,7 @@ def frames(source: str, size: tuple[int, int] | None = None) -> Generator[Array,
     elif path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURES)
         if not files:
-            raise InputError(source, "a folder of pictures", "a folder without any")
+            raise InputError(source, "a folder of images", "a folder without any")
         yield from (np.asarray(open_picture(file)) for file in files)
     elif path.suffix.lower() in PICTURES:
         yield np.asarray(open_picture(path))
@@ -65,7 +65,7 @@ def frames(source: str, size: tuple[int, int] | None = None) -> Generator[Array,
 
 
 def sound(source: str, rate: int, *, paced: bool = False) -> Generator[Array, None, None]:
-    """Yield pieces of sound (n,), float32, -1..1, mono, until the source ends.
+    """Yield chunks of audio (n,), float32, -1..1, mono, until the source ends.
 
     Args:
         source: ``mic`` (ALSA's default microphone), ``mic:DEVICE`` (as ``arecord -L`` lists them),
@@ -113,7 +113,7 @@ class FrameRate:
 
 
 class Preview:
-    """A page that shows the newest picture, as motion JPEG; for devices without a screen.
+    """A page that shows the newest image, as motion JPEG; for devices without a screen.
 
     Args:
         port: 0 takes a free one.

@@ -1,4 +1,4 @@
-"""Results drawn onto the picture that they are of."""
+"""Results drawn onto the image that they are of."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _MOST, _LONGEST = 1000, 80
 """Results that are drawn, the first ones, and characters of a name."""
 
 _ROWS = 64
-"""Of a picture that are tinted at once."""
+"""Of an image that are tinted at once."""
 
 
 def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Image.Image:
-    """Return a copy of a picture with boxes, masks and names drawn on it.
+    """Return a copy of an image with boxes, masks and names drawn on it.
 
     Args:
         picture: as pipelines take it.
@@ -50,7 +50,7 @@ def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Imag
         note: written into the lower left corner, such as a frame rate.
 
     Raises:
-        InputError: it is no picture.
+        InputError: it is no image.
         NotAvailableError: Pillow is not installed.
     """
     from PIL import ImageDraw
@@ -108,7 +108,7 @@ def _box(draw: ImageDraw.ImageDraw, found: Detection, size: int) -> None:
 def _near(
     draw: ImageDraw.ImageDraw, points: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return points where numbers can be drawn: at most a picture away from it."""
+    """Return points where numbers can be drawn: at most an image away from it."""
     wide, high = draw.im.size
     found = np.nan_to_num(np.asarray([*points], np.float64).reshape(-1, 2))
     near = found.clip((-wide, -high), (2 * wide, 2 * high))
@@ -137,7 +137,7 @@ def _label(
     colour: tuple[int, int, int],
     size: int,
 ) -> None:
-    """Write on a filled ground whose lower left corner is given; it stays in the picture."""
+    """Write on a filled ground whose lower left corner is given; it stays in the image."""
     from PIL import ImageFont
 
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

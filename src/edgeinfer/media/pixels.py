@@ -1,4 +1,4 @@
-"""The bytes of an opened picture, where they lie."""
+"""The bytes of an opened image, where they lie."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class _Held:
 
 
 def pixels_of(picture: Any) -> Array:
-    """Return the bytes of a picture (height, width, 1, 3 or 4), read-only or to be read only.
+    """Return the bytes of an image (height, width, 1, 3 or 4), read-only or to be read only.
 
-    A picture of Pillow's is not copied where its rows lie one behind the other, which they do up to
+    An image of Pillow's is not copied where its rows lie one behind the other, which they do up to
     16 MB, and where Pillow gives them out (11.2 and later).
 
     Args:

@@ -65,10 +65,10 @@ def open_data(
     """Open a set of samples.
 
     Args:
-        data: a folder of pictures, recordings or ``.npz`` files, whose sub-folders are classes;
+        data: a folder of images, recordings or ``.npz`` files, whose sub-folders are classes;
             one ``.npz`` whose arrays hold all samples along their first axis; or feeds.
         inputs: Inputs of the model.
-        preprocessing: how a picture or a recording becomes an input.
+        preprocessing: how an image or a recording becomes an input.
         called: what the samples are for, in messages.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What compiled Fourier transforms and mel bands are given beside the sound, in NumPy alone.
+"""What compiled Fourier transforms and mel bands are given besides the audio, in NumPy alone.
 
 A transform of n numbers is a complex one of n / 2 and a last step; it goes in stages, one for each
 small factor of n / 2. Where n is odd or has a larger factor, a first stage takes that factor out of
@@ -109,7 +109,7 @@ def factors(size: int, dtype: str = "float32") -> Array:
 
 
 def tables(window: Array, filters: Array, dtype: str = "float32") -> tuple[Array, ...]:
-    """What a mel spectrogram takes beside the sound.
+    """What a mel spectrogram takes besides the audio.
 
     Args:
         window: (fft,), what samples are multiplied by.

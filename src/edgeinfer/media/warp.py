@@ -1,4 +1,4 @@
-"""Cutting turned rectangles out of pictures."""
+"""Cutting rotated rectangles out of images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def cut_out(picture: Image.Image, corners: Sequence[tuple[float, float]]) -> Image.Image:
-    """Return what lies between four corners, as an upright picture of the same size.
+    """Return what lies between four corners, as an upright image of the same size.
 
     Args:
         picture: Image of ``open_picture``.

@@ -25,7 +25,7 @@ _SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 """Pixels to either side that a filter reaches where nothing is made smaller."""
 
 _MOST = 1 << 23
-"""Impulses; a picture that is made thousands of times smaller has more, and is left to Pillow."""
+"""Impulses; an image that is made thousands of times smaller has more, and is left to Pillow."""
 
 
 class TooManyError(Exception):
@@ -119,7 +119,7 @@ def neighbours(old: int, new: int) -> Neighbours:
 
 
 def resized(pixels: Array, across: ResizeWindows, down: ResizeWindows) -> Array:
-    """Resize a picture (height, width, channels) of uint8: what compiled code has to give."""
+    """Resize an image (height, width, channels) of uint8: what compiled code has to give."""
 
     def one(rows: Array, by: ResizeWindows) -> Array:
         wide: Any = rows.astype(np.int64)

@@ -13,11 +13,11 @@ from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
-from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.sequence import SequenceRequest
+from edgeinfer.runtime.llm.vocabulary import Vocabulary
 from tests.runtime.llm.toy import Clock, Results, finish, generate, request
 
-PIECES = Pieces(tuple(chr(33 + i).encode() for i in range(120)), frozenset(), 0)
+VOCABULARY = Vocabulary(tuple(chr(33 + i).encode() for i in range(120)), frozenset(), 0)
 BEGINNING = list(range(5, 45))
 ALONE = EngineOptions(lookup=False, calibrate=False)
 
@@ -32,7 +32,7 @@ def engine(
         return open_executor(folder, ExecutorSizes(cache=cache, **room))
 
     drafter = Drafter(make(), 120, lambda: clock.now) if drafted else None
-    return Engine(make, PIECES, (), options=options, drafter=drafter, clock=clock)
+    return Engine(make, VOCABULARY, (), options=options, drafter=drafter, clock=clock)
 
 
 def asked(seed: int, count: int = 12) -> list[SequenceRequest]:

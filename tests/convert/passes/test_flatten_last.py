@@ -1,4 +1,4 @@
-"""Weights behind a flattened picture in the order of channels-last pictures."""
+"""Weights behind a flattened image in the order of channels-last images."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def graph(text: str, **weights: np.ndarray) -> ir.Model:
 
 @pytest.fixture(scope="session")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A detector whose boxes (0..640) and scores (0..1) meet in one Concat, and 80 pictures."""
+    """A detector whose boxes (0..640) and scores (0..1) meet in one Concat, and 80 images."""
     return made(tmp_path_factory.mktemp("detector"), "Sigmoid(cls)", -1.0)
 
 

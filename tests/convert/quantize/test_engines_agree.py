@@ -1,4 +1,4 @@
-"""One graph of integers on three engines, with real nets and pictures."""
+"""One graph of integers on three engines, with real nets and images."""
 
 from pathlib import Path
 

@@ -88,7 +88,7 @@ def net(body: str, shape: tuple[int, ...], extra: str = "") -> ir.Model:
 def feeds_of(shape: tuple[int, ...], masked: bool) -> list[dict[str, np.ndarray]]:
     rng, made = np.random.default_rng(1), []
     for count in range(SAMPLES):
-        # In steps of a picture: OpenVINO rounds inputs that are near to halfway as it likes.
+        # In steps of an image: OpenVINO rounds inputs that are near to halfway as it likes.
         feeds = {"x": (np.rint(rng.normal(size=shape) * 64) / 64).astype(np.float32)}
         if masked:
             mask = np.zeros((1, 1, 1, TOKENS), np.float32)

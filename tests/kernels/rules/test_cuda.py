@@ -41,7 +41,7 @@ def function_of(text: str, **constants: Any) -> Any:
 
 
 def strided() -> Any:
-    """Stride, border, two pictures; a bias and both bounds behind it."""
+    """Stride, border, two images; a bias and both bounds behind it."""
     return function_of(
         """(float[2,3,9,8] x) => (float[2,8,5,4] y) {
             a = Conv<strides=[2,2], pads=[1,1,1,1]>(x, w, b) y = Clip(a, lo, hi) }""",

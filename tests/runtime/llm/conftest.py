@@ -14,11 +14,11 @@ from edgeinfer.llm.config import LlmConfig, Rope
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.options import EngineOptions
-from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.reference import ReferenceExecutor
+from edgeinfer.runtime.llm.vocabulary import Vocabulary
 from tests.runtime.llm.toy import Clock
 
-PIECES = Pieces(tuple(chr(33 + i).encode() for i in range(64)), frozenset(), 0)
+VOCABULARY = Vocabulary(tuple(chr(33 + i).encode() for i in range(64)), frozenset(), 0)
 
 
 def tiny_config(**changes: Any) -> LlmConfig:
@@ -81,6 +81,6 @@ def tiny_executor(seed: int = 0, **sizes: Any) -> ReferenceExecutor:
 def tiny() -> Callable[..., Engine]:
     def make(options: EngineOptions | None = None, **sizes: Any) -> Engine:
         make_executor = partial(tiny_executor, **sizes)
-        return Engine(make_executor, PIECES, (), options=options, clock=Clock())
+        return Engine(make_executor, VOCABULARY, (), options=options, clock=Clock())
 
     return make

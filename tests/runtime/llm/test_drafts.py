@@ -11,11 +11,11 @@ from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.drafts import Acceptance, Lookup, worthwhile
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.options import EngineOptions
-from tests.runtime.llm.conftest import PIECES as TINY_PIECES
+from tests.runtime.llm.conftest import VOCABULARY as TINY_PIECES
 from tests.runtime.llm.conftest import tiny_executor
 from tests.runtime.llm.toy import (
     EOS,
-    PIECES,
+    VOCABULARY,
     Clock,
     Results,
     ToyExecutor,
@@ -116,7 +116,7 @@ def test_draft_model_changes_nothing(temperature: float, memory: int) -> None:
     small = ToyExecutor(memory=memory, pages=30, max_tokens=7)
     engine = Engine(
         lambda: large,
-        PIECES,
+        VOCABULARY,
         (EOS,),
         drafter=Drafter(small, large.vocab, lambda: clock.now),
         clock=clock,
@@ -149,7 +149,7 @@ def test_a_long_prompt_is_read_for_guesses_a_step_at_a_time() -> None:
     clock = Clock()
     large, small = ToyExecutor(memory=2), ToyExecutor(memory=2, max_tokens=7)
     drafter = Drafter(small, large.vocab, lambda: clock.now)
-    engine = Engine(lambda: large, PIECES, (EOS,), drafter=drafter, clock=clock)
+    engine = Engine(lambda: large, VOCABULARY, (EOS,), drafter=drafter, clock=clock)
     given: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
     engine.submit(request("a", range(8), **given))
     engine.submit(request("b", [i % 30 for i in range(80)], **given))

@@ -16,11 +16,11 @@ from edgeinfer.errors import InputError, OutputError, QueueFullError, RunError
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
 from edgeinfer.runtime.llm.params import SamplingParams
-from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.sequence import SequenceRequest
+from edgeinfer.runtime.llm.vocabulary import Vocabulary
 from tests.runtime.llm.toy import (
     EOS,
-    PIECES,
+    VOCABULARY,
     Clock,
     Results,
     ToyExecutor,
@@ -94,7 +94,7 @@ def test_each_of_several_ends_of_sequence_ends() -> None:
     found = generate(toy_engine()[0], request("a", [5], max_tokens=30, ignore_eos=True, seed=1))
     tokens = found.tokens["a", 0]
     for end in (tokens[4], tokens[9]):
-        engine = Engine(ToyExecutor, PIECES, (EOS, end), options=QUIET, clock=Clock())
+        engine = Engine(ToyExecutor, VOCABULARY, (EOS, end), options=QUIET, clock=Clock())
         results = generate(engine, request("a", [5], max_tokens=30, seed=1))
         assert results.last["a", 0].finish == "stop"
         assert results.last["a", 0].stop == end
@@ -117,7 +117,7 @@ def test_stop_text_over_several_tokens() -> None:
 def test_character_cut_by_max_tokens_is_left_out(count: int) -> None:
     # Tokens are the bytes of an emoji, and after each only the next one is likely.
     emoji = "🙂".encode()
-    pieces = Pieces(tuple(emoji[i % 4 : i % 4 + 1] for i in range(40)), frozenset(), 0)
+    vocabulary = Vocabulary(tuple(emoji[i % 4 : i % 4 + 1] for i in range(40)), frozenset(), 0)
     executor = ToyExecutor()
 
     def after(position: int, table: Any) -> Any:
@@ -126,7 +126,7 @@ def test_character_cut_by_max_tokens_is_left_out(count: int) -> None:
         return row
 
     executor._row = after  # type: ignore[method-assign]
-    engine = Engine(lambda: executor, pieces, (), options=QUIET, clock=Clock())
+    engine = Engine(lambda: executor, vocabulary, (), options=QUIET, clock=Clock())
     asked = request("a", [0, 1, 2, 3], max_tokens=count, temperature=0)
     results = generate(engine, asked)
     assert len(results.tokens["a", 0]) == count
@@ -247,7 +247,7 @@ def test_sleep_keeps_the_cache_and_what_runs() -> None:
         made.append(ToyExecutor())
         return made[-1]
 
-    engine = Engine(make, PIECES, (EOS,), options=QUIET, clock=Clock())
+    engine = Engine(make, VOCABULARY, (EOS,), options=QUIET, clock=Clock())
     asked = request("a", range(30), max_tokens=20, ignore_eos=True, seed=1)
     expected = generate(toy_engine()[0], request("a", range(30), **_params(asked))).tokens["a", 0]
     engine.submit(asked)

@@ -196,7 +196,7 @@ def test_grammars_that_take_long_keep_no_others(monkeypatch: pytest.MonkeyPatch)
         return compile_(self, grammar)
 
     monkeypatch.setattr(Grammars, "compiled", slow)
-    engine = Engine(Wide, _tokenizer().pieces, (0,), grammars=lambda: mine, clock=Clock())
+    engine = Engine(Wide, _tokenizer().vocabulary, (0,), grammars=lambda: mine, clock=Clock())
     asked = [
         SequenceRequest(text, [5], SamplingParams(grammar=Grammar("regex", text)))
         for text in ("slow", "b")
@@ -273,7 +273,9 @@ def _tokenizer() -> TextTokenizer:
 def _engine(lookup: bool) -> Engine:
     tokenizer = _tokenizer()
     options = EngineOptions(lookup=lookup, calibrate=False)
-    return Engine(Wide, tokenizer.pieces, (0,), grammars=grammars, options=options, clock=Clock())
+    return Engine(
+        Wide, tokenizer.vocabulary, (0,), grammars=grammars, options=options, clock=Clock()
+    )
 
 
 def test_engine_obeys_whatever_it_guesses() -> None:

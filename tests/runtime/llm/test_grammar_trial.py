@@ -182,7 +182,7 @@ def test_plain_grammars_do_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) 
         prepared.append(request.id)
 
     monkeypatch.setattr(Engine, "prepare", prepare)
-    thread = EngineThread(Engine(Wide, tokenizer().pieces, (0,), grammars=grammars))
+    thread = EngineThread(Engine(Wide, tokenizer().vocabulary, (0,), grammars=grammars))
 
     async def ask(name: str, grammar: Grammar) -> None:
         params = SamplingParams(grammar=grammar, max_tokens=1)

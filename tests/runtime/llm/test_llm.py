@@ -308,7 +308,7 @@ def test_documents_are_judged(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(UsageError, match="no tokens 'yes' and 'no': it judges nothing"):
         llm.rank("a", ["b"])
     tokenizer = llm.model.tokenizer
-    words = [p.decode() for p in tokenizer.pieces.bytes if p.isalpha() and p.isascii()]
+    words = [p.decode() for p in tokenizer.vocabulary.bytes if p.isalpha() and p.isascii()]
     yes, no = [w for w in words if len(tokenizer.encode_part(w)) == 1][:2]
     monkeypatch.setattr(ranking, "ANSWERS", (yes, no))
     documents = ["the cat", "hello world", ""]

@@ -13,8 +13,8 @@ from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
 from edgeinfer.runtime.llm.sequence import SequenceRequest
 from tests.runtime.llm.toy import (
     EOS,
-    PIECES,
     VOCAB,
+    VOCABULARY,
     Clock,
     Results,
     ToyExecutor,
@@ -273,7 +273,9 @@ def test_steps_that_read_fit_the_time_that_they_may_take(running: bool) -> None:
         return step(batch)
 
     executor.step = stepping  # type: ignore[method-assign]
-    engine = Engine(lambda: executor, PIECES, (), options=EngineOptions(lookup=False), clock=clock)
+    engine = Engine(
+        lambda: executor, VOCABULARY, (), options=EngineOptions(lookup=False), clock=clock
+    )
     if running:
         for i in range(4):
             engine.submit(request(f"r{i}", [i], max_tokens=900))

@@ -10,7 +10,7 @@ from edgeinfer.machine.energy import Energy
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.options import EngineOptions
 from tests.machine.test_energy import zone
-from tests.runtime.llm.toy import EOS, PIECES, Clock, ToyExecutor, generate, request, toy_engine
+from tests.runtime.llm.toy import EOS, VOCABULARY, Clock, ToyExecutor, generate, request, toy_engine
 
 
 def test_joules_for_each_token(tmp_path: Path) -> None:
@@ -26,7 +26,9 @@ def test_joules_for_each_token(tmp_path: Path) -> None:
     executor.step = stepping  # type: ignore[method-assign,assignment]
     options = EngineOptions(lookup=False, calibrate=False)
     clock, energy = Clock(), Energy(tmp_path)
-    engine = Engine(lambda: executor, PIECES, (EOS,), options=options, clock=clock, energy=energy)
+    engine = Engine(
+        lambda: executor, VOCABULARY, (EOS,), options=options, clock=clock, energy=energy
+    )
     generate(engine, request("a", [1], max_tokens=10, ignore_eos=True))
     stats = engine.stats()
     assert stats.joules == pytest.approx(20)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from edgeinfer.errors import DamagedError
-from edgeinfer.runtime.llm.pieces import Pieces, pieces
 from edgeinfer.runtime.llm.text import GrowingText
+from edgeinfer.runtime.llm.vocabulary import Vocabulary, vocabulary_of
 
-BYTES = Pieces((*(bytes([b]) for b in range(256)), b"<end>"), frozenset({256}), 0)
+BYTES = Vocabulary((*(bytes([b]) for b in range(256)), b"<end>"), frozenset({256}), 0)
 
 
 def grown(
@@ -73,8 +73,8 @@ def test_any_text_with_any_stops(seed: int) -> None:
     whole = text.encode()
     cuts = sorted(rng.randrange(len(whole) + 1) for _ in range(8))
     parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    pieces = Pieces(tuple(parts), frozenset(), 0)
-    growing = GrowingText(pieces, stops, include_stop=False, skip_special=True)
+    vocabulary = Vocabulary(tuple(parts), frozenset(), 0)
+    growing = GrowingText(vocabulary, stops, include_stop=False, skip_special=True)
     found = ""
     for token in range(len(parts)):
         found += growing.add(token)
@@ -103,15 +103,15 @@ def _decoding(*steps: dict[str, Any]) -> dict[str, Any]:
 def test_a_decoder_that_makes_tokens_longer_has_a_bound() -> None:
     """27 steps of a token of one character made 134 MB."""
     twice = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
-    assert pieces(_decoding(*[twice] * 5), 2).bytes[0] == b"a" * 32
+    assert vocabulary_of(_decoding(*[twice] * 5), 2).bytes[0] == b"a" * 32
     with pytest.raises(DamagedError, match=r"its decoder makes 'a+' ever longer"):
-        pieces(_decoding(*[twice] * 27), 2)
+        vocabulary_of(_decoding(*[twice] * 27), 2)
     with pytest.raises(DamagedError, match="65 steps, at most 64 are read"):
-        pieces(_decoding(*[{"type": "Fuse"}] * 65), 2)
+        vocabulary_of(_decoding(*[{"type": "Fuse"}] * 65), 2)
 
 
 @pytest.mark.parametrize("start", [10**9, -1, "1", 1.5, None])
 def test_spaces_that_are_taken_away_have_a_bound(start: object) -> None:
     strip = {"type": "Strip", "content": " ", "start": start, "stop": 0}
     with pytest.raises(DamagedError, match="step Strip takes up to 64 spaces away"):
-        pieces(_decoding(strip), 2)
+        vocabulary_of(_decoding(strip), 2)

@@ -185,13 +185,13 @@ def test_request_wakes_and_a_question_does_not() -> None:
     made: list[ToyExecutor] = []
     from edgeinfer.runtime.llm.engine import Engine
     from edgeinfer.runtime.llm.options import EngineOptions
-    from tests.runtime.llm.toy import EOS, PIECES
+    from tests.runtime.llm.toy import EOS, VOCABULARY
 
     def make() -> ToyExecutor:
         made.append(ToyExecutor())
         return made[-1]
 
-    thread = EngineThread(Engine(make, PIECES, (EOS,), options=EngineOptions(calibrate=False)))
+    thread = EngineThread(Engine(make, VOCABULARY, (EOS,), options=EngineOptions(calibrate=False)))
     try:
         thread.sleep()
         assert thread.stats().asleep

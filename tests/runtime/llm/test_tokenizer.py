@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from edgeinfer.errors import InputError, LoadError
-from edgeinfer.runtime.llm.pieces import pieces
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
+from edgeinfer.runtime.llm.vocabulary import vocabulary_of
 from tests.runtime.llm.texts import byte_fallback, byte_level
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -105,10 +105,10 @@ def test_decoder_that_is_none_of_bytes_is_refused_with_all_reasons() -> None:
         ],
     }
     with pytest.raises(LoadError, match="cannot be followed: step WordPiece; step CTC"):
-        pieces(data, 600)
+        vocabulary_of(data, 600)
     data["decoder"] = None
     with pytest.raises(LoadError, match="it has no decoder"):
-        pieces(data, 600)
+        vocabulary_of(data, 600)
 
 
 def test_length_limits_of_the_file_do_not_count() -> None:

@@ -19,13 +19,13 @@ from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.executor import Bytes, Floats, Ints, StepBatch
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import Event, SamplingParams
-from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.sequence import SequenceRequest
+from edgeinfer.runtime.llm.vocabulary import Vocabulary
 
 VOCAB = 40
 EOS = 39
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,ABCDEFGHIJK"
-PIECES = Pieces(tuple(c.encode() for c in LETTERS[:VOCAB]), frozenset({EOS}), 0)
+VOCABULARY = Vocabulary(tuple(c.encode() for c in LETTERS[:VOCAB]), frozenset({EOS}), 0)
 _ROWS = np.random.default_rng(0).standard_normal((997, VOCAB)).astype(np.float32) * 3
 
 
@@ -143,7 +143,7 @@ class Clock:
 def toy_engine(options: EngineOptions | None = None, **sizes: Any) -> tuple[Engine, ToyExecutor]:
     executor = ToyExecutor(**sizes)
     options = options or EngineOptions(lookup=False, calibrate=False)
-    return Engine(lambda: executor, PIECES, (EOS,), options=options, clock=Clock()), executor
+    return Engine(lambda: executor, VOCABULARY, (EOS,), options=options, clock=Clock()), executor
 
 
 def request(id: str, prompt: Iterable[int], adapter: str = "", **params: Any) -> SequenceRequest:

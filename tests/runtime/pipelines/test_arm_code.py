@@ -26,7 +26,7 @@ import numpy as np
 from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.media.image import open_picture, prepare
 from edgeinfer.runtime.pipelines.grouping import grouping
-from edgeinfer.runtime.pipelines.pictures import ByCode
+from edgeinfer.runtime.pipelines.image_preparation import ByCode
 from edgeinfer.types import ImageInput
 
 functions = Functions(Path(sys.argv[1]))

@@ -71,14 +71,14 @@ def test_a_pipeline_uses_it_and_says_so(
 ) -> None:
     with _pipeline(colours) as plain:
         expected = plain(NOISE)
-        assert plain.model.around == ["pictures by Pillow: the bundle has no code for this machine"]
+        assert plain.model.around == ["images by Pillow: the bundle has no code for this machine"]
     bundle = with_code(colours, library)
     with _pipeline(bundle) as code:
-        assert code.model.around == ["pictures by compiled code for x86-64-v3"]
+        assert code.model.around == ["images by compiled code for x86-64-v3"]
         assert code(NOISE) == expected
     monkeypatch.setenv(SWITCH, "off")
     with _pipeline(bundle) as switched:
-        assert switched.model.around == [f"pictures by Pillow: {SWITCH}=off"]
+        assert switched.model.around == [f"images by Pillow: {SWITCH}=off"]
         assert switched(NOISE) == expected
 
 
@@ -87,7 +87,7 @@ def test_a_detector_uses_it_too(make: MakeBundle, library: Path, with_code: With
     plain = make("boxes", BOXES, head=DetectGrid(box="xyxy", threshold=90.0), **said)
     with _pipeline(plain) as before, _pipeline(with_code(plain, library)) as after:
         assert after.model.around == [
-            "pictures by compiled code for x86-64-v3",
+            "images by compiled code for x86-64-v3",
             "boxes by compiled code for x86-64-v3",
         ]
         found = before(NOISE)
@@ -111,7 +111,7 @@ def test_one_that_this_cpu_does_not_understand_is_refused(
     monkeypatch.setattr("edgeinfer.backends.tvm.library.cpu_features", lambda: known)
     with _pipeline(with_code(colours, library)) as code:
         (about,) = code.model.around
-    assert about.startswith("pictures by Pillow: the bundle's code cannot be used: ")
+    assert about.startswith("images by Pillow: the bundle's code cannot be used: ")
     assert "this CPU lacks avx" in about
 
 
@@ -124,7 +124,7 @@ def test_one_that_is_damaged_is_refused(
     bad.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"hello"}[damage])
     with _pipeline(with_code(colours, bad)) as code:
         (about,) = code.model.around
-        assert about.startswith("pictures by Pillow: the bundle's code cannot be used: ")
+        assert about.startswith("images by Pillow: the bundle's code cannot be used: ")
         assert len(code(NOISE)) == 3
 
 

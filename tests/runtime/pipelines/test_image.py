@@ -1,4 +1,4 @@
-"""Pictures to results, by bundles of tiny models."""
+"""Images to results, by bundles of tiny models."""
 
 from pathlib import Path
 
@@ -263,7 +263,7 @@ def test_bundles_that_do_not_fit(make: MakeBundle, colours: Path) -> None:
             edgeinfer.pipeline(*bundles)
     with pytest.raises(UsageError, match="no bundle given"):
         edgeinfer.pipeline()
-    with pytest.raises(UsageError, match="takes a picture and gives 'classify'; not for detecting"):
+    with pytest.raises(UsageError, match="takes an image and gives 'classify'; not for detecting"):
         Detector(colours)
     with pytest.raises(UsageError, match="not for detecting voice activity"):
         VoiceDetector(colours)
@@ -279,7 +279,7 @@ def test_bundles_that_say_too_little(make: MakeBundle) -> None:
     with pytest.raises(UsageError, match="no record says what input 'image' takes"):
         edgeinfer.pipeline(plain)
     voice = make("voice", COLOURS, head=HearVoice(), preprocessing={"image": SIZED})
-    with pytest.raises(UsageError, match="'voice' is not read from one picture"):
+    with pytest.raises(UsageError, match="'voice' is not read from one image"):
         edgeinfer.pipeline(voice)
 
 

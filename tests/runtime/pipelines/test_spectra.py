@@ -45,7 +45,7 @@ RECORDS = {
 
 @pytest.fixture(scope="module")
 def sounds_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Functions for all records, and none for pictures."""
+    """Functions for all records, and none for images."""
     records = tuple(RECORDS.values())
     cache = tmp_path_factory.mktemp("cache")
     return made_here(cache, pictures=False, spectrograms=records)

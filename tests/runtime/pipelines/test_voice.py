@@ -195,7 +195,7 @@ def test_the_command_writes_a_sound_and_nothing_else(
     for arguments, told in (
         (("ab", "ba", "-o", "x.wav"), "-o x.wav: expected one INPUT, received 2"),
         (("ab", "--raw", "-o", "x.wav"), "expected a name that ends with .npz"),
-        (("x.npz", "-o", "x.wav"), "-o FILE.wav take pictures, recordings or texts, not arrays"),
+        (("x.npz", "-o", "x.wav"), "-o FILE.wav take images, recordings or texts, not arrays"),
     ):
         result = cli("run", path, *arguments)
         assert (result.code, told in result.err) == (2, True), result.err

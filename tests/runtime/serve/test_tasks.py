@@ -1,4 +1,4 @@
-"""Pictures, recordings and texts over HTTP: what pipelines give, and one clear error."""
+"""Images, recordings and texts over HTTP: what pipelines give, and one clear error."""
 
 from __future__ import annotations
 
@@ -161,10 +161,10 @@ def test_what_there_is(server: Server) -> None:
     ("name", "content", "kind", "query", "status", "text"),
     [
         ("nobody", RED, "", "", 404, "no model 'nobody'"),
-        ("colours", b"", "", "", 400, "the body is empty; this model takes a picture"),
-        ("colours", b"no picture", "", "", 400, "expected a picture that Pillow can read"),
+        ("colours", b"", "", "", 400, "the body is empty; this model takes an image"),
+        ("colours", b"no image", "", "", 400, "expected an image that Pillow can read"),
         ("colours", RED[:45], "", "", 400, "damaged"),
-        ("colours", b"red", "text/plain", "", 400, "this model takes a picture, not a text"),
+        ("colours", b"red", "text/plain", "", 400, "this model takes an image, not a text"),
         ("colours", png((1, 2, 3), (200, 200)), "", "", 413, "120000 values; at most 100000"),
         ("colours", RED, "", "?size=3", 400, "not supported: size"),
         ("colours", RED, "multipart/form-data", "", 400, "the boundary is missing"),
@@ -436,7 +436,7 @@ def test_a_language_model_judges(server: Server, monkeypatch: pytest.MonkeyPatch
     assert (lacking.status_code, "judges nothing" in lacking.text) == (400, True)
     model = server.hub.models["tiny"].text
     assert model is not None
-    pieces = model.model.tokenizer.pieces.bytes
+    pieces = model.model.tokenizer.vocabulary.bytes
     words = [p.decode() for p in pieces if p.isalpha() and p.isascii()][:2]
     monkeypatch.setattr(ranking, "ANSWERS", tuple(words))
     right = model.rank("dog", ["the cat", "a"], instruction="find")

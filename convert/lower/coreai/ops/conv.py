@@ -15,7 +15,7 @@ from edgeinfer.convert.lower.registry import Refusal
 
 
 def _pair(value: Sequence[int], fill: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """Axes of a line become those of a picture of height 1."""
+    """Axes of a line become those of an image of height 1."""
     return np.array([fill, *value] if len(value) == 1 else list(value), np.uint32)
 
 

@@ -1,4 +1,4 @@
-"""Sampling of regions, and pictures put together from columns."""
+"""Sampling of regions, and images put together from columns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _weights(
 ) -> Tensor:
     """What each element of an axis counts in each cell: (regions, cells, elements)."""
     if size is None:
-        raise Refusal("regions of pictures of unknown size", "dynamic_shape")
+        raise Refusal("regions of images of unknown size", "dynamic_shape")
     low, high = (g.binary("sub", e, 0.5) if half else e for e in ends)
     extent = g.binary("sub", high, low)
     if not half:

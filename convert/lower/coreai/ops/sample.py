@@ -29,7 +29,7 @@ def grid_sample(
     flat = g.reshape(X, [*X.sizes[:2], -1])
     taps = []
     for axis, size in enumerate(sizes):
-        # The last axis of the picture comes first in the grid.
+        # The last axis of the image comes first in the grid.
         place = g.drop_axes(g.part(grid, -1, spatial - 1 - axis, spatial - axis), [grid.rank - 1])
         place = g.reshape(place, [grid.sizes[0], int(np.prod(points))])
         place = _scaled(g, place, size, bool(align_corners))
@@ -49,7 +49,7 @@ def grid_sample(
 
 
 def _scaled(g: Builder, place: Tensor, size: int, align: bool) -> Tensor:
-    """From -1 .. 1 to places in the picture."""
+    """From -1 .. 1 to places in the image."""
     if align:
         return g.binary("mul", g.binary("add", place, 1.0), (size - 1) / 2)
     whole = g.binary("mul", g.binary("add", place, 1.0), float(size))
@@ -57,7 +57,7 @@ def _scaled(g: Builder, place: Tensor, size: int, align: bool) -> Tensor:
 
 
 def _inside(g: Builder, place: Tensor, size: int, padding: str, align: bool) -> Tensor:
-    """Bring a place into the picture, as borders and mirrors do."""
+    """Bring a place into the image, as borders and mirrors do."""
     if padding == "border":
         return g.clip(place, 0.0, float(size - 1))
     if padding != "reflection":

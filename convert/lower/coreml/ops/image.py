@@ -1,4 +1,4 @@
-"""Sampling of pictures and regions."""
+"""Sampling of images and regions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def grid_sample(
 ) -> Tensor:
     """Resample."""
     if X.rank != 4:
-        raise Refusal(f"rank {X.rank}: resample takes pictures", "unsupported_rank")
+        raise Refusal(f"rank {X.rank}: resample takes images", "unsupported_rank")
     if mode == "cubic":
         raise Refusal("mode 'cubic' is not known to Core ML")
     return g.emit(

@@ -119,9 +119,9 @@ def roi_align(
         why = "each region decides how many samples it has, and a GPU's threads are cut before"
         raise Refusal(why, "unsupported_op")
     if X.dtype == "float64":
-        raise Refusal("pictures of float64", "unsupported_dtype")
+        raise Refusal("images of float64", "unsupported_dtype")
     if any(isinstance(s, int) and not s for s in X.shape):
-        raise Refusal("pictures without elements")
+        raise Refusal("images without elements")
     size = output_height, output_width
     own = Own()
     kernel = kernels.regions(

@@ -1,4 +1,4 @@
-"""Values of a picture at places between its elements."""
+"""Values of an image at places between its elements."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _cubic(distance: Any) -> Any:
 
 
 def _inside(place: Any, size: Any, padding: str, aligned: bool) -> Any:
-    """Move a place into the picture."""
+    """Move a place into the image."""
     wide = tirx.Cast("float32", size)
     if padding == "border":
         return tirx.max(_number(0), tirx.min(place, wide - _number(1)))
@@ -120,7 +120,7 @@ def _inside(place: Any, size: Any, padding: str, aligned: bool) -> Any:
         return place
     low, high = (_number(0), wide - _number(1)) if aligned else (_number(-0.5), wide - _number(0.5))
     span = high - low
-    # A picture of one element has nothing between its ends.
+    # An image of one element has nothing between its ends.
     span = tirx.Select(span > _number(0), span, _number(1))
     away = tirx.abs(place - low)
     turns = tirx.floor(away / span)

@@ -319,7 +319,7 @@ def _running(
 def reverse_sequence(
     g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int, time_axis: int
 ) -> Tensor:
-    """The first steps of each sequence turned around."""
+    """The first steps of each sequence reversed."""
 
     def compute(data: Any, lengths: Any) -> Any:
         def element(*index: Any) -> Any:

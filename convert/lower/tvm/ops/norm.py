@@ -49,7 +49,7 @@ def _own(
 
 
 def _each(g: Builder, channels: Tensor, batch: Any) -> Tensor:
-    """Values of channels for each picture's channels."""
+    """Values of channels for each image's channels."""
     if channels.data is None or not isinstance(batch, int):
         return channels
     return g.const(np.tile(channels.data, batch))
@@ -95,7 +95,7 @@ def rms_normalization(
 def instance_normalization(
     g: Builder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float
 ) -> Tensor:
-    """Zero mean and unit variance of each channel of each picture."""
+    """Zero mean and unit variance of each channel of each image."""
     axes = tuple(range(2, input.rank))
     own = _own(g, input, axes, epsilon, [_each(g, t, input.shape[0]) for t in (scale, B)], "row")
     if own is not None:

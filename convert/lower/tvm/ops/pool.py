@@ -55,7 +55,7 @@ def max_pool(
 
 
 def _places(g: Builder, x: Tensor, found: Tensor, w: Windows, turned: bool) -> Tensor:
-    """Where the largest elements stand, counted over all of the tensor; in columns if turned."""
+    """Indices of the largest elements in the whole tensor; column-major where ``turned``."""
     top = tirx.const(np.iinfo(np.int64).max, "int64")
 
     def first(data: Any, largest: Any) -> Any:

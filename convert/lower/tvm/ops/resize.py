@@ -1,4 +1,4 @@
-"""Pictures in other sizes, axis by axis."""
+"""Images in other sizes, axis by axis."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _summed(g: Builder, x: Tensor, axis: _Axis, t: resample.Taps) -> Tensor:
 
 
 def _outside(g: Builder, x: Tensor, masks: list[tuple[int, Any]], value: float) -> Tensor:
-    """Put a value where what was cut out lies beyond the picture."""
+    """Put a value where what was cut out lies beyond the image."""
     for axis, mask in masks:
         if mask.any():
             form = [-1 if a == axis else 1 for a in range(x.rank)]

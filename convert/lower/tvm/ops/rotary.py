@@ -120,7 +120,7 @@ def _loops(
             batch, at = index[0], index[3]
             token = index[2] if heads_first else index[1]
             pair = at // 2 if neighbours else at % half
-            # Beyond what is turned nothing of the tables is read.
+            # Beyond what is rotated nothing of the tables is read.
             pair = tirx.min(pair, tirx.const(half - 1, _I64))
             if places:
                 one = tirx.const(0, _I64)

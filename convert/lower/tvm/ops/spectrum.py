@@ -34,7 +34,7 @@ def as_transform(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -
 
 
 def frames_of(g: Builder, x: Tensor, frames: Frames, window: Array) -> Tensor:
-    """Transform frames; the elements are a batch of sounds."""
+    """Transform frames; the elements are a batch of recordings."""
     operands = [
         g.expr(reshape(g, x, (frames.batch, frames.samples))),
         relax.const(np.ascontiguousarray(window), "float32"),

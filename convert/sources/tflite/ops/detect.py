@@ -35,7 +35,7 @@ def detections(
 
 def _sizes(x: Operand) -> tuple[int, int]:
     if x.rank != 3 or x.shape[0] != 1 or None in x.shape:
-        raise Refusal(f"operands of shape {list(x.shape)}: one picture of a known number of boxes")
+        raise Refusal(f"operands of shape {list(x.shape)}: one image of a known number of boxes")
     return int(x.shape[1] or 0), int(x.shape[2] or 0)
 
 
@@ -57,7 +57,7 @@ def _decoded(g: Importer, p: custom.Detecting, boxes: Operand, anchors: Operand)
 
 
 def _chosen(g: Importer, p: custom.Detecting, decoded: ir.Value, rated: ir.Value) -> ir.Value:
-    """Rows (picture, class, box) of the boxes that stay, best first."""
+    """Rows (image, class, box) of the boxes that stay, best first."""
     # ONNX keeps scores above the threshold, TFLite those that are equal to it as well.
     least = np.nextafter(_F(p.threshold), _F(-np.inf))
     most = g.shape([p.per_class or p.most])

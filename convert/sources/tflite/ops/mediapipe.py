@@ -1,6 +1,6 @@
 """MediaPipe's custom operators, as ONNX's own.
 
-They compute in floats only and, those that move pictures and landmarks, one picture at a time.
+They compute in floats only and, those that move images and landmarks, one image at a time.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def max_unpool(g: Importer, o: Options, x: Operand, places: Operand) -> ir.Value
 
 @CUSTOM.reader("Landmarks2TransformMatrix")
 def placing_of_landmarks(g: Importer, o: Options, points: Operand) -> ir.Value:
-    """The matrix that takes a place of what is cut out to its place in the picture.
+    """The matrix that takes a place of what is cut out to its place in the image.
 
     The angle of the line between two landmarks is never taken: its sine and cosine are the line's
     own sides, divided by its length.
@@ -232,10 +232,10 @@ def moved_picture(g: Importer, o: Options, x: Operand, matrix: Operand) -> ir.Va
     """Cut out what a matrix says, with linear interpolation; zero outside of the data."""
     _version(o, 2)
     _floats(x, matrix)
-    batch, height, width, channels = _known(x, "a picture of") if x.rank == 4 else (0, 0, 0, 0)
+    batch, height, width, channels = _known(x, "an image of") if x.rank == 4 else (0, 0, 0, 0)
     size = custom.cut_size(o.raw)
     if batch != 1:
-        raise Refusal(f"{batch} pictures")
+        raise Refusal(f"{batch} images")
     if o.out.shape != (1, *size, channels):
         raise ValueError(f"a result of shape {list(o.out.shape)}")
     places = g.emit("MatMul", _part(g, _matrix(g, matrix), 0, 0, 2), g.const(_grid(*size)))
@@ -260,7 +260,7 @@ def moved_picture(g: Importer, o: Options, x: Operand, matrix: Operand) -> ir.Va
 
 
 def _grid(height: int, width: int) -> Array:
-    """Places of a picture's elements as columns (x, y, 0, 1), each at the middle of it."""
+    """Places of an image's elements as columns (x, y, 0, 1), each at the middle of it."""
     y, x = np.mgrid[:height, :width].reshape(2, -1).astype(np.float32) + np.float32(0.5)
     return np.stack([x, y, np.zeros_like(x), np.ones_like(x)])
 

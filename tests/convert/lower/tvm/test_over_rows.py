@@ -64,7 +64,7 @@ def test_instance_normalization_of_two_pictures(computed: bool, calls: list[str]
         scale, bias = -z, np.abs(z)
     want = _normed(x, (2, 3)) * scale[:, None, None] + bias[:, None, None]
     np.testing.assert_allclose(outputs(model, {"x": x, "z": z})["y"], want, atol=2e-5)
-    # What is computed is there once, for two pictures.
+    # What is computed is there once, for two images.
     assert calls == (["reduced"] * 2 if computed else ["normalised"])
 
 

@@ -18,7 +18,7 @@ STD = np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
 
 
 def pictures(count: int, seed: int) -> np.ndarray:
-    """Smooth pictures of 3x16x16 in 0..1."""
+    """Smooth images of 3x16x16 in 0..1."""
     rng = np.random.default_rng(seed)
     coarse = rng.uniform(0, 1, (count, 3, 4, 4))
     wide = np.kron(coarse, np.ones((4, 4)))
@@ -28,7 +28,7 @@ def pictures(count: int, seed: int) -> np.ndarray:
 
 
 def trained(prepare: Callable[[np.ndarray], np.ndarray], *, remembers: bool = True) -> ir.Model:
-    """A net whose normalisation has seen pictures that were prepared so."""
+    """A net whose normalisation has seen images that were prepared so."""
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(8, 3, 3, 3)).astype(np.float32) * 0.3
     windows = np.lib.stride_tricks.sliding_window_view(prepare(pictures(200, 1)), (3, 3), (2, 3))

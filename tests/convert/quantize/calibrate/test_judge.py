@@ -13,7 +13,7 @@ RECORD = ImageInput(32, 32, scale=1.0, mean=(127.5,), std=(127.5,))
 
 
 def picture(seed: int) -> np.ndarray:
-    """A smooth picture in -1..1, as photos are."""
+    """A smooth image in -1..1, as photos are."""
     rng = np.random.default_rng(seed)
     coarse = rng.uniform(-1.2, 1.2, size=(3, 5, 5))
     x = np.linspace(0, 4, 32)

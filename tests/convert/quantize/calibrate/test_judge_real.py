@@ -1,4 +1,4 @@
-"""Real pictures and real speech are accepted; noise of the same shape is not."""
+"""Real images and real speech are accepted; noise of the same shape is not."""
 
 from pathlib import Path
 

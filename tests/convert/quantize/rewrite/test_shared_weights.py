@@ -35,7 +35,7 @@ FORMATS = {
 
 
 def towers() -> tuple[ir.Model, list[dict[str, np.ndarray]]]:
-    """Two pictures through one tower; the second one's values are three times as large."""
+    """Two images through one tower; the second one's values are three times as large."""
     rng = np.random.default_rng(0)
     weights = {
         "w1": rng.normal(size=(16, 4, 3, 3)) / 6,

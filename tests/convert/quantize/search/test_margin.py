@@ -103,7 +103,7 @@ def test_texts_are_read_once_and_give_the_same_margin(monkeypatch: pytest.Monkey
         {"y": np.asarray(e["y"] + 0.03 * rng.random((1, 12, 4), np.float32))} for e in expected
     ]
     labels = ["".join(classes[i] for i in accuracy._read("cer", e["y"])[0]) for e in expected]
-    # A picture in which nothing is read.
+    # An image in which nothing is read.
     actual[3] = {"y": np.eye(4, dtype=np.float32)[np.zeros((1, 12), int)]}
     quick = Margins(Judgement(expected, labels, metric)).loss(actual)
     assert 0 < quick.margin < 1

@@ -3,7 +3,7 @@
 python -m tests.convert.sources.tflite.mediapipe_cases PYTHON
 
 writes ``mediapipe.npz`` anew with a Python that has mediapipe 0.10.14: small cases of each
-operator, and MediaPipe's nets that are made of them, on pictures.
+operator, and MediaPipe's nets that are made of them, on images.
 """
 
 from __future__ import annotations
@@ -173,14 +173,14 @@ NETS = {
     "selfie-landscape.tflite": (144, 256),
     "face-landmark-attention.tflite": (192, 192),
 }
-"""Files of the zoo with such operators, and how high and wide their pictures are."""
+"""Files of the zoo with such operators, and how high and wide their images are."""
 
 PICTURES = {"astronaut.png": (0, 150), "chelsea.png": (40, 120)}
 """Of the zoo; where a part without resizing is cut out, so that it is the same everywhere."""
 
 
 def picture(name: str, size: Shape) -> Array:
-    """A part of a picture, from 0 to 1."""
+    """A part of an image, from 0 to 1."""
     from PIL import Image
 
     from tests.zoo import fetch

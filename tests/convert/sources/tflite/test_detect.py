@@ -112,7 +112,7 @@ def test_what_is_not_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="several classes for each box"):
         read_file(_write(tmp_path, feeds, **both))
     two = {n: np.repeat(a, 2, axis=0) for n, a in feeds.items()}
-    with pytest.raises(UnsupportedError, match="one picture of a known number of boxes"):
+    with pytest.raises(UnsupportedError, match="one image of a known number of boxes"):
         read_file(_write(tmp_path, two))
     with pytest.raises(SourceError, match=r"boxes \[1, 60, 4\], scores \[1, 60, 4\]"):
         read_file(_write(tmp_path, feeds, num_classes=2))

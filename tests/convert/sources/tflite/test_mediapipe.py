@@ -105,7 +105,7 @@ def test_what_is_not_read_is_refused(tmp_path: Path) -> None:
     for case in (placing, moved, seen):
         assert "version 1, read is 2" in refused(replace(case, version=1), tmp_path)
     two = replace(seen, inputs={"x": floats(2, 9, 8, 3), "matrix": floats(1, 4, 4)})
-    assert "2 pictures" in refused(two, tmp_path)
+    assert "2 images" in refused(two, tmp_path)
 
 
 def test_damaged_options_are_told(tmp_path: Path) -> None:

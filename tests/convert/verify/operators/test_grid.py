@@ -1,4 +1,4 @@
-"""Cubic samples beside a picture are those of a picture whose border goes on."""
+"""Cubic samples beside an image are those of an image whose border goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures by compiled code: the bytes that Pillow gives, or Pillow itself."""
+"""Images by compiled code: the bytes that Pillow gives, or Pillow itself."""
 
 import ctypes
 import mmap
@@ -17,7 +17,7 @@ from edgeinfer.media.image import open_picture, prepare
 from edgeinfer.media.windows import neighbours
 from edgeinfer.runtime.pipelines.blending import Blending
 from edgeinfer.runtime.pipelines.canvas import Canvas
-from edgeinfer.runtime.pipelines.pictures import ByPillow, PicturesByCode, preparation
+from edgeinfer.runtime.pipelines.image_preparation import ByPillow, ImagesByCode, preparation
 from edgeinfer.types import Array, ImageInput
 
 pytest.importorskip("PIL")
@@ -36,7 +36,7 @@ def _pictures() -> Iterator[Array]:
 
 
 def _check(functions: Functions, record: ImageInput, dtype: str = "float32") -> None:
-    by_code = PicturesByCode(functions, record, dtype)
+    by_code = ImagesByCode(functions, record, dtype)
     for noise in _pictures():
         opened = open_picture(noise, record.color)
         expected, place = prepare(opened, record, dtype)
@@ -126,7 +126,7 @@ def test_four_pixels_are_one_call(functions: Functions, monkeypatch: pytest.Monk
     monkeypatch.setattr(functions, "call", call)
     for dtype, scale in (("float32", 1 / 255), ("uint8", 1.0)):
         record = ImageInput(24, 32, antialias=False, scale=scale)
-        PicturesByCode(functions, record, dtype).prepared(np.zeros((128, 120, 3), np.uint8))
+        ImagesByCode(functions, record, dtype).prepared(np.zeros((128, 120, 3), np.uint8))
     assert called == ["blend_3_float32", "blend_3_uint8"]
 
 
@@ -154,7 +154,7 @@ def test_four_pixels_of_any_size_in_any_place(functions: Functions) -> None:
         noise = rng.integers(0, 256, (tall, wide, 3), dtype=np.uint8)
         opened = open_picture(noise, record.color)
         expected, place = prepare(opened, record, dtype)
-        by_code = PicturesByCode(functions, record, dtype)
+        by_code = ImagesByCode(functions, record, dtype)
         for given in (opened,) if color == "GRAY" else (opened, noise):
             found, where = by_code.prepared(given)
             assert where == place
@@ -168,7 +168,7 @@ def test_every_value_of_a_pixel(functions: Functions, layout: Any, dtype: str) -
     record = ImageInput(None, None, antialias=False, layout=layout, scale=1.0, mean=(128.0,))
     if dtype == "float32":
         record = replace(PLAIN, width=None, height=None, layout=layout)
-    found, _ = PicturesByCode(functions, record, dtype).prepared(every)
+    found, _ = ImagesByCode(functions, record, dtype).prepared(every)
     assert found.tobytes() == prepare(open_picture(every), record, dtype)[0].tobytes()
 
 
@@ -201,7 +201,7 @@ def test_rows_that_end_where_memory_ends(functions: Functions) -> None:
             record = replace(PLAIN, interpolation=interpolation)
             given = flat.reshape(height, width, 3)
             expected, _ = prepare(open_picture(given.copy()), record)
-            found, _ = PicturesByCode(functions, record, "float32").prepared(given)
+            found, _ = ImagesByCode(functions, record, "float32").prepared(given)
             assert found.tobytes() == expected.tobytes()
     for layout, dtype in (("NCHW", "float32"), ("NHWC", "float32"), ("NHWC", "float16")):
         for width, height in ((20, 40), (1, 50), (400, 2), (7, 3), (32, 1)):
@@ -210,12 +210,12 @@ def test_rows_that_end_where_memory_ends(functions: Functions) -> None:
             sampled = replace(PLAIN, antialias=False, layout=layout)  # type: ignore[arg-type]
             given = flat.reshape(height, width, 3)
             expected, _ = prepare(open_picture(given.copy()), sampled, dtype)
-            found, _ = PicturesByCode(functions, sampled, dtype).prepared(given)
+            found, _ = ImagesByCode(functions, sampled, dtype).prepared(given)
             assert found.tobytes() == expected.tobytes()
 
 
 def test_arrays_that_lie_otherwise(functions: Functions) -> None:
-    by_code = PicturesByCode(functions, PLAIN, "float32")
+    by_code = ImagesByCode(functions, PLAIN, "float32")
     noise = np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8)
     for given in (noise[:, ::-1], noise[::2], np.rot90(noise), noise[..., ::-1], noise[..., 0]):
         expected = prepare(open_picture(given), PLAIN)[0]
@@ -225,7 +225,7 @@ def test_arrays_that_lie_otherwise(functions: Functions) -> None:
 
 
 def test_threads_do_not_disturb_each_other(functions: Functions) -> None:
-    by_code = PicturesByCode(functions, PLAIN, "float32")
+    by_code = ImagesByCode(functions, PLAIN, "float32")
     pictures = [p for p in _pictures() for _ in range(4)]
     expected = [prepare(open_picture(p), PLAIN)[0].tobytes() for p in pictures]
     with ThreadPoolExecutor(4) as pool:
@@ -235,19 +235,19 @@ def test_threads_do_not_disturb_each_other(functions: Functions) -> None:
 
 def test_code_is_chosen_where_it_is_right(functions: Functions) -> None:
     assert preparation(functions, "", PLAIN, "float32").about == (
-        "pictures by compiled code for x86-64-v3"
+        "images by compiled code for x86-64-v3"
     )
 
 
 def test_without_code_pillow_does_it() -> None:
     found = preparation(None, "the bundle has no code for this machine", PLAIN, "float32")
     assert isinstance(found, ByPillow)
-    assert found.about == "pictures by Pillow: the bundle has no code for this machine"
+    assert found.about == "images by Pillow: the bundle has no code for this machine"
 
 
 def test_elements_without_code_are_left_to_pillow(functions: Functions) -> None:
     found = preparation(functions, "", PLAIN, "float64")
-    assert found.about == "pictures by Pillow: there is no code for elements float64"
+    assert found.about == "images by Pillow: there is no code for elements float64"
 
 
 @pytest.mark.parametrize("antialias", [True, False])
@@ -261,7 +261,7 @@ def test_code_that_gives_something_else_is_not_used(
         if name.startswith(("down", "blend")):
             arguments[-1].view(np.uint8)[-4] ^= 1
 
-    assert isinstance(preparation(functions, "", record, "float32"), PicturesByCode)
+    assert isinstance(preparation(functions, "", record, "float32"), ImagesByCode)
     monkeypatch.setattr(functions, "call", off_by_one)
     found = preparation(functions, "", record, "float32")
     assert isinstance(found, ByPillow)
@@ -270,13 +270,13 @@ def test_code_that_gives_something_else_is_not_used(
 
 def test_a_record_that_contradicts_itself_is_refused_as_before(functions: Functions) -> None:
     record = replace(PLAIN, resize="crop", width=None)
-    for made in (PicturesByCode(functions, record, "float32"), ByPillow(record, "float32", "")):
+    for made in (ImagesByCode(functions, record, "float32"), ByPillow(record, "float32", "")):
         with pytest.raises(UsageError, match="needs width and height"):
             made(np.zeros((4, 4, 3), np.uint8))
 
 
 def test_a_picture_that_shrinks_thousands_of_times_is_left_to_pillow(functions: Functions) -> None:
     record = ImageInput(2, 2)
-    by_code = PicturesByCode(functions, record, "float32")
+    by_code = ImagesByCode(functions, record, "float32")
     wide = np.random.default_rng(0).integers(0, 256, (2, 20000, 3), dtype=np.uint8)
     assert by_code(wide)[0].tobytes() == prepare(open_picture(wide), record)[0].tobytes()

@@ -1,6 +1,6 @@
-"""A picture of 1920 x 1080 to the tensor of 224 x 224 that a model takes, beside OpenCV and Pillow.
+"""An image of 1920 x 1080 to the tensor of 224 x 224 that a model takes, beside OpenCV and Pillow.
 
-``python -m benchmarks.pictures [--rounds N] [--picture FILE]``. What is timed is what stands before
+``python -m benchmarks.image_inputs [--rounds N] [--picture FILE]`` times what stands before
 the engine by default: a bundle is converted for each way, opened as a pipeline, and its
 ``prepare`` is called with an array. OpenCV and Pillow are followed by NumPy, step by step as the
 record says it; beside them, without a limit, OpenCV and the fastest NumPy that was found: by planes

@@ -1,4 +1,4 @@
-"""Turned boxes: their corners, and which of them are one object."""
+"""Rotated boxes: their corners, and which of them are one object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cornered(corners: Array, angles: Array) -> Array:
     """Return the corners of boxes (n, 4, 2), clockwise from the top left one of the upright box.
 
     Args:
-        corners: (n, 4): the boxes before they are turned.
+        corners: (n, 4): the boxes before they are rotated.
         angles: (n,): radians, clockwise.
     """
     middle = (corners[:, :2] + corners[:, 2:]) / 2
@@ -32,7 +32,7 @@ def thinned(corners: Array, angles: Array, classes: Array, overlap: float) -> Ar
     """Return the boxes that no better one of their class overlaps by more than the share.
 
     Args:
-        corners: (n, 4): the boxes before they are turned, the best first.
+        corners: (n, 4): the boxes before they are rotated, the best first.
         angles: (n,): radians.
         classes: (n,).
         overlap: the share, by ``likeness``.
@@ -55,7 +55,7 @@ def likeness(one: tuple[Array, Array], other: tuple[Array, Array]) -> Array:
     less the Hellinger distance of two of them.
 
     Args:
-        one: corners before they are turned (n, 4), and angles (n,).
+        one: corners before they are rotated (n, 4), and angles (n,).
         other: the same number of them.
     """
     return _likeness(_distributions(*one), _distributions(*other))

@@ -29,20 +29,20 @@ def take_pixels(
     Args:
         model: as read.
         names: Names of the inputs.
-        records: how a picture becomes each of them.
+        records: how an image becomes each of them.
 
     Raises:
-        UsageError: an input is unknown, is no picture of floats, or has no record.
+        UsageError: an input is unknown, is no image of floats, or has no record.
     """
     inputs = {v.name: v for v in model.graph.inputs if not v.is_initializer()}
     for name in dict.fromkeys(names):
         if name not in inputs:
             known = ", ".join(repr(n) for n in inputs)
-            raise UsageError(f"picture {name!r}: no such input; there are {known}")
+            raise UsageError(f"image {name!r}: no such input; there are {known}")
         record = records.get(name)
         if not isinstance(record, ImageInput):
             raise UsageError(
-                f"picture {name!r}: --preprocessing must say how a picture becomes this input"
+                f"image {name!r}: --preprocessing must say how an image becomes this input"
             )
         _check(inputs[name], record)
         _insert(model, inputs[name], record)
@@ -52,12 +52,12 @@ def _check(value: ir.Value, record: ImageInput) -> None:
     channels = 1 if record.color == "GRAY" else 3
     dims = list(value.shape or ())
     if record.layout != "NCHW":
-        raise UsageError(f"picture {value.name!r}: expected the layout NCHW: use --channels-first")
+        raise UsageError(f"image {value.name!r}: expected the layout NCHW: use --channels-first")
     floats = value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16)
     if len(dims) != 4 or dims[1] != channels or not floats:
         kind = value.dtype.name.lower() if value.dtype is not None else "?"
         raise UsageError(
-            f"picture {value.name!r}: expected floats [1, {channels}, height, width] for "
+            f"image {value.name!r}: expected floats [1, {channels}, height, width] for "
             f"{record.color}, the model has {kind}{dims}"
         )
 

@@ -21,7 +21,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Vocabulary:
     """What tokens stand for.
 
     Attributes:
@@ -43,7 +43,7 @@ class Pieces:
         return text.decode("utf-8", "replace")
 
 
-def pieces(tokenizer: dict[str, Any], vocab: int) -> Pieces:
+def vocabulary_of(tokenizer: dict[str, Any], vocab: int) -> Vocabulary:
     """Read the table.
 
     Args:
@@ -67,7 +67,7 @@ def pieces(tokenizer: dict[str, Any], vocab: int) -> Pieces:
             table[added["id"]] = added["content"].encode()
             if added["special"]:
                 special.add(added["id"])
-    return Pieces(tuple(table), frozenset(special), rule.strips)
+    return Vocabulary(tuple(table), frozenset(special), rule.strips)
 
 
 def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

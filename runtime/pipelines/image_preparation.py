@@ -1,7 +1,7 @@
-"""Pictures to tensors: by compiled code where the bundle has some for this machine, else by Pillow.
+"""Images to tensors: by compiled code where the bundle has some for this machine, else by Pillow.
 
 Both give the same bytes. The windows and weights by which the code resizes are asked of Pillow
-itself, and before the code is used it has to give what Pillow gives on a few pictures.
+itself, and before the code is used it has to give what Pillow gives on a few images.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from edgeinfer.types import Array, ImageInput
 
 _MOST_BYTES = 1 << 31
 _TRIED = ((97, 61), (300, 200), (24, 40))
-"""Sizes of the pictures on which the code has to give what Pillow gives."""
+"""Sizes of the images on which the code has to give what Pillow gives."""
 
 
 class Preparation(Protocol):
-    """What turns pictures into tensors.
+    """What turns images into tensors.
 
     Attributes:
         about: how, for people.
@@ -39,10 +39,10 @@ class Preparation(Protocol):
     about: str
 
     def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
-        """Prepare a picture.
+        """Prepare an image.
 
         Returns:
-            The tensor, and where the picture lies in it, as ``media.image.prepare`` gives them.
+            The tensor, and where the image lies in it, as ``media.image.prepare`` gives them.
         """
         ...
 
@@ -57,18 +57,18 @@ class ByPillow:
     """
 
     def __init__(self, record: ImageInput, dtype: str, reason: str) -> None:
-        self.about = f"pictures by Pillow: {reason}"
+        self.about = f"images by Pillow: {reason}"
         self._record, self._dtype = record, dtype
 
     def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
-        """Prepare a picture."""
+        """Prepare an image."""
         return prepare(open_picture(picture, self._record.color), self._record, self._dtype)
 
 
 def preparation(
     functions: Functions | None, without: str, record: ImageInput, dtype: str
 ) -> Preparation:
-    """Choose how pictures are prepared for one input.
+    """Choose how images are prepared for one input.
 
     Args:
         functions: Functions of the bundle for this CPU; None if it has none that can be used.
@@ -79,7 +79,7 @@ def preparation(
     if functions is None:
         return ByPillow(record, dtype, without)
     try:
-        made = PicturesByCode(functions, record, dtype)
+        made = ImagesByCode(functions, record, dtype)
         made.check()
     except UnfitError as e:
         return ByPillow(record, dtype, str(e))
@@ -88,7 +88,7 @@ def preparation(
     return made
 
 
-class PicturesByCode:
+class ImagesByCode:
     """Compiled code; Pillow reads the files.
 
     Args:
@@ -98,14 +98,14 @@ class PicturesByCode:
     """
 
     def __init__(self, functions: Functions, record: ImageInput, dtype: str) -> None:
-        self.about = f"pictures by compiled code for {functions.machine}"
+        self.about = f"images by compiled code for {functions.machine}"
         self._functions = functions
         self._record, self._dtype = record, np.dtype(dtype)
         self._pairs = functions.has("across_pairs_3")
         self._memory = threading.local()
 
     def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
-        """Prepare a picture."""
+        """Prepare an image."""
         if not self._is_ready(picture):
             picture = open_picture(picture, self._record.color)
         try:
@@ -143,7 +143,7 @@ class PicturesByCode:
         return picture.ndim == 3 and picture.shape[2] == 3 and self._record.color != "GRAY"
 
     def prepared(self, picture: Any) -> tuple[Array, ImagePlacement]:
-        """Prepare a picture by code alone.
+        """Prepare an image by code alone.
 
         Args:
             picture: Image of ``open_picture``, or an array (height, width, 3) where that is wanted.
@@ -161,7 +161,7 @@ class PicturesByCode:
             pixels = _on_ground(pixels, ground, record)
             ground = Laid(ground.size, (0, 0))
         if pixels.nbytes >= _MOST_BYTES or not pixels.size:
-            raise UnfitError("there is no code for pictures of this size")
+            raise UnfitError("there is no code for images of this size")
         out, by = canvas.blank(), way.by
         # Libraries of older bundles have tables alone.
         counted = canvas.counted if self._functions.has(f"down_{canvas.counted}") else ""
@@ -187,7 +187,7 @@ class PicturesByCode:
         Args:
             pixels: (height, width, channels).
             by: how.
-            top: rows above the picture.
+            top: rows above the image.
             level: what they and those below consist of.
         """
         height, width, channels = pixels.shape
@@ -235,14 +235,14 @@ class PicturesByCode:
             self._functions.call(name, (rows, *by_row, out[:done]))
         if done < count:
             source = self._scratch((count - done, 2, size), "rows")
-            # All are rows of the picture; asked to make sure, NumPy takes ten times as long.
+            # All are rows of the image; asked to make sure, NumPy takes ten times as long.
             np.take(rows, down.pixels[done:], axis=0, out=source, mode="clip")
             shares = across.shares, down.shares[done:]
             self._functions.call(f"sample_{channels}", (source, places, *shares, out[done:]))
         return out
 
     def _scratch(self, shape: tuple[int, ...], name: str = "made") -> Array:
-        """Memory of this thread, which the next picture uses again; more may be read behind it."""
+        """Memory of this thread, which the next image uses again; more may be read behind it."""
         count = int(np.prod(shape))
         held: Array | None = getattr(self._memory, name, None)
         if held is None or held.size < count + READABLE:
@@ -265,7 +265,7 @@ def _on_ground(pixels: Array, laid: Laid, record: ImageInput) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """How pictures of one size become tensors.
+    """How images of one size become tensors.
 
     Attributes:
         plan: what happens to them.
@@ -301,7 +301,7 @@ def _resizing(size: tuple[int, int], plan: Steps, record: ImageInput) -> Resizin
     width, height = plan.scaled
     kept = plan.cut or (0, 0, width, height)
     if kept[0] < 0 or kept[1] < 0 or kept[2] > width or kept[3] > height:
-        raise UnfitError("a crop that reaches beyond the picture")
+        raise UnfitError("a crop that reaches beyond the image")
     # Pillow leaves what has its size already as it is, whatever the method.
     method = record.interpolation if record.antialias or size == plan.scaled else "sampled"
     return resizing(size, plan.scaled, kept, method)
