@@ -238,7 +238,10 @@ class _Protocol(HttpToolsProtocol):
     def _is_taken(self, body: bytes) -> bool:
         """Whether what came whole is answered without ASGI."""
         parser, taker, before = self.parser, self.taker, self.cycle
-        if taker is None or parser.get_method() != b"POST" or parser.should_upgrade():
+        # Who does not read what was answered is answered by ASGI, which waits for that.
+        if taker is None or self.flow.write_paused:
+            return False
+        if parser.get_method() != b"POST" or parser.should_upgrade():
             return False
         is_kept = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         request = WholeRequest(self, body, is_kept)

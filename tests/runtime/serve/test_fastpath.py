@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from uvicorn.protocols.http import httptools_impl
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from edgeinfer.runtime.serve import fastpath, protocol
 from edgeinfer.runtime.serve.fastpath import FastPath
@@ -317,3 +319,18 @@ def test_a_body_that_comes_later_is_read(server: Server, monkeypatch: pytest.Mon
                 line.sendall(part)
                 time.sleep(0.01)
             assert b"[3.0,3.0,3.0]" in line.recv(1 << 16)
+
+
+def test_who_reads_no_answers_is_not_taken(
+    server: Server, taken: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer would wait in memory, as many as are asked for."""
+
+    class Paused(FlowControl):
+        write_paused = property(lambda _: True, lambda *_: None)
+
+    monkeypatch.setattr(httptools_impl, "FlowControl", Paused)
+    with connected(server) as line:
+        line.sendall(HEAD % len(told()) + told())
+        assert b" 200 " in line.recv(1 << 16)
+    assert not taken
