@@ -214,11 +214,13 @@ class Oracles:
         return undecided(first, [d for d in draws if not isinstance(d, str)])
 
     def _rounded(self, answer: Answer) -> Answer:
-        """Let sound evaluations of a half-precision model be one of its roundings apart."""
-        if not self._is_half:
+        """Let sound evaluations of a model that rounds be one of its roundings apart."""
+        share = _HALF_ULP if self._is_half else _HALF_STEP if self._budget in _STEPPED else 0.0
+        if not share:
             return answer
         spread = {
-            n: worst([m, *_one_rounding(answer.outputs[n])]) for n, m in answer.spread.items()
+            n: worst([m, *_one_rounding(answer.outputs[n], share)])
+            for n, m in answer.spread.items()
         }
         return replace(answer, spread=spread)
 
@@ -465,11 +467,15 @@ def _confirmed(
     return Answer(ours, first, both, apart, _ROUNDING)
 
 
-def _one_rounding(output: Array) -> list[OutputMetrics]:
-    """Return how far an output is from itself a rounding of half precision away."""
+_HALF_ULP, _HALF_STEP = 2.0**-11, 2.0**-9
+"""Shares of a number that half precision, and eight bits of a range, may round it by."""
+
+
+def _one_rounding(output: Array, share: float) -> list[OutputMetrics]:
+    """Return how far an output is from itself a rounding away."""
     if isinstance(output, list) or output.dtype.kind != "f" or not output.size:
         return []
-    away = output.astype(np.float64) * (1.0 + 2.0**-11)
+    away = output.astype(np.float64) * (1.0 + share)
     return [compare(output.astype(np.float64), away)]
 
 

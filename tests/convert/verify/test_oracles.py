@@ -59,6 +59,26 @@ def test_both_agree() -> None:
     assert answer.outputs["y"].dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        (
+            "g (float[2] x) => (float[2] y) { q, s, z = DynamicQuantizeLinear(x)"
+            " y = DequantizeLinear(q, s, z) }",
+            2.0**-9,
+        ),
+        ("g (float16[2] x) => (float16[2] y) { y = Neg(x) }", 2.0**-11),
+        ("g (float[2] x) => (float[2] y) { y = Neg(x) }", 0.0),
+    ],
+)
+def test_a_model_that_rounds_is_a_rounding_apart_from_itself(text: str, step: float) -> None:
+    source = model(text)
+    x = X.astype(source.graph.inputs[0].dtype.numpy())  # type: ignore[union-attr]
+    with Oracles(source) as oracles:
+        (answer,) = oracles.expected([Vector({"x": x}, "user:a")]).answers
+    assert answer.spread["y"].max_rel == pytest.approx(step, rel=1e-6)
+
+
 def test_onnxruntime_is_gone_before_the_evaluation_starts() -> None:
     m = model(NEGATE)
     with Oracles(m) as oracles:
