@@ -19,6 +19,7 @@ from edgeinfer.convert.lower.onnxruntime.faster import (
     repeat_mask_rows,
     silu_by_sigmoid,
 )
+from edgeinfer.convert.lower.onnxruntime.ranges import gather_cast, sliced
 from edgeinfer.convert.lower.onnxruntime.resizes import name_all_axes, some_axes
 from edgeinfer.convert.lower.onnxruntime.wide_sums import (
     SUMS,
@@ -84,6 +85,12 @@ RULES: tuple[Rule, ...] = (
         fault=batchwise_recurrent,
         source="onnxruntime 1.32: 'Batchwise recurrent operations (layout == 1) are not supported'",
         repair=move_batch,
+    ),
+    Rule(
+        ops=frozenset({"Gather"}),
+        fault=sliced,
+        source="onnxruntime 1.32: Gather(x, Range(-2, 2, 1)) has no rows",
+        repair=gather_cast,
     ),
     Rule(
         ops=frozenset({"Bernoulli"}),
