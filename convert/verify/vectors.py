@@ -15,6 +15,7 @@ from edgeinfer.convert.verify.allowed import USUAL_MOST, Declared, Ranges
 from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.ladder import LADDER, rungs
+from edgeinfer.convert.verify.places import TWICE, Places
 from edgeinfer.convert.verify.signals import DIGITS, Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
 from edgeinfer.convert.verify.thresholds import at_thresholds
@@ -158,6 +159,7 @@ class _Maker:
     ) -> None:
         self._inputs, self._oracles, self._records = inputs, oracles, records
         self._model = model
+        self._places = Places(model)
         self._kinds, self._held = kinds, held
         self._computed = free_integers(model)
         self._most = USUAL_MOST
@@ -209,6 +211,9 @@ class _Maker:
             names = ", ".join(repr(s.name) for s in self._inputs if s.shape is None)
             raise UsageError(f"the rank of input {names} is unknown; give --data or --input-shape")
         found = self._found(known, sets, [v.feeds for v in real])
+        if not found.shapes and self._failure == TWICE:
+            self._places.is_free = True
+            found = self._found(known, sets, [v.feeds for v in real])
         if not found.shapes:
             specs = "; ".join(str(s) for s in self._inputs)
             if not self._open:
@@ -362,6 +367,9 @@ class _Maker:
         feeds = self._signals(shapes, style, seed)
         if style in _ORDINARY:
             feeds = self._decided(feeds, (shapes, style, seed))
+        if self._places.clash(feeds):
+            self._failure = TWICE
+            return None
         # Processor time, so that a busy machine makes the same vectors as an idle one.
         start = time.process_time()
         try:
@@ -473,15 +481,19 @@ class _Maker:
             chosen: Style = "noise" if moving else style
             held = allowed.get(name)
             feeds[name] = signal(spec, kind, shapes[name], chosen, rng, held, self._most)
-        return feeds
+        return self._places.apart(feeds, seed)
 
     def _runs(self, shapes: Shapes) -> bool:
         if time.monotonic() > self._until:
             return False
+        feeds = self._signals(shapes, "natural", 0)
         try:
-            self._oracles.run(self._signals(shapes, "natural", 0))
+            self._oracles.run(feeds)
         except (RunError, InputError) as e:
             self._failure = str(e)
+            return False
+        if self._places.clash(feeds):
+            self._failure = TWICE
             return False
         return True
 
