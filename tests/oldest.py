@@ -73,8 +73,10 @@ class _Defined:
         import numpy as np
 
         found = self._evaluator.run(feeds)
-        wanted = names or [v.name for v in self.outputs]
-        return [np.asarray(found[name]).astype(self._types[name]) for name in wanted]
+        made = {v.name: np.asarray(found[v.name]) for v in self.outputs}
+        # Where no type is declared, what is computed in doubles is of floats.
+        types = {n: np.float32 if a.dtype == np.float64 else a.dtype for n, a in made.items()}
+        return [made[n].astype(self._types.get(n, types[n])) for n in names or made]
 
 
 def _by_definition(raw: bytes, installed: str) -> _Defined | None:

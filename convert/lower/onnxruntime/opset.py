@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.single import walk
-from edgeinfer.convert.passes.infra import attr
+from edgeinfer.convert.passes.infra import attr, is_op
 from edgeinfer.convert.passes.masks import may_leave_no_key
 
 OLDEST = 21
@@ -78,19 +78,17 @@ def runtime_for(model: ir.Model, version: int, installed: str) -> str:
 
 def needed_by(node: ir.Node) -> str:
     """Return the first release that computes a node right, whatever version it is written as."""
-    if node.domain:
-        return "0.0"
     return next((first for first, is_wrong in _WRONG_BEFORE if is_wrong(node)), "0.0")
 
 
 def has_empty_rows(node: ir.Node) -> bool:
     """Whether it is an ``Attention`` that may have a query without a key: NaN, or a mean of all."""
-    return node.op_type == "Attention" and may_leave_no_key(node)
+    return is_op(node, "Attention") and may_leave_no_key(node)
 
 
 def _counts_uneven_padding(node: ir.Node) -> bool:
     """Whether it is a mean that counts padding which is not the same everywhere."""
-    if node.op_type != "AveragePool" or not attr(node, "count_include_pad", 0):
+    if not is_op(node, "AveragePool") or not attr(node, "count_include_pad", 0):
         return False
     is_even = len(set(attr(node, "pads", ()))) < 2 and attr(node, "auto_pad", "NOTSET") == "NOTSET"
     return not is_even or bool(attr(node, "ceil_mode", 0))
@@ -99,7 +97,7 @@ def _counts_uneven_padding(node: ir.Node) -> bool:
 def _lacks_parameters(node: ir.Node) -> bool:
     """Whether it is a recurrence whose activations take parameters that it does not give."""
     names = {str(name).lower() for name in attr(node, "activations", ())}
-    is_one = node.op_type in ("RNN", "LSTM", "GRU") and "activation_alpha" not in node.attributes
+    is_one = is_op(node, "RNN", "LSTM", "GRU") and "activation_alpha" not in node.attributes
     return is_one and not names.isdisjoint(_WITH_PARAMETERS)
 
 
@@ -110,14 +108,31 @@ def _quantizes_halves(node: ir.Node) -> bool:
     """Whether it makes integers of half precision, which are cut off instead of rounded."""
     value = node.inputs[0] if node.inputs else None
     is_half = value is not None and value.dtype == ir.DataType.FLOAT16
-    return node.op_type == "QuantizeLinear" and is_half
+    return is_op(node, "QuantizeLinear") and is_half
+
+
+def _turns_one_score(node: ir.Node) -> bool:
+    """Whether it turns the one score of two classes into their odds."""
+    if node.domain != _TABLES or node.op_type != "LinearClassifier":
+        return False
+    is_one = len(attr(node, "intercepts", (0.0,))) == 1
+    return is_one and attr(node, "post_transform", "NONE") != "NONE"
+
+
+def _is_new_forest(node: ir.Node) -> bool:
+    return node.domain == _TABLES and node.op_type == "TreeEnsemble"
+
+
+_TABLES = "ai.onnx.ml"
 
 
 _WRONG_BEFORE: tuple[tuple[str, Callable[[ir.Node], bool]], ...] = (
     ("1.30", _quantizes_halves),
     ("1.29", _lacks_parameters),
     ("1.28", has_empty_rows),
+    ("1.27", _turns_one_score),
     ("1.26", _counts_uneven_padding),
+    ("1.24", _is_new_forest),
 )
 """Releases of ONNX Runtime, each the first without a fault, and which nodes it is in. Found by
 running tests on each."""

@@ -1,9 +1,12 @@
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.lower.onnxruntime.opset import choose, runtime_for, write_as
 from tests.convert.lower.running import check, model
+from tests.convert.lower.tabular.tables import one_node
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,23 @@ def test_activations_without_their_parameters_need_a_release(more: str, oldest: 
         "g (float[3,1,2] x, float[1,4,2] w, float[1,4,4] r) => (float[3,1,1,4] y) "
         f"{{ y = RNN<{more}>(x, w, r) }}"
     )
+    assert runtime_for(whole, 23, "1.23") == f">={oldest}"
+
+
+@pytest.mark.parametrize(
+    ("op", "about", "oldest"),
+    [
+        ("LinearClassifier", {"intercepts": [0.5], "post_transform": "LOGISTIC"}, "1.27"),
+        ("LinearClassifier", {"intercepts": [0.5]}, "1.23"),
+        ("LinearClassifier", {"intercepts": [0.5, 1.0], "post_transform": "LOGISTIC"}, "1.23"),
+        ("TreeEnsemble", {}, "1.24"),
+        ("TreeEnsembleRegressor", {}, "1.23"),
+    ],
+)
+def test_tables_that_were_read_wrong_need_a_release(
+    op: str, about: dict[str, Any], oldest: str
+) -> None:
+    whole = one_node(op, np.ones((2, 3), np.float32), coefficients=[1.0, 2.0, 3.0], **about)
     assert runtime_for(whole, 23, "1.23") == f">={oldest}"
 
 
