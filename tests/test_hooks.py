@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import json
@@ -23,6 +24,7 @@ import onnx
 import pytest
 from PIL import Image
 
+import edgeinfer
 from edgeinfer.heads import Classify, DetectGrid, DetectRows, Keypoints, Prototypes, Turned
 from edgeinfer.tasks import Detector
 from tests.test_documented_pages import PREPROCESSING, draw, model
@@ -317,3 +319,34 @@ def test_what_frigate_asks_wrongly_is_answered(
     assert told["error"]
     # It goes on.
     assert asked(frigate, {"image": png()})[0] == 200
+
+
+LINE = re.compile(r"^proto = (\S+?)\.(\w+)\((.*?)\) +# (.*)$", re.MULTILINE)
+TRAINED = {
+    "scikit-learn": ("sklearn.ensemble", "RandomForestClassifier", {"n_estimators": 5}),
+    "XGBoost": ("xgboost", "XGBClassifier", {"n_estimators": 5}),
+    "LightGBM": ("lightgbm", "LGBMClassifier", {"n_estimators": 5, "verbose": -1}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", TRAINED)
+def test_the_line_of_the_manual_for_what_a_library_trained(library: str, tmp_path: Path) -> None:
+    page = (HOOKS.parent.parent / "docs" / "frameworks.md").read_text("utf-8")
+    (line,) = [hit for hit in LINE.finditer(page) if hit[4] == library]
+    module, name, options = TRAINED[library]
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200, 4)).astype(np.float32)
+    model = getattr(pytest.importorskip(module), name)(**options).fit(
+        rows, (rows[:, 0] > rows[:, 1]).astype(int)
+    )
+    known: dict[str, Any] = {"model": model, "X": rows, line[1]: pytest.importorskip(line[1])}
+    if "FloatTensorType" in line[3]:
+        types = importlib.import_module("onnxmltools.convert.common.data_types")
+        known["FloatTensorType"] = types.FloatTensorType
+    proto = eval(f"{line[1]}.{line[2]}({line[3]})", known)
+    edgeinfer.export(proto, tmp_path / "m.edge", targets=["onnxruntime"], data=[{"X": rows[:50]}])
+    with edgeinfer.load(tmp_path / "m.edge") as session:
+        found = session.run({"X": rows[50:]})
+    labels = next(array for array in found.values() if array.dtype.kind != "f")
+    np.testing.assert_array_equal(labels.astype(bool), model.predict(rows[50:]).astype(bool))
