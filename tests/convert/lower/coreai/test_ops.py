@@ -8,13 +8,6 @@ from tests.convert.lower.coreai.run import check, computed, floats, needs_coreai
 
 pytestmark = needs_coreai
 
-ODD = np.array([np.inf, -np.inf, np.nan, -0.0, 1e30, -2.5, 2.5, -0.3], np.float32)
-
-
-@pytest.mark.parametrize("op", ["Floor", "Ceil", "Round", "Relu", "Sign", "Softplus", "Abs"])
-def test_special_floats(op: str) -> None:
-    check(f"g (float[8] x) => (float[8] y) {{y = {op}(x)}}", {"x": ODD})
-
 
 @pytest.mark.parametrize("op", ["Div", "Mod", "Max", "Min"])
 def test_integers_that_need_64_bits(op: str) -> None:

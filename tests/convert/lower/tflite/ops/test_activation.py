@@ -54,18 +54,6 @@ def test_mish() -> None:
     agree("Mish", np.concatenate([X, f32(25, 90, -25, -90)]))
 
 
-def test_softplus_keeps_its_digits_far_below_zero() -> None:
-    x = f32(-5, -12, -17, -30, -80)
-    want = {"y0": np.log1p(np.exp(x.astype(np.float64))).astype(np.float32)}
-    for value, exact in zip(x, want["y0"], strict=True):
-        agree("Softplus", value[None], want={"y0": exact[None]}, both=False)
-
-
-@pytest.mark.parametrize("op", ["Softplus", "Mish", "Gelu", "Sigmoid", "Selu", "Swish"])
-def test_large_operands_do_not_overflow(op: str) -> None:
-    agree(op, f32(-100, 100, -1e4, 1e4), both=False)
-
-
 @pytest.mark.parametrize(
     ("low", "high", "code"),
     [
