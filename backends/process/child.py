@@ -39,6 +39,9 @@ from edgeinfer.errors import NotAvailableError
 if TYPE_CHECKING:
     from edgeinfer.backends.process.emulator import Emulator
 
+_SECRET = (KEY_ENV, "EDGEINFER_SERVE_KEYS", "EDGEINFER_UPSTREAM_KEY")
+"""What names of variables begin with that hold keys."""
+
 _HEAD = struct.Struct("<IQ")
 _SIZE = struct.Struct("<Q")
 _TICK_S = 1.0
@@ -315,8 +318,8 @@ def _exactly(
 def _environment(temporary: str, emulator: Emulator | None) -> Mapping[str, str]:
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     more = {} if emulator is None else emulator.environment
-    # An engine that crashes may leave its memory on a disk; the key is not in it.
-    own = {name: value for name, value in os.environ.items() if name != KEY_ENV}
+    # An engine that crashes may leave its memory on a disk; keys are not in it.
+    own = {n: v for n, v in os.environ.items() if not n.startswith(_SECRET)}
     return {**own, "PYTHONPATH": path, "TMPDIR": temporary, **more}
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -109,6 +111,16 @@ def _run(path: Path, outputs: list[str]) -> _Shapes:
     # ONNX Runtime has no common error class.
     except Exception:
         return []
+    # A loop may have no end; in this process nothing else ends it.
+    timer = threading.Timer(_SECONDS, setattr, (run, "terminate", True))
+    timer.start()
+    try:
+        return _tried(session, model, outputs, run)
+    finally:
+        timer.cancel()
+
+
+def _tried(session: Any, model: ir.Model, outputs: list[str], run: Any) -> _Shapes:
     for first, other in _SIZES:
         try:
             results = session.run(outputs, _zeros(model, first, other), run)

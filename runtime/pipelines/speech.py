@@ -14,7 +14,7 @@ from edgeinfer.media.audio import Framer
 from edgeinfer.results import Result, Text
 from edgeinfer.runtime.llm.vocabulary import Vocabulary, vocabulary_of
 from edgeinfer.runtime.pipelines.audio import features, preparation, recorded
-from edgeinfer.runtime.pipelines.model import PipelineModel, shaped
+from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says, shaped
 from edgeinfer.types import (
     Array,
     AudioInput,
@@ -97,8 +97,9 @@ class SpeechPipeline:
         hop = record.hop if isinstance(record, AudioInput) else record.step
         lead = record.lead if isinstance(record, AudioInput) else 0
         framer = Framer(record.samples or max(whole or 0, 1) + lead, hop, lead)
-        found = [self._written(w) for part in parts for w in framer.feed(part)]
-        found += [self._written(window) for window in framer.finish()]
+        with as_head_says(" and ".join(str(model.path) for model in self.models)):
+            found = [self._written(w) for part in parts for w in framer.feed(part)]
+            found += [self._written(window) for window in framer.finish()]
         said = [each for each in found if each.text]
         if not said:
             return []

@@ -179,5 +179,7 @@ def test_weights_in_a_file_of_their_own_stay_in_memory(
 def test_processes_of_engines_do_not_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     from edgeinfer.backends.process import child
 
-    monkeypatch.setenv("EDGEINFER_BUNDLE_KEY", "ab" * 32)
+    names = ("EDGEINFER_BUNDLE_KEY", "EDGEINFER_SERVE_KEYS", "EDGEINFER_UPSTREAM_KEY_BIG")
+    for name in names:
+        monkeypatch.setenv(name, "ab" * 32)
     assert "ab" * 32 not in child._environment("/tmp", None).values()

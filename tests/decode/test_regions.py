@@ -11,6 +11,7 @@ from edgeinfer.decode.regions import (
     regions,
     smallest_box,
 )
+from edgeinfer.errors import RunError
 from edgeinfer.heads import FindText
 from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.results import Text
@@ -163,3 +164,13 @@ def test_reading_order() -> None:
     texts = [at(0, 50), at(60, 4), at(0, 9), at(30, 0), at(0, 30)]
     ordered = [t.text for t in in_reading_order(texts)]
     assert ordered == ["0,9", "30,0", "60,4", "0,30", "0,50"]
+
+
+def test_lines_that_lie_in_each_other_are_refused() -> None:
+    # Each is widened to the whole picture, of which all would be cut out again and again.
+    chances = np.zeros((200, 200), np.float32)
+    for row in range(4, 196, 12):
+        for column in range(4, 180, 24):
+            chances[row : row + 8, column : column + 18] = 0.9
+    with pytest.raises(RunError, match="lines of text lie in each other"):
+        find_text(chances[None, None], FindText(unclip=1e4), plain(chances))

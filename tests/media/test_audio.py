@@ -117,3 +117,9 @@ def test_without_soxr_only_another_rate_fails(
     assert load_audio(path, AudioInput(16_000)).shape == (1, 4)
     with pytest.raises(NotAvailableError, match="from 16000 to 8000 Hz needs soxr"):
         load_audio(path, AudioInput(8_000))
+
+
+def test_a_rate_that_no_sound_has_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", sine(1000, 1.0), 1)
+    with pytest.raises(InputError, match="expected a recording of 2000 Hz at least"):
+        load_audio(path, AudioInput(16_000))

@@ -7,6 +7,7 @@ Source: tensorflow/compiler/mlir/lite/schema/schema.fbs, as shipped in ai-edge-l
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ _READINGS = 4
 _SLACK_BYTES = 1 << 20
 """How often vectors and texts may be read on average, and bytes beyond: tables may share them, and
 as many tables as fit, each with a vector as long as fits, are the square of the file."""
+
+_SPREAD, _SLACK_SPREAD = 20, 1 << 24
+"""Elements of sparse tensors for each word of the file, and besides."""
 
 _DATA_SLOT = 4
 _MAX_RANK = 64
@@ -188,6 +192,7 @@ class _Reader:
         self._s, self._data, self._path = s, data, path
         self._left = len(data) // _WORD + _SLACK
         self._left_bytes = len(data) * _READINGS + _SLACK_BYTES
+        self._left_spread = len(data) * _SPREAD // _WORD + _SLACK_SPREAD
         self._codes = _names(s.BuiltinOperator)
         self._kinds = _names(s.TensorType)
         self._formats = _names(s.BuiltinOptions)
@@ -290,7 +295,7 @@ class _Reader:
             span,
             self._scale(tensor.Quantization(), name, shape),
             bool(tensor.IsVariable()),
-            self._sparsity(tensor.Sparsity()),
+            self._sparsity(tensor.Sparsity(), shape),
         )
 
     def _span(self, buffer: Any) -> tuple[int, int] | None:
@@ -321,9 +326,12 @@ class _Reader:
             raise Damaged(f"tensor {name!r} has {scale.size} scales along axis {axis} of {shape}")
         return FileScale(scale, zero, axis if scale.size > 1 else 0)
 
-    def _sparsity(self, table: Any) -> Sparsity | None:
+    def _sparsity(self, table: Any, shape: tuple[int, ...]) -> Sparsity | None:
         if table is None:
             return None
+        self._left_spread -= math.prod(abs(size) for size in shape)
+        if self._left_spread < 0:
+            raise Damaged("its sparse tensors have far more elements than a file of its size")
         levels = []
         for dim in self._each(table.DimMetadataLength(), table.DimMetadata):
             part = self._s.DimensionMetadataT.InitFromObj(dim)

@@ -114,6 +114,8 @@ def head(record: Head) -> Iterator[str]:
             yield from _grid(record)
         case FindText():
             yield from _positive(record, "unclip")
+            if record.unclip > _MOST_UNCLIP:
+                yield f"unclip: expected at most {_MOST_UNCLIP}, received {record.unclip}"
         case ReadText() if record.blank < 0:
             yield f"blank: expected at least 0, received {record.blank}"
         case HearVoice():
@@ -139,6 +141,9 @@ def _extra(record: Extra | None) -> Iterator[str]:
         yield f"extra.count: expected 1 to {_MOST_POINTS}, received {record.count}"
 
 
+_MOST_UNCLIP = 10
+"""Times; the code published with the method has 1.5 to 2."""
+
 _MOST_POINTS = 1 << 9
 """Of an object; a mesh of a face has 478."""
 
@@ -148,16 +153,21 @@ def _written(record: WriteSpeech) -> Iterator[str]:
         yield f"vocabulary: expected a tokenizer.json, received {record.vocabulary!r}"
     for key in ("begin", "end"):
         tokens = getattr(record, key)
-        if not 1 <= len(tokens) <= _MOST_TOKENS or min(tokens) < 0:
-            yield f"{key}: expected 1 to {_MOST_TOKENS} tokens, none below 0"
+        if not 1 <= len(tokens) <= _MOST_TOKENS or not _are_tokens(tokens):
+            yield f"{key}: expected 1 to {_MOST_TOKENS} tokens, each 0 to {_LAST_TOKEN}"
     for key in ("suppress", "suppress_first"):
         tokens = getattr(record, key)
-        if len(tokens) > _MOST_SUPPRESSED or min(tokens, default=0) < 0:
-            yield f"{key}: expected at most {_MOST_SUPPRESSED} tokens, none below 0"
+        if len(tokens) > _MOST_SUPPRESSED or not _are_tokens(tokens):
+            yield f"{key}: expected at most {_MOST_SUPPRESSED} tokens, each 0 to {_LAST_TOKEN}"
     if not 0 <= record.per_second <= _MOST_PER_SECOND:
         yield f"per_second: expected 0 to {_MOST_PER_SECOND}, received {record.per_second}"
 
 
+def _are_tokens(given: Collection[int]) -> bool:
+    return all(0 <= token <= _LAST_TOKEN for token in given)
+
+
+_LAST_TOKEN = (1 << 31) - 1
 _MOST_TOKENS, _MOST_PER_SECOND, _MOST_SUPPRESSED = 64, 1000, 4096
 """Tokens that a text begins or ends with, those of a second of audio, and those that never come."""
 

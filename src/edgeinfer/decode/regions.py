@@ -7,6 +7,8 @@ offsetting its outline and boxing that again amounts to.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from edgeinfer.errors import RunError
@@ -22,6 +24,8 @@ _MOST_RUNS = 200_000
 """Of pixels side by side; a page full of small print has a tenth."""
 _MOST_LOOKS = 32
 """Times that each pixel of a map may lie in boxes."""
+_MOST_CUT = 8
+"""Times that each pixel of the picture may lie in lines, each of which is cut out of it."""
 _SAME_LINE = 10
 """Pixels between the tops of two boxes of one line of text."""
 
@@ -73,7 +77,7 @@ def find_text(output: Array, head: FindText, placement: ImagePlacement) -> list[
         bitmap = _dilated(bitmap)
     stretch = np.asarray(placement.size) / np.asarray(chances.shape[::-1])
     found = []
-    left = _MOST_LOOKS * chances.size
+    left, left_there = _MOST_LOOKS * chances.size, _MOST_CUT * math.prod(placement.source)
     for points in regions(bitmap)[: head.most]:
         box = smallest_box(points)
         if min(box.sides) < head.least_side:
@@ -90,6 +94,9 @@ def find_text(output: Array, head: FindText, placement: ImagePlacement) -> list[
             continue
         corners = _in_picture(placement.to_source(box.corners * stretch), placement.source)
         if corners is not None:
+            left_there -= int(np.ptp(corners, axis=0).prod())
+            if left_there < 0:
+                raise RunError("head: lines of text lie in each other; no text does")
             found.append(Text("", score, tuple((float(x), float(y)) for x, y in corners)))
     return in_reading_order(found)
 

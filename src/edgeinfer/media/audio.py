@@ -30,7 +30,7 @@ MOST_HELD, HELD_TIMES, HELD_BYTES = 10 << 20, 1, 16
 what each takes: it is held four times."""
 
 MOST_GROWTH = 8
-"""Times that a recording of more samples may grow by another sample rate."""
+"""Times that a file's samples, or many of an array, may grow by another sample rate."""
 
 
 def load_audio(path: str | Path, record: AudioInput) -> Array:
@@ -103,6 +103,11 @@ def pieces(source: str | Path | bytes, rate: int) -> Iterator[Array]:
     left, name = MOST_VALUES + MOST_TIMES * _size(source), _name(source)
     with contextlib.closing(_blocks(source, name)) as blocks:
         own, channels = next(blocks)
+        if own * MOST_GROWTH < rate:
+            at_least = (
+                f"a recording of {rate / MOST_GROWTH:g} Hz at least, for a model of {rate} Hz"
+            )
+            raise InputError(name, at_least, f"{own} Hz")
         resample = None if own == rate else _resampling(own, rate)
         # What is made of a block is no longer than one.
         step = max(1, min(BLOCK, BLOCK * own // rate))

@@ -357,3 +357,25 @@ def test_tables_that_share_a_long_vector_are_refused(tmp_path: Path) -> None:
     path.write_bytes(builder.Output())
     with pytest.raises(SourceError, match="share vectors"):
         read(path)
+
+
+def test_a_sparse_tensor_is_not_far_larger_than_its_file(tmp_path: Path) -> None:
+    def spread(s: Any, model: Any) -> None:
+        def level() -> Any:
+            found = s.DimensionMetadataT()
+            found.format = s.DimensionType.SPARSE_CSR
+            kind = s.SparseIndexVector.Int32Vector
+            found.arraySegmentsType = found.arrayIndicesType = kind
+            found.arraySegments, found.arrayIndices = s.Int32VectorT(), s.Int32VectorT()
+            found.arraySegments.values, found.arrayIndices.values = [0, 1], [0]
+            return found
+
+        sparse = s.SparsityParametersT()
+        sparse.traversalOrder, sparse.blockMap = [0, 1], []
+        sparse.dimMetadata = [level(), level()]
+        tensor = model.subgraphs[0].tensors[0]
+        tensor.shape, tensor.sparsity = [30_000, 30_000], sparse
+
+    path = _edited(written(tmp_path / "m.tflite", _relu, RELU), spread)
+    with pytest.raises(SourceError, match="far more elements than a file of its size"):
+        read(path)
