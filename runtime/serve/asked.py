@@ -328,7 +328,8 @@ def _choice(given: Any, has_tools: bool) -> str:
         raise RequestError(400, "tool_choice: needs tools")
     if given in ("auto", "none", "required"):
         return str(given)
-    name = given.get("function", {}).get("name") if isinstance(given, dict) else None
+    function = given.get("function") if isinstance(given, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
         raise RequestError(400, f"tool_choice: {given!r} is not supported")
     return name

@@ -245,14 +245,16 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
         raise RequestError(400, f"input {spec.name!r}: data: expected a list")
     size = math.prod(shape)
     if spec.dtype.startswith("float") and len(values) == size and (found := _floats(values)):
-        return np.frombuffer(found).astype(_DTYPES[datatype(spec)]).reshape(shape)
+        return _exact(np.frombuffer(found), spec).reshape(shape)
     flat, kinds = _flat(values, shape, spec.name)
     wanted = {str} if spec.dtype == "string" else {bool, int, float}
     # Beside one text NumPy makes all as long.
     if not kinds <= wanted:
         word = "texts" if spec.dtype == "string" else f"numbers for {datatype(spec)}"
         raise RequestError(400, f"input {spec.name!r}: expected {word}")
-    array = np.array(flat, dtype=object if spec.dtype == "string" else None)
+    # NumPy makes floats of integers beyond its signed ones.
+    is_wide = spec.dtype == "uint64" and kinds == {int}
+    array = np.array(flat, dtype=object if spec.dtype == "string" or is_wide else None)
     if array.size != math.prod(shape):
         raise RequestError(400, f"input {spec.name!r}: {array.size} values for shape {list(shape)}")
     if spec.dtype == "string":
@@ -302,13 +304,18 @@ def _exact(array: Array, spec: TensorSpec) -> Array:
     if array.size == 0:
         return array.astype(wanted)
     ok = {"b": "b", "u": "ui", "i": "ui", "f": "uif"}[wanted.kind]
-    if array.dtype.kind not in ok:
+    if array.dtype.kind not in ok and array.dtype != object:
         raise RequestError(400, f"input {spec.name!r}: expected numbers for {datatype(spec)}")
     if wanted.kind in "ui":
         ends = np.iinfo(wanted)
         if int(array.min()) < ends.min or int(array.max()) > ends.max:
             raise RequestError(400, f"input {spec.name!r}: values beyond {datatype(spec)}")
-    return array.astype(wanted)
+    with np.errstate(over="ignore"):
+        cast = array.astype(wanted)
+    # JSON has no infinity.
+    if wanted.kind == "f" and not np.isfinite(cast).all():
+        raise RequestError(400, f"input {spec.name!r}: values beyond {datatype(spec)}")
+    return cast
 
 
 def from_bytes(item: Mapping[str, Any], spec: TensorSpec, raw: memoryview, limit: int) -> Array:

@@ -166,6 +166,8 @@ async def change(hub: Hub, model: Served, what: str, parameters: Any = None) -> 
         raise RequestError(403, f"to {what} a model, a key without models= is needed")
     if hub.options.replicated:
         raise RequestError(400, "replicas keep their models; change what the cluster serves")
+    if not isinstance(parameters, dict | None):
+        raise RequestError(400, "parameters: expected an object")
     if parameters and parameters.keys() - {"unload_dependents"}:
         raise RequestError(400, "parameters: models are loaded from the bundles given at start")
     await hub.changes.run(partial(getattr(hub, what), model))

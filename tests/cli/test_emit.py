@@ -223,3 +223,19 @@ def test_a_folder_may_have_an_equals_sign(
     refused = cli("serve", "--pipeline", both, *given[1:])
     assert refused.code == 2
     assert "comma" in refused.err
+
+
+def test_names_are_not_expanded_by_who_reads_the_file(cli: Any, files: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    write_graph(files, "a$(HOME)b", NET)
+    given = ("x=" + str(files / "a$(HOME)b.edge"), "--insecure", "--emit")
+    (found,) = [
+        word
+        for word in yaml.safe_load(emitted(cli, *given, "kserve"))["spec"]["predictor"][
+            "containers"
+        ][0]["command"]
+        if "HOME" in word
+    ]
+    assert found.endswith("/mnt/models/a$$(HOME)b.edge")
+    (service,) = yaml.safe_load(emitted(cli, *given, "compose"))["services"].values()
+    assert all("$" not in v["target"].replace("$$", "") for v in service["volumes"])

@@ -306,7 +306,12 @@ def _compose(asked: EmittedProgram) -> str:
         "ports": [f"{_bracketed(asked.host)}:{port}:{port}" for port in ports],
         "volumes": [
             *(
-                {"type": "bind", "source": _in_compose(here), "target": there, "read_only": True}
+                {
+                    "type": "bind",
+                    "source": _in_compose(here),
+                    "target": _in_compose(there),
+                    "read_only": True,
+                }
                 for here, there in mounts.found.items()
             ),
             {"type": "volume", "source": "cache", "target": "/cache"},
@@ -347,7 +352,10 @@ def _kserve(asked: EmittedProgram) -> str:
     if asked.has("certificate"):
         raise UsageError("--emit kserve: the cluster's gateway speaks TLS; leave --certificate out")
     mounts = _Mounts("/mnt/models")
-    command = _container(asked, mounts, "/etc/edgeinfer")
+    # What Kubernetes would expand.
+    command = [
+        w.replace("$(", "$$(") for w in map(str, _container(asked, mounts, "/etc/edgeinfer"))
+    ]
     get = {"port": asked.port}
     container: dict[str, Any] = {
         "name": "kserve-container",

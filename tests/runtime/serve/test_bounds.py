@@ -81,6 +81,23 @@ def test_lists_inside_each_other_have_a_depth() -> None:
         tensors.from_values(item, SPEC, 1000)
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("float32", [1e39]), ("float32", [1, 10**39]), ("float16", [70000.0]), ("float16", [70000])],
+)
+def test_numbers_beyond_a_type_are_refused(kind: str, data: list[Any]) -> None:
+    spec = TensorSpec("x", kind, (len(data),))
+    item = {"name": "x", "datatype": f"FP{kind[5:]}", "shape": [len(data)], "data": data}
+    with pytest.raises(RequestError, match=r"values beyond|expected numbers"):
+        tensors.from_values(item, spec, 1000)
+
+
+def test_the_largest_integers_are_exact() -> None:
+    item = {"name": "x", "datatype": "UINT64", "shape": [2], "data": [2**64 - 1, 0]}
+    found = tensors.from_values(item, TensorSpec("x", "uint64", (2,)), 1000)
+    assert found.tolist() == [2**64 - 1, 0]
+
+
 def test_lists_keep_their_order() -> None:
     data = np.arange(24).reshape(2, 4, 3).tolist()
     item = {"name": "x", "datatype": "FP32", "shape": [8, 3], "data": data}
