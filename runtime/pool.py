@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -18,12 +18,16 @@ _REST_S = 5.0
 """Seconds without work after which a thread ends; the next work starts another."""
 
 
+_Entry = tuple[Future[Any], Callable[[], Any], bytes]
+
+
 class Pool:
     """Runs functions in threads of its own, in the order in which they came.
 
     A process that ends does not wait for them, as it does for the threads of
     ``concurrent.futures`` and for asyncio's default executor; and who waits for one kind of work
-    does not wait for another.
+    does not wait for another. Functions of one owner have all threads but one, where there are
+    several, so that no one keeps all others waiting.
 
     Args:
         name: Name of its threads.
@@ -35,7 +39,8 @@ class Pool:
         self._name, self._most, self._room = name, threads, waiting
         self._lock = threading.RLock()
         self._wanted = threading.Condition(self._lock)
-        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._waiting: deque[_Entry] = deque()
+        self._running: Counter[bytes] = Counter()
         self._threads = self._resting = 0
         forks.watch(self)
 
@@ -43,11 +48,15 @@ class Pool:
         """Begin without threads, and without what waits for the parent's."""
         self._lock = threading.RLock()
         self._wanted = threading.Condition(self._lock)
-        self._waiting = deque()
+        self._waiting, self._running = deque(), Counter()
         self._threads = self._resting = 0
 
-    def submit(self, function: Callable[[], T]) -> Future[T]:
+    def submit(self, function: Callable[[], T], owner: bytes = b"") -> Future[T]:
         """Have a function called; one whose future is cancelled before is not.
+
+        Args:
+            function: Function to call.
+            owner: whose it is; empty for nobody's.
 
         Raises:
             QueueFullError: as many wait as may.
@@ -58,7 +67,7 @@ class Pool:
                 self._waiting = deque(each for each in self._waiting if not each[0].cancelled())
             if len(self._waiting) >= self._room:
                 raise QueueFullError(f"{self._room} requests wait already; try again later")
-            self._waiting.append((future, function))
+            self._waiting.append((future, function, owner))
             if self._resting < len(self._waiting) and self._threads < self._most:
                 self._threads += 1
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
@@ -88,22 +97,41 @@ class Pool:
 
     def _work(self) -> None:
         while (each := self._next()) is not None:
-            future, function = each
-            if not future.set_running_or_notify_cancel():
-                continue
+            future, function, owner = each
             try:
-                future.set_result(function())
+                if future.set_running_or_notify_cancel():
+                    future.set_result(function())
             except BaseException as e:
                 future.set_exception(e)
             # What it holds is not kept until the next one comes.
             del each, future, function
+            self._ended(owner)
 
-    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+    def _next(self) -> _Entry | None:
         with self._lock:
             self._resting += 1
-            there = self._wanted.wait_for(lambda: self._waiting, _REST_S)
+            there = self._wanted.wait_for(lambda: self._place() is not None, _REST_S)
             self._resting -= 1
-            if there:
-                return self._waiting.popleft()
+            if there and (place := self._place()) is not None:
+                each = self._waiting[place]
+                del self._waiting[place]
+                if each[2]:
+                    self._running[each[2]] += 1
+                return each
             self._threads -= 1
             return None
+
+    def _place(self) -> int | None:
+        """Return the place of the first that may run."""
+        most = max(1, self._most - 1)
+        places = (i for i, each in enumerate(self._waiting) if self._running[each[2]] < most)
+        return next(places, None)
+
+    def _ended(self, owner: bytes) -> None:
+        if not owner:
+            return
+        with self._lock:
+            self._running[owner] -= 1
+            if not self._running[owner]:
+                del self._running[owner]
+            self._wanted.notify()

@@ -35,7 +35,7 @@ from edgeinfer.runtime.serve.http import (
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
-from edgeinfer.runtime.serve.keys import GRANT
+from edgeinfer.runtime.serve.keys import GRANT, owner
 from edgeinfer.runtime.serve.meaning import Prompt
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
@@ -193,7 +193,7 @@ class Tasks:
         with self._hub.counted(model), self._hub.place(model):
             token = meaning.ASKING.set(asking)
             pool = self._pool if model.text is None else self._readers
-            task = pool.submit(partial(contextvars.copy_context().run, work))
+            task = pool.submit(partial(contextvars.copy_context().run, work), owner())
             meaning.ASKING.reset(token)
             try:
                 return await _awaited(task, receive, asking)

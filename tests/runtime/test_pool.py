@@ -87,3 +87,17 @@ def test_process_ends_while_work_goes_on() -> None:
         asyncio.run(main())
     """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_one_owner_leaves_a_thread_to_others() -> None:
+    pool, go_on = Pool("test", 2, 8), threading.Event()
+    try:
+        first = [pool.submit(go_on.wait, b"a") for _ in range(3)]
+        # Others, and what is nobody's, do not wait for the three.
+        assert pool.submit(lambda: 1, b"b").result(30) == 1
+        assert pool.submit(lambda: 2).result(30) == 2
+        assert [each.running() for each in first[1:]] == [False, False]
+    finally:
+        go_on.set()
+    assert [each.result(30) for each in first] == [True] * 3
+    assert pool.submit(lambda: 3, b"a").result(30) == 3
