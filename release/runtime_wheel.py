@@ -22,6 +22,11 @@ NAME = "edgeinfer-runtime"
 LEFT_OUT = ("convert", "kernels", "backends/testing", "backends/coreml_reference/ops")
 """Folders of the package: what converts, and what judges where it is converted."""
 
+COMMANDS = tuple(
+    f"cli/{name}.py" for name in ("after", "check", "config", "convert", "join", "tune")
+)
+"""Commands that need the converter, and what these alone use."""
+
 EVALUATOR = tuple(
     f"backends/coreml_reference/{name}.py"
     for name in ("backend", "evaluate", "registry", "stand_in")
@@ -106,7 +111,8 @@ def build(folder: Path) -> Path:
 
         def unwanted(folder: str, found: list[str]) -> list[str]:
             inner = Path(folder).relative_to(package)
-            left = {"__pycache__"} | {n for n in found if f"{inner / n}" in (*LEFT_OUT, *EVALUATOR)}
+            away = {*LEFT_OUT, *EVALUATOR, *COMMANDS}
+            left = {"__pycache__"} | {n for n in found if (inner / n).as_posix() in away}
             return [name for name in found if name in left]
 
         shutil.copytree(package, stage / "src" / "edgeinfer", ignore=unwanted)

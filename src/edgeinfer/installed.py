@@ -77,7 +77,7 @@ def version(name: str, module: str) -> str | None:
 def without_converter(error: ModuleNotFoundError) -> str:
     """Say that a device has no converter, where an import failed for that; else nothing."""
     part = (error.name or "").split(".")
-    if part[0] != "edgeinfer" or part[1:2] not in (["convert"], ["kernels"]):
+    if part[0] != "edgeinfer" or part[1:2] not in (["convert"], ["kernels"], ["cli"]):
         return ""
     return (
         f"{RUNTIME} runs bundles and converts nothing; a machine that converts has {CONVERTER} in "

@@ -75,7 +75,7 @@ def test_apps_take_the_plain_artifact() -> None:
 def test_of_a_plain_artifact_only_apps_are_told() -> None:
     artifact = (Path("net.mlpackage"),)
     (line,) = lines(made("ios", path="net.mlpackage", files=artifact))
-    assert line.startswith("for iOS and iPadOS: add the .mlpackage in net.mlpackage to the project")
+    assert line.startswith("for iOS and iPadOS: add net.mlpackage to the project")
     assert lines(made("rpi5", path="net.tflite", files=artifact)) == []
 
 

@@ -60,6 +60,9 @@ def test_the_wheel_is_small_and_holds_no_converter(tmp_path: Path) -> None:
     assert "edgeinfer/runtime/session.py" in names
     assert "edgeinfer/profiles/rpi5.toml" in names
     assert not [n for n in names if n.startswith(("edgeinfer/convert", "edgeinfer/kernels"))]
+    commands = {n.rpartition("/")[2] for n in names if n.startswith("edgeinfer/cli/")}
+    assert {"run.py", "bench.py", "doctor.py"} <= commands
+    assert not {"convert.py", "check.py", "tune.py", "join.py"} & commands
     evaluator = [n for n in names if n.startswith("edgeinfer/backends/coreml_reference/")]
     assert "edgeinfer/backends/coreml_reference/package.py" in evaluator, "Core ML reads with it"
     assert not [n for n in evaluator if "/ops/" in n or n.endswith("evaluate.py")]

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from edgeinfer.profiles.schema import Profile
 
 APPS = {
-    "ios": "add the {suffix} in {place} to the project in Xcode (docs/phones.md, iPhone)",
-    "android": "copy the {suffix} in {place} into app/src/main/assets (docs/phones.md, Android)",
+    "ios": "add {what} to the project in Xcode (docs/phones.md, iPhone)",
+    "android": "copy {what} into app/src/main/assets (docs/phones.md, Android)",
 }
 """What an app does with an artifact, by system: there is no runtime of ours on phones."""
 
@@ -62,7 +62,8 @@ def _in_app(profile: Profile, place: str) -> str:
     from edgeinfer.bundle.formats import SUFFIXES
 
     suffix = SUFFIXES[profile.formats[0]]
-    return next(APPS[s] for s in profile.os if s in APPS).format(suffix=suffix, place=place)
+    what = f"the {suffix} in {place}" if place.endswith("/") else place
+    return next(APPS[s] for s in profile.os if s in APPS).format(what=what)
 
 
 def _copied(profile: Profile, path: str, given: str) -> str:
