@@ -74,9 +74,7 @@ _DEPTH = 4
 
 def beyond_half(graph: ir.Graph, kind: ir.DataType = ir.DataType.FLOAT16) -> set[ir.Node]:
     """Return the nodes of one graph that are to be computed in single precision."""
-    found = _Ways(graph, kind).found()
-    inner = {n for n in graph if _is(n, *INNER) and _reads(n, kind)}
-    return found | inner
+    return _Ways(graph, kind).found()
 
 
 def _reads(node: ir.Node, kind: ir.DataType) -> bool:
@@ -97,13 +95,18 @@ class _Ways:
         self._ends: set[ir.Node] = set()
 
     def found(self) -> set[ir.Node]:
-        """Return nodes on a way that comes back, with the differences from a mean before it."""
+        """Return nodes on a way that comes back, and ``INNER`` ones.
+
+        With them go the differences from a mean that they read.
+        """
         on_way = [node for node in self._graph if self._follow(node)]
-        kept: set[ir.Node] = set()
+        back: set[ir.Node] = set()
+        kept = {n for n in self._graph if _is(n, *INNER) and _reads(n, self._kind)}
         for node in reversed(on_way):
             users = {user for v in node.outputs if v in self._size for user, _ in v.uses()}
-            if node in self._ends or users & kept:
-                kept.add(node)
+            if node in self._ends or users & back:
+                back.add(node)
+        kept |= back
         for node in [n for n in self._graph if n in kept]:
             for value in node.inputs:
                 self._join(value, kept, _DEPTH)

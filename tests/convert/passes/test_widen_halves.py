@@ -94,6 +94,11 @@ FORMULAS: dict[str, tuple[str, Callable[[Array], Array]]] = {
         "r = Div(one, s) y = Mul(x, r)",
         lambda x: x / ((x**2).mean(1, keepdims=True) + 1e-5) ** 0.5,
     ),
+    "difference to a scale": (
+        "m = ReduceMean(x, last) d = Sub(x, m) h = Mul(d, root) q = Mul(h, h) "
+        "v = ReduceMean(q, last) e = Add(v, small) s = Sqrt(e) y = Div(h, s)",
+        lambda x: centred(x, 2) / (variance(x, 2) + 4e-5) ** 0.5,
+    ),
     "sum of squares": (
         "q = ReduceSumSquare(x, last) v = Div(q, count) e = Add(v, small) i = Reciprocal(e) "
         "r = Sqrt(i) y = Mul(x, r)",
