@@ -54,18 +54,36 @@ def settle_noise(model: ir.Model, mode: str, shapes: Shapes) -> list[str]:
     Raises:
         UsageError: a draw cannot be replaced so.
     """
-    if not any(is_op(n, *RANDOM) for n in all_nodes(model)):
+    if not any(is_op(n, "Dropout", *RANDOM) for n in all_nodes(model)):
         return []
+    InferShapes()(model)
+    dropouts = [n for n in all_nodes(model) if _is_left_on(n)]
+    work, lines = _Work(model, mode), []
+    for node in dropouts:
+        lines += work.settle_dropout(node)
     InferShapes()(model)
     fixed = model.clone()
     if shapes:
         BindShapes({name: tuple(shape) for name, shape in shapes.items()})(fixed)
         InferShapes()(fixed)
-    work, lines = _Work(model, mode), []
     for node, twin in zip(all_nodes(model), all_nodes(fixed), strict=True):
         if is_op(node, *RANDOM):
             lines += work.settle(node, twin.outputs[0])
     return lines
+
+
+def draws(model: ir.Model) -> list[str]:
+    """Name the operators of a model that draw random numbers."""
+    nodes = all_nodes(model)
+    return sorted({n.op_type for n in nodes if is_op(n, *RANDOM) or _is_left_on(n)})
+
+
+def _is_left_on(node: ir.Node) -> bool:
+    """Whether a dropout is one of training, whatever the model is given."""
+    if not is_op(node, "Dropout"):
+        return False
+    known = constant(input_at(node, 2))
+    return known is not None and bool(known.numpy().any())
 
 
 class _Work:
@@ -98,6 +116,36 @@ class _Work:
         if self._mode == INPUT:
             return [f"{name!r} draws no numbers: input {noise.name!r} has them, of {what}"]
         return [f"{name!r} draws no numbers: those of seed {self._mode} are in the model"]
+
+    def settle_dropout(self, node: ir.Node) -> list[str]:
+        """Leave all elements in, or write out which go by a draw that is settled later."""
+        x, name = node.inputs[0], node.name or "Dropout"
+        ratio = constant(input_at(node, 1)) if input_at(node, 1) is not None else np.float32(0.5)
+        if x is None or x.dtype is None or ratio is None or not (self._mode or not _part(ratio)):
+            return []
+        if self._mode in ("", ZERO):
+            shape = ir.node("Shape", [x])
+            all_in = {"value": ir.tensor(np.array([True]))}
+            mask = ir.node("ConstantOfShape", [shape.outputs[0]], all_in)
+            self._replace(node, [ir.node("Identity", [x]), shape, mask], 0, 2)
+            return [f"{name!r} drops nothing"]
+        part = _part(ratio)
+        drawn = ir.node("RandomUniformLike", [x], {"dtype": ir.DataType.FLOAT.value}, name=name)
+        drawn.outputs[0].type, drawn.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), x.shape
+        out = ir.node("Less", [drawn.outputs[0], self._const(part, ir.DataType.FLOAT)])
+        mask = ir.node("Not", [out.outputs[0]])
+        scale = self._const(1.0 / (1.0 - part) if part < 1 else 0.0, x.dtype)
+        more = ir.node("Mul", [x, scale])
+        none = self._const(0.0, x.dtype)
+        kept = ir.node("Where", [out.outputs[0], none, more.outputs[0]])
+        self._replace(node, [drawn, out, mask, more, kept], 4, 2)
+        return []
+
+    def _replace(self, node: ir.Node, made: list[ir.Node], *places: int) -> None:
+        """Put nodes in the place of one whose outputs those at the places give, in order."""
+        for one in made:
+            one.outputs[0].name = self._namer.fresh("noise_part")
+        replace_node(node, made, [made[p].outputs[0] for p in places[: len(node.outputs)]])
 
     def _put(self, node: ir.Node, made: list[ir.Node]) -> None:
         for one in made:
@@ -169,6 +217,12 @@ class _Work:
             span = float(attr(node, "high", 1.0)) - low
         wide = ir.node("Mul", [noise, self._const(span, kind)])
         return [wide, ir.node("Add", [wide.outputs[0], self._const(low, kind)])]
+
+
+def _part(ratio: ir.TensorProtocol | np.float32) -> float:
+    """Return which part of the elements a dropout takes."""
+    array = ratio if isinstance(ratio, np.float32) else ratio.numpy()
+    return float(np.asarray(array).reshape(-1)[0])
 
 
 def _kind(node: ir.Node) -> ir.DataType:

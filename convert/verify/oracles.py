@@ -14,7 +14,7 @@ from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.passes.interface import input_specs, output_specs
-from edgeinfer.convert.sources.noise import RANDOM
+from edgeinfer.convert.sources.noise import draws
 from edgeinfer.convert.sources.original import LITERT, Original
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.choosing import chooses, shaken
@@ -80,8 +80,7 @@ class Oracles:
         Raises:
             VerifyError: the model is random, so no answer is the right one.
         """
-        drawn = sorted({n.op_type for n in model.graph.all_nodes()} & RANDOM)
-        if drawn:
+        if drawn := draws(model):
             raise VerifyError(
                 f"the model draws random numbers ({', '.join(drawn)}): no two runs give the same, "
                 "so it cannot be verified; say what takes their place: --random input|zero|SEED"

@@ -130,3 +130,50 @@ def test_a_conversion(tmp_path: Path) -> None:
     edgeinfer.export(path, tmp_path / "m.edge", random="zero", **asked)
     with edgeinfer.load(tmp_path / "m.edge") as session:
         np.testing.assert_allclose(session.run({"x": X})["y"], X + 1)
+
+
+TRAINED = """g (float[2,4] x) => (float[2,4] y, bool[2,4] m) <float p = {0.25}, bool on = {1}> {
+  y, m = Dropout(x, p, on) }"""
+
+
+def both(model: ir.Model, **feeds: Array) -> list[Array]:
+    session = ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return [np.asarray(v) for v in session.run(None, feeds)]
+
+
+def test_a_dropout_of_training_takes_nothing_where_zero_is_asked_for() -> None:
+    model, _ = read(TRAINED, "zero")
+    y, mask = both(model, x=X)
+    np.testing.assert_array_equal(y, X)
+    assert mask.all()
+
+
+def test_a_dropout_of_training_takes_what_an_input_says() -> None:
+    model, lines = read(TRAINED, "input")
+    noise = str(model.graph.inputs[-1].name)
+    drawn = np.array([[0.1, 0.3, 0.24, 0.9], [0.0, 0.25, 0.26, 1.0]], np.float32)
+    y, mask = both(model, **{"x": X, noise: drawn})
+    np.testing.assert_array_equal(mask, drawn >= 0.25)
+    np.testing.assert_allclose(y, np.where(drawn >= 0.25, X / 0.75, 0), rtol=1e-6)
+    assert len(lines) == 1
+
+
+def test_a_dropout_of_training_takes_the_same_by_a_seed() -> None:
+    (first, _), (second, _) = (read(TRAINED, "3") for _ in range(2))
+    np.testing.assert_array_equal(both(first, x=X)[0], both(second, x=X)[0])
+    assert not any(n.op_type == "Dropout" for n in first.graph.all_nodes())
+
+
+def test_a_dropout_of_training_is_named_until_somebody_says(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {TRAINED}'), path)
+    with pytest.raises(VerifyError, match=r"random numbers \(Dropout\).*--random"):
+        edgeinfer.export(path, tmp_path / "m.edge", targets=["onnxruntime"])
+
+
+def test_a_dropout_of_no_elements_is_none() -> None:
+    model, _ = read(TRAINED.replace("0.25", "0"), "")
+    np.testing.assert_array_equal(both(model, x=X)[0], X)
+    assert not any(n.op_type == "Dropout" for n in model.graph.all_nodes())
