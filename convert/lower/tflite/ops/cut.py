@@ -255,24 +255,6 @@ def _source(g: Builder, size: Extent, lo: Extent, hi: Extent, mode: str) -> Tens
     return g.binary("MINIMUM", turn, g.binary("SUB", period, turn))
 
 
-@OPS.lower("CenterCropPad", dtypes=ANY)
-def center_crop_pad(
-    g: Builder, input_data: Tensor, shape: Tensor, *, axes: Sequence[int] | None
-) -> Tensor:
-    """A pad whose amounts may be negative."""
-    wanted = constant(shape, "shape")
-    chosen = [axis_of(a, input_data.rank) for a in axes or range(input_data.rank)]
-    around = [0] * (2 * input_data.rank)
-    for axis, target in zip(chosen, wanted, strict=True):
-        size = input_data.shape[axis]
-        if size is None:
-            raise Refusal("the sizes to crop must be known", "dynamic_shape")
-        # Both halves of an odd difference are rounded down at the front.
-        before = (target - size) // 2 if target >= size else -((size - target) // 2)
-        around[axis], around[axis + input_data.rank] = before, target - size - before
-    return pad(g, input_data, g.const(around, np.int64), mode="constant")
-
-
 @OPS.lower("ReverseSequence", dtypes=ANY)
 @carried(bool=np.uint8)
 def reverse_sequence(

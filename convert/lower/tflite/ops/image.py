@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import FLOATS, NHWC, OPS
@@ -162,22 +162,6 @@ def _cubic(g: Builder, share: Tensor, tap: int) -> Tensor:
         value = g.binary("MUL", value, d)
         value = g.binary("ADD", value, factor) if factor else value
     return value
-
-
-@OPS.lower("AffineGrid", dtypes=_WITH_INDICES)
-def affine_grid(g: Builder, theta: Tensor, size: Const, *, align_corners: int) -> Tensor:
-    """The constant grid times each matrix."""
-    sizes = [int(s) for s in size.array.ravel()[2:]]
-    axes = []
-    for n in sizes:
-        steps = np.arange(n, dtype=np.float64)
-        axes.append(-1 + steps * (2 / max(n - 1, 1)) if align_corners else (2 * steps + 1) / n - 1)
-    places = np.stack([*np.meshgrid(*axes, indexing="ij")[::-1], np.ones(sizes)], axis=-1)
-    rows = g.const(places.reshape(1, -1, len(sizes) + 1), np.float32)
-    shape = (theta.shape[0], int(np.prod(sizes)), len(sizes))
-    options = {"adj_x": False, "adj_y": True, "asymmetric_quantize_inputs": False}
-    flat = g.emit("BATCH_MATMUL", [rows, theta], shape, np.float32, **options)
-    return g.reshape(flat, [g.extent(theta, 0), *sizes, len(sizes)])
 
 
 @OPS.lower("RoiAlign", domain=NHWC, dtypes=_WITH_INDICES)

@@ -1,17 +1,14 @@
-"""Fourier transforms as products with constant matrices, and the windows that go with them."""
+"""Fourier transforms as products with constant matrices."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import onnx_ir as ir
 
 from edgeinfer.convert.lower.fourier import stft_plan
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
-from edgeinfer.convert.lower.tflite.registry import ANY, FLOATS, OPS
+from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
 
 _VALID = 1
 
@@ -42,38 +39,3 @@ def stft(
     spectra = g.emit("CONV_2D", operands, shape, **options, **dilation)
     sizes = [g.extent(spectra, 0), g.extent(spectra, 2), len(filters) // 2, 2]
     return g.reshape(spectra, sizes)
-
-
-@OPS.lower("HannWindow", dtypes=ANY)
-def hann_window(g: Builder, size: Const, *, output_datatype: int, periodic: int) -> Tensor:
-    """A constant."""
-    return _window(g, size, (0.5, -0.5), output_datatype, periodic)
-
-
-@OPS.lower("HammingWindow", dtypes=ANY)
-def hamming_window(g: Builder, size: Const, *, output_datatype: int, periodic: int) -> Tensor:
-    """A constant."""
-    return _window(g, size, (25 / 46, -21 / 46), output_datatype, periodic)
-
-
-@OPS.lower("BlackmanWindow", dtypes=ANY)
-def blackman_window(g: Builder, size: Const, *, output_datatype: int, periodic: int) -> Tensor:
-    """A constant."""
-    return _window(g, size, (0.42, -0.5, 0.08), output_datatype, periodic)
-
-
-def _window(
-    g: Builder, size: Const, waves: tuple[float, ...], output_datatype: int, periodic: int
-) -> Tensor:
-    """A sum of cosines of whole periods."""
-    count = int(size.array.ravel()[0])
-    angle = 2 * np.pi * np.arange(count) / max(count if periodic else count - 1, 1)
-    values = sum(amount * np.cos(k * angle) for k, amount in enumerate(waves))
-    return g.const(np.asarray(values).astype(_numpy_kind(output_datatype)))
-
-
-def _numpy_kind(output_datatype: int) -> np.dtype[Any]:
-    kind = ir.DataType(output_datatype)
-    if kind not in ANY:
-        raise Refusal(f"cannot hold {kind.name.lower()}", "unsupported_dtype")
-    return np.dtype(kind.numpy())
