@@ -156,7 +156,7 @@ def _same_meaning(node: ir.Node, old: int, new: int) -> bool:
     known = _operands(before)
     return (
         known == _operands(after)[: len(known)]
-        and len(node.inputs) <= len(before.inputs)
+        and (len(node.inputs) <= len(before.inputs) or _takes_any_number(before))
         and (node.op_type != "Attention" or len(node.outputs) < 4)
         and (node.op_type != "QuantizeLinear" or _has_one_type(node))
         and all(_is_default(a, after) or a.name in before.attributes for a in _attrs(node))
@@ -172,6 +172,12 @@ def _has_one_type(node: ir.Node) -> bool:
 
 def _attrs(node: ir.Node) -> list[ir.Attr]:
     return list(node.attributes.values())
+
+
+def _takes_any_number(schema: onnx.defs.OpSchema) -> bool:
+    """Whether the last input stands for many, as the states of loops do."""
+    many = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return bool(schema.inputs) and schema.inputs[-1].option == many
 
 
 def _text(schema: onnx.defs.OpSchema) -> str:

@@ -18,6 +18,12 @@ from tests.convert.lower.tabular.tables import one_node
         ("g (float[1,2,4,8] x) => (float[1,2,4,8] y) { y = Attention(x, x, x) }", 23),
         ("g (float[2,4] x, float[4] s) => (float[2,4] y) { y = RMSNormalization(x, s) }", 23),
         ("g (float[2] x) => (float[2] y) { y = Swish(x) }", 24),
+        (
+            "g (int64 n, bool c, float[2] a, float[2] b) => (float[2] y, float[2] z) "
+            "{ y, z = Loop (n, c, a, b) <body = l (int64 i, bool k, float[2] p, float[2] q) "
+            "=> (bool o, float[2] r, float[2] s) { o = Identity(k) r = Neg(p) s = Abs(q) }> }",
+            21,
+        ),
         ("g (bfloat16[1,1,4] x) => (bfloat16[1,1,2] y) { y = MaxPool<kernel_shape=[3]>(x) }", 22),
         ("g (float[1,1,4,4] x) => (float[1,1,2,2] y) { y = MaxPool<kernel_shape=[3,3]>(x) }", 21),
         ("g (float[2] x) => (float[2] y) { y = com.acme.Foo(x) }", 21),
