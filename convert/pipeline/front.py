@@ -483,7 +483,10 @@ class Front:
             graph, made = self._quantize.base(normal), self._quantize.graph(job, normal)
             run = self._part_engine(job, able[0]).run
             found, note = errors(graph, made, report.vectors[vector].feeds, run)
-            return NodeErrors(able[0].name, vector, found, note)
+            unit = job.profile.unit
+            if not note and unit != place.device:
+                note = f"errors are of the {place.device}: none of a {unit}, which it is for"
+            return NodeErrors(able[0].name, vector, found, note, place.device)
 
     def _told(self, job: Job, report: Report) -> dict[str, tuple[EngineResult, ...]]:
         """Judge floats that no engine here computes in; with nothing to say where one does."""

@@ -48,13 +48,15 @@ class NodeErrors:
         engine: Name of the backend; empty where none is here.
         vector: number of the test vector.
         nodes: in the order of the graph.
-        note: why some errors are not known; empty where all are.
+        note: why some errors are not known, or are of another unit; empty where there is nothing.
+        device: kind of unit that ran it.
     """
 
     engine: str
     vector: int
     nodes: tuple[NodeError, ...]
     note: str = ""
+    device: str = "cpu"
 
 
 def timed(
@@ -85,6 +87,7 @@ def table(errors: NodeErrors, profile: OperatorProfile | None, why_not: str) -> 
     whole = profile.timed_us if profile is not None else 0.0
     return {
         "engine": errors.engine,
+        "device": errors.device,
         "vector": errors.vector,
         "clock": profile.tool if profile is not None else "",
         "notes": [n for n in (errors.note, why_not, profile.note if profile else "") if n],

@@ -79,10 +79,8 @@ def test_the_layers_of_a_conversion(cli: Any, bundle: Path, model: Path, tmp_pat
     result = cli("inspect", made, "--layers")
     assert result.code == 0
     lines = result.out.splitlines()
-    first = (
-        "onnxruntime-onnx-fp32: errors in onnxruntime on vector 0, times by ONNX Runtime's profiler"
-    )
-    assert lines[0] == first
+    first = "onnxruntime-onnx-fp32: errors in onnxruntime (cpu) on vector 0"
+    assert lines[0] == f"{first}, times by ONNX Runtime's profiler"
     assert lines[1].split() == [
         "layer",
         "operator",
@@ -92,7 +90,7 @@ def test_the_layers_of_a_conversion(cli: Any, bundle: Path, model: Path, tmp_pat
         *["largest", "error", "us", "step"],
     ]
     assert "ReduceMean" in lines[2]
-    assert "rpi5-tflite-fp32: errors in litert on vector 0" in lines
+    assert "rpi5-tflite-fp32: errors in litert (cpu) on vector 0" in lines
     assert (
         "note: this machine is none of the target's kind, so its times would say nothing" in lines
     )

@@ -95,7 +95,7 @@ def inspect(
 def _layers_view(found: dict[str, Any]) -> Iterator[str | Table]:
     columns = ("layer", "operator", ">signal to error", ">largest error", ">us", "step")
     for id, one in found.items():
-        engine = one["engine"] or "no engine"
+        engine = f"{one['engine']} ({one['device']})" if one["engine"] else "no engine"
         clock = f", times by {one['clock']}" if one["clock"] else ""
         yield f"{id}: errors in {engine} on vector {one['vector']}{clock}"
         yield table(columns, [_layer(row) for row in one["rows"]])

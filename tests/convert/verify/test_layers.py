@@ -149,6 +149,16 @@ def test_the_last_layer_has_the_error_that_the_gate_measured(
         assert bool(found["notes"]) is not has_clock
 
 
+def test_errors_of_another_unit_say_so(tmp_path: Path) -> None:
+    ir.save(network(), tmp_path / "net.onnx")
+    made = edgeinfer.export(
+        *(tmp_path / "net.onnx", tmp_path / "net.edge"), targets=["cuda"], layers=True
+    )
+    (found,) = made.report.to_json()["layers"].values()
+    assert found["device"] == "cpu"
+    assert "errors are of the cpu: none of a gpu, which it is for" in found["notes"]
+
+
 def test_without_being_asked_nothing_is_told(tmp_path: Path) -> None:
     ir.save(network(), tmp_path / "net.onnx")
     made = edgeinfer.export(tmp_path / "net.onnx", tmp_path / "net.edge", targets=["onnxruntime"])

@@ -231,7 +231,7 @@ def test_the_next_steps_to_the_graph_are_named() -> None:
 
 def test_each_layer_has_its_error_and_its_time() -> None:
     text = " ".join(" ".join(Page(report().to_html()).text).split())
-    assert "3 layers, errors in onnxruntime on vector 1, times by" in text
+    assert "3 layers, errors in onnxruntime (cpu) on vector 1, times by" in text
     assert f"{TIMER} Conv 99 dB 1e-06 30.0 75.0%" in text
     assert f"relu Relu equal 0 in {TIMER}" in text
     assert "shape Shape \u2013 \u2013" in text
