@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from edgeinfer.records import dataclass
+from edgeinfer.runtime.batches import together
+from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.types import Array, Feeds
 
-Run = Callable[[Feeds], Mapping[str, Array]]
+Run = Callable[[Feeds], Outputs]
 
 GAIN = 0.97
 """Of a request's time alone that a batch must stay below to be worth it; and of two sizes whose
@@ -69,26 +71,28 @@ def measure(
     sizes = [1]
     while sizes[-1] * 2 <= most:
         sizes.append(sizes[-1] * 2)
-    feeds = {n: _joined([rows[i % len(rows)] for i in range(n)]) for n in sizes}
+    calls = {n: [rows[i % len(rows)] for i in range(n)] for n in sizes}
     reason = ""
-    if most > 1 and not _apart(run(feeds[2]), [run(feeds[1]), run(rows[1 % len(rows)])]):
-        feeds, reason = {1: feeds[1]}, "a row's result depends on the others of its batch"
-    seconds = _times(run, feeds, clock)
+    if most > 1 and not _apart(run(_joined(calls[2])), [run(calls[2][0]), run(calls[2][1])]):
+        calls, reason = {1: calls[1]}, "a row's result depends on the others of its batch"
+    seconds = _times(run, calls, clock)
     size = _best(seconds)
     shares = ", ".join(f"{n}: {s / n / seconds[1]:.2f}" for n, s in seconds.items())
     kept = {n: s for n, s in seconds.items() if n <= size}
     return CostTable(kept, reason or f"time per request by size, of one alone: {shares}")
 
 
-def _times(run: Run, feeds: Mapping[int, Feeds], clock: Callable[[], float]) -> dict[int, float]:
-    """Return the shortest time of each size."""
+def _times(
+    run: Run, calls: Mapping[int, Sequence[Feeds]], clock: Callable[[], float]
+) -> dict[int, float]:
+    """Return the shortest time of each size, with what it takes to join and to part the calls."""
     found: dict[int, float] = {}
     begin, steady = clock(), 0
     while steady < STEADY and clock() - begin <= BUDGET_S:
         before = dict(found)
-        for size, given in feeds.items():
+        for size, several in calls.items():
             start = clock()
-            run(given)
+            together(run, several)
             spent = clock() - start
             found[size] = min(spent, found.get(size, math.inf))
             if found[size] > LONGEST_S:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from edgeinfer.runtime.serve.batching import measure, rows_of
+from edgeinfer.runtime import batches
+from edgeinfer.runtime.scheduler import Outputs
+from edgeinfer.runtime.serve import batching
+from edgeinfer.runtime.serve.batching import Run, measure, rows_of
 from edgeinfer.types import Array, Feeds
 
 ROWS = [{"x": np.full((1, 2), float(v))} for v in range(3)]
@@ -83,3 +88,22 @@ def test_other_work_does_not_choose_the_size() -> None:
     quiet = Engine(cost)
     measure(quiet.run, ROWS, 16, quiet.clock)
     assert quiet.now < 0.08
+
+
+def test_joining_the_requests_counts_too() -> None:
+    """Large inputs take longer to put together than some engines need for them."""
+
+    class Joined(Engine):
+        def __init__(self) -> None:
+            super().__init__({1: 1e-3, 2: 1.2e-3})
+
+    engine = Joined()
+
+    def together(run: Run, several: Sequence[Feeds]) -> list[Outputs]:
+        engine.now += 1e-3 * (len(several) - 1)
+        return batches.together(run, several)
+
+    assert measure(engine.run, ROWS, 2, engine.clock).size == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "together", together)
+        assert measure(engine.run, ROWS, 2, engine.clock).size == 1
