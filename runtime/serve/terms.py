@@ -45,6 +45,8 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
         RequestError: names those that are not known, and values that are none of theirs; the key
             may not come before others by so much.
     """
+    if not parameters:
+        return NO_TERMS
     if unknown := sorted(parameters.keys() - _KNOWN):
         raise RequestError(400, f"parameters: {', '.join(unknown)}: not supported")
     priority, timeout = _number(parameters, "priority"), _number(parameters, "timeout")
