@@ -67,9 +67,9 @@ def _row(name: str, engine: str, folder: Path, rounds: int) -> bool:
     middle = statistics.median(times)
     first, third = times[len(times) // 4], times[3 * len(times) // 4]
     took = statistics.median(seconds)
-    high = middle > LIMIT or memory > LIMIT_MEMORY
+    high = bool(middle > LIMIT or memory > LIMIT_MEMORY)
     if name.startswith("silero"):
-        high = took > LIMIT_SILERO_S and middle > LIMIT
+        high = bool(took > LIMIT_SILERO_S and middle > LIMIT)
     print(
         f"{name:26}{engine:12}{took:7.3f} s  x{middle:.2f} ({first:.2f}-{third:.2f})  "
         f"over {statistics.median(over):4.0f} ms  memory x{memory:.2f}{'  ABOVE' * high}",
