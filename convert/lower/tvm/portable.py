@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm_ffi import structural_equal
 
 from edgeinfer.convert.lower.core.portable import have_elements, known_axes
 from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, SIGNS, SUMS, Body, adopt
 from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.ops.arith import convert, function, larger, smaller
+from edgeinfer.convert.lower.tvm.ops.arith import (
+    convert,
+    function,
+    is_not_number,
+    larger,
+    smaller,
+)
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.ops.norm import standardised
 from edgeinfer.convert.lower.tvm.ops.reduce import reduced
@@ -89,15 +96,24 @@ class Scalars:
 
     def equal(self, a: Any, b: Any) -> Value:
         """Whether a = b."""
-        return tirx.EQ(*self._pair(a, b))
+        return self._compared(tirx.EQ, a, b)
 
     def greater_equal(self, a: Any, b: Any) -> Value:
         """Whether a >= b."""
-        return tirx.GE(*self._pair(a, b))
+        return self._compared(tirx.GE, a, b)
 
     def less_equal(self, a: Any, b: Any) -> Value:
         """Whether a <= b."""
-        return tirx.LE(*self._pair(a, b))
+        return self._compared(tirx.LE, a, b)
+
+    def _compared(self, relation: Callable[[Any, Any], Value], a: Any, b: Any) -> Value:
+        """Hold two numbers against each other; of one with itself only NaN is not equal.
+
+        The compiler takes that for true, whatever the number is.
+        """
+        a, b = self._pair(a, b)
+        is_same = element_type(a).startswith("float") and structural_equal(a, b)
+        return tirx.Not(is_not_number(a)) if is_same else relation(a, b)
 
     def logical_and(self, a: Value, b: Value) -> Value:
         """Both."""
