@@ -66,7 +66,7 @@ on a PC, by the engine that is named: **no time here is of a phone or a board**,
 timed says so. Weights are those of public packages, or random where the second column says so;
 small architectures have few layers, so that each of their operators is there. A language model
 keeps the bits of its file; its error is that of the scores of the next token, and
-[its speed](llm.md) is told in tokens.
+[its speed](llm.md) is reported in tokens.
 
 - Error is the largest one, as a share of the largest value; signal is signal to error of the worst
   output ([the budgets](budgets.md)).
