@@ -169,7 +169,7 @@ def _first_tokens(bundle: Bundle, sizes: Any) -> dict[str, float]:
     from edgeinfer.runtime.llm.sequence import SequenceRequest
 
     model = read(bundle, sizes)
-    engine = Engine(model.open_executor, model.tokenizer.pieces, model.generation.eos)
+    engine = Engine(model.open_executor, model.tokenizer.vocabulary, model.generation.eos)
     length = min(max(PROMPTS), model.config.context // 2)
     prompt = np.random.default_rng(1).integers(0, model.config.vocab, length).tolist()
     found = {"tokens": float(length)}
