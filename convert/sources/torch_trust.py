@@ -3,7 +3,7 @@
 ``torch.export.load`` unpickles constants and weights that the file marks so, resolves names of
 functions by walking attributes from ``torch``, evaluates sizes as Python text, and maps libraries.
 So the file is looked at first, through the reader that the loader itself uses, and only a program
-of registered operators over plain tensors goes on.
+of a model's operators over plain tensors goes on.
 
 Source: torch/export/pt2_archive/_package.py and torch/_export/serde/serialize.py, PyTorch 2.13.
 """
@@ -20,6 +20,7 @@ from typing import Any
 
 from edgeinfer.bounded import parse_json
 from edgeinfer.convert.sources.torch_expressions import is_size
+from edgeinfer.convert.sources.torch_operators import is_let_through, strangers
 
 MOST_JSON = 1 << 28
 """Bytes of one description in the file."""
@@ -39,14 +40,6 @@ _WIDTHS = {
 }
 """Bytes of an element by its number in torch/_export/serde/schema.py; 1 of all others."""
 
-_TARGET = re.compile(
-    r"torch\.ops\.\w+\.\w+\.\w+|torch\.ops\.higher_order\.\w+|torch\._?sym_\w+|math\.[a-z0-9]+"
-    r"|torch\._C\._set_grad_enabled|_operator\.(?:getitem|add|sub|mul|truediv|floordiv|mod|pow|neg"
-    r"|pos|abs|eq|ne|lt|le|gt|ge|and_|or_|xor|not_|invert|lshift|rshift)"
-)
-_FILES = re.compile(r"torch\.ops\.\w+\.(?:from_file|load_library)\b")
-"""Operators that read or make files by name."""
-
 
 def suspicions(path: Path) -> list[str]:
     """Return what in a file may run code when it is loaded; empty where nothing may.
@@ -59,7 +52,8 @@ def suspicions(path: Path) -> list[str]:
     reader = torch._C.PyTorchFileReader(str(path))
     names = [str(name) for name in reader.get_all_records()]
     sizes = {name: int(reader.get_record_size(name)) for name in names}
-    found = list(_all(sizes, reader.get_record))
+    # A program names the same function many times.
+    found = list(dict.fromkeys(_all(sizes, reader.get_record)))
     more = [f"{len(found) - _MOST_LISTED} more"] if len(found) > _MOST_LISTED else []
     return [*found[:_MOST_LISTED], *more]
 
@@ -143,11 +137,14 @@ def _program(name: str, data: Any) -> Iterator[str]:
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
+            is_call = "target" in item and isinstance(item.get("inputs"), list)
+            if is_call:
+                yield from (f"{found} ({name})" for found in strangers(item))
             for key, value in item.items():
-                if isinstance(value, str):
-                    yield from _text(name, key, value)
-                else:
+                if not isinstance(value, str):
                     waiting.append(value)
+                elif not (is_call and key == "target"):
+                    yield from _text(name, key, value)
         elif isinstance(item, list):
             waiting.extend(item)
 
@@ -155,9 +152,7 @@ def _program(name: str, data: Any) -> Iterator[str]:
 def _text(name: str, key: str, value: str) -> Iterator[str]:
     if key in ("target", "as_operator"):
         # Attributes of a module have targets too; those are names of weights.
-        if value.startswith(("torch", "_operator", "math", "#")) and (
-            not _TARGET.fullmatch(value) or _FILES.match(value)
-        ):
+        if value.startswith(("torch", "_operator", "math", "#")) and not is_let_through(value):
             yield f"the function {value[:80]!r} ({name})"
     elif key == "expr_str":
         if not is_size(value):

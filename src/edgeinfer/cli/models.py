@@ -40,7 +40,7 @@ class NamedModel:
 TRUST_SOURCE = click.option(
     "--trust-source",
     is_flag=True,
-    help="Load a .pt2 file with pickles or objects in it, which may run any Python code.",
+    help="Load a .pt2 file with pickles, objects or odd operators, which may run any code.",
 )
 
 
