@@ -348,6 +348,22 @@ def _in_compose(word: object) -> str:
     return str(word).replace("$", "$$")
 
 
+_RESTRICTED: dict[str, Any] = {
+    "resources": {
+        "requests": {"cpu": "1", "memory": "1Gi"},
+        "limits": {"cpu": "4", "memory": "4Gi"},
+    },
+    "securityContext": {
+        "runAsNonRoot": True,
+        "runAsUser": _UID,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    },
+}
+"""What a container in a cluster may take and do."""
+
+
 def _kserve(asked: EmittedProgram) -> str:
     if asked.has("certificate"):
         raise UsageError("--emit kserve: the cluster's gateway speaks TLS; leave --certificate out")
@@ -368,17 +384,7 @@ def _kserve(asked: EmittedProgram) -> str:
             "httpGet": {"path": "/v2/health/live", **get},
             "initialDelaySeconds": 10,
         },
-        "resources": {
-            "requests": {"cpu": "1", "memory": "1Gi"},
-            "limits": {"cpu": "4", "memory": "4Gi"},
-        },
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _UID,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        **_RESTRICTED,
         "volumeMounts": [
             {"name": "models", "mountPath": "/mnt/models", "readOnly": True},
             {"name": "cache", "mountPath": "/cache"},

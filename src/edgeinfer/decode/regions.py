@@ -25,7 +25,7 @@ _MOST_RUNS = 200_000
 _MOST_LOOKS = 32
 """Times that each pixel of a map may lie in boxes."""
 _MOST_CUT = 8
-"""Times that each pixel of the picture may lie in lines, each of which is cut out of it."""
+"""Times that each pixel of the image may lie in lines, each of which is cut out of it."""
 _SAME_LINE = 10
 """Pixels between the tops of two boxes of one line of text."""
 
