@@ -28,7 +28,6 @@ from tests.fuzz.readers import Reader, readers
 
 CORPUS = Path(__file__).parent / "corpus"
 LONGEST_S, TIMES, FLOOR_MB, BUG = 10.0, 20, 200, 70
-BATCH = 100
 _LONG_S = 5.0
 _IDLE = 6
 _ENOUGH = 5
@@ -86,7 +85,7 @@ def _fuzz(
     findings: list[str] = []
     until = time.monotonic() + seconds
     contents = _contents(reader, rng)
-    size = BATCH if seconds > _LONG_S else BATCH // 5
+    size = reader.batch if seconds > _LONG_S else -(-reader.batch // 5)
     while time.monotonic() < until and len(findings) < _ENOUGH:
         left = min(size, inputs - codes.total()) if inputs else size
         if not left:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
+from edgeinfer.errors import UsageError
 from tests.fuzz import mutate
 from tests.trust.marked import GRAPH
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tests.fuzz.readers import Act, Reader
 
 _TARGETS = {"openvino": ".xml", "rpi4": ".tflite", "ios": ".mlmodel"}
+_BATCH = 5
+"""Files of a batch: engines are opened in processes of their own, which takes a second."""
+
 _VALUE = re.compile(rb'"[^"]*"')
 
 
@@ -39,12 +43,14 @@ def readers(folder: Path) -> Iterator[Reader]:
         weights = xml.with_suffix(".bin")
         for part, ways in ((xml, [mutate.in_bytes, _in_markup, _in_markup]), (weights, plain)):
             act = _beside(place, part, {each.name: each for each in (xml, weights)}, xml.name)
-            yield Reader(f"compare{part.suffix}", part.suffix, [part.read_bytes()], ways, [act])
+            yield Reader(
+                f"compare{part.suffix}", part.suffix, [part.read_bytes()], ways, [act], _BATCH
+            )
     if ".tflite" in found:
         file = found[".tflite"]
         act = _beside(place, file, {}, file.name)
         read = call(lambda path: _layers(path, "tflite"))
-        yield Reader("compare.tflite", ".tflite", [file.read_bytes()], plain, [act, read])
+        yield Reader("compare.tflite", ".tflite", [file.read_bytes()], plain, [act, read], _BATCH)
     if ".mlmodel" in found:
         program = found[".mlmodel"]
         package = next(p for p in program.parents if p.suffix == ".mlpackage")
@@ -53,10 +59,10 @@ def readers(folder: Path) -> Iterator[Reader]:
         listed = package / "Manifest.json"
         read = _beside(place, program, rest, f"{package.name}/{listed.name}", format="mlprogram")
         yield Reader("compare.mlmodel", ".mlmodel", [program.read_bytes()], plain, [read])
-        yield Reader("compare.mlpackage", ".mlmodel", [program.read_bytes()], plain, [act])
+        yield Reader("compare.mlpackage", ".mlmodel", [program.read_bytes()], plain, [act], _BATCH)
         ways = [mutate.in_bytes, mutate.in_json]
         act = _beside(place, listed, rest, package.name)
-        yield Reader("compare-Manifest.json", ".json", [listed.read_bytes()], ways, [act])
+        yield Reader("compare-Manifest.json", ".json", [listed.read_bytes()], ways, [act], _BATCH)
 
 
 def _artifacts(right: Path, place: Path) -> dict[str, Path]:
@@ -107,9 +113,13 @@ def _beside(place: Path, part: Path, rest: dict[str, Path], asked: str, *, forma
 
 
 def _layers(path: Path, format: str) -> None:
+    """Read a precision as the process does that is started for it: errors are words for it."""
     from edgeinfer.convert.quantize.readback import layers, precision_name
 
-    precision_name(layers(path, format))
+    try:
+        precision_name(layers(path, format))
+    except Exception as e:
+        raise UsageError(str(e)[:100]) from e
 
 
 def _in_markup(raw: bytes, rng: random.Random) -> bytes:

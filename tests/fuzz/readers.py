@@ -25,6 +25,7 @@ class Reader:
         seeds: whole files.
         mutations: ways to change one.
         acts: each reads a file in this process and returns the command line's exit code.
+        batch: files that are read before the time is looked at.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Reader:
     seeds: Sequence[bytes]
     mutations: Sequence[Mutate]
     acts: Sequence[Act]
+    batch: int = 100
 
 
 def command(*words: str) -> Act:

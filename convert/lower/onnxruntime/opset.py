@@ -111,6 +111,14 @@ def _quantizes_halves(node: ir.Node) -> bool:
     return is_op(node, "QuantizeLinear") and is_half
 
 
+def _sums_one(node: ir.Node) -> bool:
+    """Whether it is an ``Einsum`` of one value that adds some of it up: its run failed."""
+    if not is_op(node, "Einsum") or len(node.inputs) != 1:
+        return False
+    given, _, made = attr(node, "equation", "").partition("->")
+    return not set(given) <= {*made, " "}
+
+
 def _turns_one_score(node: ir.Node) -> bool:
     """Whether it turns the one score of two classes into their odds."""
     if node.domain != _TABLES or node.op_type != "LinearClassifier":
@@ -132,6 +140,7 @@ _WRONG_BEFORE: tuple[tuple[str, Callable[[ir.Node], bool]], ...] = (
     ("1.28", has_empty_rows),
     ("1.27", _turns_one_score),
     ("1.26", _counts_uneven_padding),
+    ("1.26", _sums_one),
     ("1.24", _is_new_forest),
 )
 """Releases of ONNX Runtime, each the first without a fault, and which nodes it is in. Found by

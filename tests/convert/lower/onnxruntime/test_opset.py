@@ -137,6 +137,16 @@ def test_tables_that_were_read_wrong_need_a_release(
     assert runtime_for(whole, 23, "1.23") == f">={oldest}"
 
 
+@pytest.mark.parametrize(
+    ("equation", "oldest"), [("bcka->bac", "1.26"), ("b c k a -> k b c a", "1.23")]
+)
+def test_a_sum_of_one_value_needs_a_release(equation: str, oldest: str) -> None:
+    """Before 1.26 its run failed."""
+    text = f'{{ y = Einsum<equation = "{equation}">(x) }}'
+    whole = model(f"g (float[1,2,3,4] x) => (float y) {text}")
+    assert runtime_for(whole, 23, "1.23") == f">={oldest}"
+
+
 def test_the_file_format_is_one_that_the_release_reads() -> None:
     """A new exporter writes a new one for an old version of the operators too."""
     whole = model("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=17)
