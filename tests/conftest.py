@@ -33,6 +33,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     let_tests_run_newer_models()
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while test modules are imported: nearly all that they make stays."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of later collections."""
+    gc.freeze()
+    gc.enable()
+
+
 _skipped: list[str] = []
 
 
