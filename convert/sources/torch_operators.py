@@ -145,7 +145,7 @@ _TO_SIZES = """
 empty empty_permuted empty_strided full new_empty new_empty_strided new_full new_ones new_zeros ones
 rand randint randn repeat tile zeros
 """
-"""Operators that make a tensor of the sizes that they are told."""
+"""Operators that make a tensor of the sizes that they are given."""
 
 _OF_SIZES = frozenset(_TO_SIZES.split())
 _MOST_MADE = 1 << 27
