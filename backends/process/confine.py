@@ -43,6 +43,9 @@ _FORBIDDEN: dict[str, tuple[int, ...]] = {
         *(105, 273, 219, 217, 218, 241, 265, 425, 434, 438, 424),
     ),
 }
+_STARTS = {"x86_64": (59, 322), "aarch64": (221, 281)}
+"""execve, execveat."""
+
 _SIGNALS = {"x86_64": (62, 200, 234), "aarch64": (129, 130, 131)}
 """kill, tkill, tgkill: abort() signals this very process."""
 
@@ -51,11 +54,12 @@ _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050001, 0x80000000
 _X32 = 0x40000000
 
 
-def confine(writable: Sequence[Path]) -> tuple[str, ...]:
+def confine(writable: Sequence[Path], *, programs: bool = False) -> tuple[str, ...]:
     """Keep this process from writing files, from the network and from other processes, for good.
 
     Args:
         writable: folders that it may go on writing in; those of devices always stay so.
+        programs: it may start others, which are kept from the same.
 
     Returns:
         What stands: ``landlock``, ``seccomp``, both, or nothing where the kernel has neither.
@@ -69,7 +73,7 @@ def confine(writable: Sequence[Path]) -> tuple[str, ...]:
     stands = []
     if _landlock(system, [*writable, Path("/dev")]):
         stands.append("landlock")
-    if _seccomp(system, machine):
+    if _seccomp(system, machine, programs):
         stands.append("seccomp")
     return tuple(stands)
 
@@ -113,16 +117,16 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def _seccomp(system: ctypes.CDLL, machine: str) -> bool:
+def _seccomp(system: ctypes.CDLL, machine: str, programs: bool) -> bool:
     """Put the filter on every thread; one that was left out could be made to call for the rest."""
-    code = program(machine, os.getpid())
+    code = program(machine, os.getpid(), programs=programs)
     kept = ctypes.create_string_buffer(code, len(code))
     about = _Program(len(code) // 8, ctypes.addressof(kept))
     call = _SECCOMP[machine], _SET_FILTER, _ALL_THREADS
     return bool(system.syscall(*map(ctypes.c_long, call), ctypes.byref(about)) == 0)
 
 
-def program(machine: str, process: int) -> bytes:
+def program(machine: str, process: int, *, programs: bool = False) -> bytes:
     """Return the filter in the kernel's own form: calls that fail with EPERM from then on."""
     steps: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, 4),
@@ -132,7 +136,8 @@ def program(machine: str, process: int) -> bytes:
     ]
     if machine == "x86_64":
         steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _DENY)]
-    for number in _FORBIDDEN[machine]:
+    allowed = _STARTS[machine] if programs else ()
+    for number in (n for n in _FORBIDDEN[machine] if n not in allowed):
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
     kill, tkill, tgkill = _SIGNALS[machine]
     # Of a signal the receiver counts: this process alone, by kill and tgkill.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from edgeinfer.backends.process.confine import confine
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.kernels.tuning import workload
 from edgeinfer.kernels.tuning.worker import serve
@@ -27,7 +27,6 @@ _ROUNDS = 5
 _BATCH_S = 0.004
 _BATCH_GPU_S, _LAUNCHES = 0.001, 300
 _TOLERANCE = 2e-4
-_REACH_S = 10.0
 
 
 class Measurer:
@@ -42,7 +41,7 @@ class Measurer:
             target: TVM's, as ``workload.target`` takes it.
             threads: Threads of parallel loops.
             cpu: to stay on; None for any.
-            device: ``host:port``, ``host:port/key`` of a tracker, or empty for this machine.
+            device: address of the relay to it, or empty for this machine.
             linker: compiler driver that makes a library, for a device.
         """
         if cpu is not None and hasattr(os, "sched_setaffinity"):
@@ -50,6 +49,9 @@ class Measurer:
         self._target, self._linker = workload.target(target), linker
         self._kind = "cuda" if target["kind"] == "cuda" else "cpu"
         self._session = _connected(device) if device else None
+        if device:
+            # A second layer: what a device answers is taken apart by TVM.
+            confine([Path(tempfile.gettempdir())], programs=True)
         self._known: dict[str, list[Any]] = {}
         configure = (
             self._session.get_function("runtime.config_threadpool")
@@ -200,32 +202,24 @@ class Measurer:
         return made
 
 
-def _connected(device: str) -> Any:
-    """Connect to a device.
+def _connected(relay: str) -> Any:
+    """Connect to a device, of which nothing but answers comes through.
+
+    Args:
+        relay: ``address`` of a ``Relay`` to it.
 
     Raises:
         ConnectionError: it is not there.
     """
     from tvm import rpc
 
-    place, _, key = device.partition("/")
+    place, _, key = relay.partition("/")
     host, _, port = place.rpartition(":")
     try:
-        # TVM asks for a minute where nobody is, and forever for a device that nobody has.
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
-        if key:
-            return _requested(rpc.connect_tracker(host, int(port)), key)
-        return rpc.connect(host, int(port), session_timeout=600)
+        return rpc.connect(host, int(port), key, session_timeout=600)
     except Exception as error:  # whatever its C++ throws
         line = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
-        raise ConnectionError(f"{device}: {line[:200]}") from error
-
-
-def _requested(tracker: Any, key: str) -> Any:
-    known = {str(s.get("key")) for s in tracker.summary()["server_info"]}
-    if f"server:{key}" not in known:
-        raise ConnectionError(f"the tracker has no device {key!r}")
-    return tracker.request(key, session_timeout=600)
+        raise ConnectionError(line[:200]) from error
 
 
 def _bound(function: tirx.PrimFunc, target: Any) -> tirx.PrimFunc:

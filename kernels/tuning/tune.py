@@ -15,6 +15,7 @@ import numpy as np
 
 from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, WORTH, Database, Record
+from edgeinfer.kernels.tuning.relay import Relay
 from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.worker import LostError, TuningWorker
 from edgeinfer.records import dataclass
@@ -150,6 +151,7 @@ class Tuner:
         self._where, self._database, self._budget = where, database, budget
         self._progress = progress
         self._search = TuningWorker(_SEARCH, dict(where.target), seed)
+        self._relay = Relay(where.device) if where.device else None
         count = 1 if where.device else max(1, where.workers)
         self._measurers = [TuningWorker(_MEASURE, *self._setup(i)) for i in range(count)]
         self._known = [r for r in database.read().records if self._is_ours(r)]
@@ -163,6 +165,8 @@ class Tuner:
     def __exit__(self, *_: object) -> None:
         for worker in (self._search, *self._measurers):
             worker.close()
+        if self._relay is not None:
+            self._relay.close()
 
     def run(
         self,
@@ -206,7 +210,8 @@ class Tuner:
     def _setup(self, index: int) -> tuple[Any, ...]:
         where = self._where
         cpu = where.cpus[index % len(where.cpus)] if where.cpus and where.threads == 1 else None
-        return (dict(where.target), where.threads, cpu, where.device, where.linker)
+        device = "" if self._relay is None else self._relay.address
+        return (dict(where.target), where.threads, cpu, device, where.linker)
 
     def _is_ours(self, record: Record) -> bool:
         where = self._where

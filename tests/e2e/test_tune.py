@@ -23,6 +23,7 @@ import edgeinfer
 from benchmarks.tiny import MLP, save
 from edgeinfer.kernels.tuning import processor
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, Record
+from tests.remote import stand_in_ssh
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,7 +32,7 @@ pytestmark = [
 ]
 
 PATIENCE_S = 300.0
-STAND_IN = Path(__file__).parents[1] / "kernels" / "tuning" / "stand_in_ssh.py"
+STAND_IN = Path(stand_in_ssh.__file__)
 
 
 @pytest.fixture

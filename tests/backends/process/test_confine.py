@@ -93,3 +93,35 @@ def test_jumps_of_the_filter_stay_inside(machine: str) -> None:
         if kind & 7 == 5:
             assert at + 1 + max(yes, no) < count
     assert code[-8] == 0x06
+
+
+_START = """
+import subprocess, sys
+from pathlib import Path
+from edgeinfer.backends.process.confine import confine
+folder, other = Path(sys.argv[1]), Path(sys.argv[2])
+print(",".join(confine([folder], programs=True)))
+for act in ("open(sys.argv[1] + '/y', 'w')", "open(sys.argv[2] + '/y', 'w')", "socket.socket()"):
+    script = f"import socket, sys; {act}"
+    started = [sys.executable, "-c", script, *sys.argv[1:]]
+    print(int(subprocess.run(started, stderr=subprocess.DEVNULL).returncode == 0))
+"""
+
+
+def test_programs_that_it_starts_are_confined_too(tmp_path: Path) -> None:
+    folder, other = tmp_path / "own", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", _START, str(folder), str(other)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    stands, own, write, network = done.stdout.splitlines()
+    assert own == "1"
+    if "landlock" in stands:
+        assert write == "0"
+    if "seccomp" in stands:
+        assert network == "0"

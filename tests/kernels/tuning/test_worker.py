@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from edgeinfer.kernels.tuning import worker as worker_module
+from edgeinfer.kernels.tuning.relay import Relay
 from edgeinfer.kernels.tuning.worker import LostError, TuningWorker
 
 
@@ -67,28 +68,5 @@ def test_a_place_where_nobody_is_is_told_at_once() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for device in (f"127.0.0.1:{port}", f"127.0.0.1:{port}/board"):
-        with pytest.raises(ConnectionError, match=f"{device}: .*refused"):
-            measure._connected(device)
-
-
-def test_a_device_that_a_tracker_does_not_have_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("tvm", reason="apache-tvm is not installed")
-    from tvm import rpc
-
-    from edgeinfer.kernels.tuning import measure
-
-    class Tracker:
-        def summary(self) -> dict[str, list[dict[str, str]]]:
-            return {"server_info": [{"key": "server:other"}]}
-
-        def request(self, key: str, **_: object) -> str:
-            return key
-
-    monkeypatch.setattr(rpc, "connect_tracker", lambda *_: Tracker())
-    with socket.create_server(("127.0.0.1", 0)) as there:
-        place = f"127.0.0.1:{there.getsockname()[1]}"
-        with pytest.raises(ConnectionError, match="the tracker has no device 'board'"):
-            measure._connected(f"{place}/board")
-        assert measure._connected(f"{place}/other") == "other"
+        with Relay(device) as relay, pytest.raises(ConnectionError, match=f"{device}: .*refused"):
+            measure._connected(relay.address)
