@@ -53,13 +53,15 @@ class BoundedLook:
         pid: Number of the process.
         size: bytes of what it looks at.
         spare: bytes that it may take besides, with all the libraries that it needs.
+        spare_s: likewise, seconds of processor time.
 
     Attributes:
         over: what it took too much of; empty where it did not.
     """
 
-    def __init__(self, pid: int, size: int, spare: int) -> None:
+    def __init__(self, pid: int, size: int, spare: int, spare_s: float = SECONDS) -> None:
         self._pid, self._size, self._spare, self.over = pid, size, spare, ""
+        self._spare_s = spare_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="edgeinfer-bounds", daemon=True)
 
@@ -81,7 +83,7 @@ class BoundedLook:
                 held, seconds = _taken(self._pid)
             except (OSError, ValueError, IndexError):
                 return
-            most_s = SECONDS + SECONDS_PER_MB * self._size / 1e6
+            most_s = self._spare_s + SECONDS_PER_MB * self._size / 1e6
             most = TIMES * self._size + self._spare
             if held > most:
                 self.over = f"{most >> 20} MB of memory"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -20,6 +20,7 @@ from socket import socket
 from typing import Any, TextIO
 
 from edgeinfer.backends.process import bounds, child, isolation
+from edgeinfer.backends.process.confine import confine
 from edgeinfer.backends.process.deadline import announce
 from edgeinfer.convert.late import late
 from edgeinfer.convert.pipeline.clock import uncounted
@@ -40,10 +41,7 @@ def can_work_apart(model: object, example_inputs: object) -> bool:
     """Whether a model can be read by another process as well as by this one."""
     if not isinstance(model, str | Path) or example_inputs is not None:
         return False
-    if not isolation.apart():
-        return False
-    # An exported program may use operators and classes that were registered in this process.
-    return not (Path(model).suffix == ".pt2" and "torch" in sys.modules)
+    return isolation.apart()
 
 
 class Worker:
@@ -106,6 +104,9 @@ def inspected(path: Path) -> Any:
 _CHECK_SPARE, _INSPECT_SPARE = 700 << 20, 300 << 20
 """Bytes of memory; half of them are the libraries of all targets, and those that read models."""
 
+_TORCH_SPARE, _TORCH_S = 700 << 20, 120.0
+"""Bytes more, and seconds, where PyTorch reads a program, runs it and writes it anew."""
+
 
 class _Asked:
     """One thing that a process of its own does.
@@ -124,7 +125,10 @@ class _Asked:
         process = child.Child(_MODULE)
         watch = None
         if looks_at is not None:
-            watch = bounds.BoundedLook(process.pid, bounds.size_of(looks_at), spare)
+            spare_s = bounds.SECONDS
+            if looks_at.suffix == ".pt2":
+                spare, spare_s = spare + _TORCH_SPARE, _TORCH_S
+            watch = bounds.BoundedLook(process.pid, bounds.size_of(looks_at), spare, spare_s)
         try:
             with watch or nullcontext():
                 process.send(self._message)
@@ -235,6 +239,9 @@ def main() -> None:
     warnings.showwarning = line.warn
     request, method, arguments = child.read(connection)
     import_onnx_ir()
+    if request is None or method == "check":
+        # A second layer around readers and operators that a stranger's file chooses.
+        confine([Path(tempfile.gettempdir())])
     try:
         if request is None:
             result = _inspect(*arguments)

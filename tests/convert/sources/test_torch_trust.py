@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+import edgeinfer  # noqa: E402
 from edgeinfer.cli.failures import guarded  # noqa: E402
 from edgeinfer.cli.group import edgeinfer as group  # noqa: E402
 from edgeinfer.convert.sources import read, torch_trust  # noqa: E402
@@ -405,3 +406,40 @@ def test_example_inputs_that_are_none_are_a_finding(plain: Path) -> None:
     program._example_inputs = ((torch.ones(3, 4),), [])
     with pytest.raises(SourceError, match="not a program that can be called"):
         read(program)
+
+
+_TRIES = """
+import socket
+found = []
+for act in (lambda: open({mark!r}, "w"), socket.socket):
+    try:
+        act()
+        found.append(0)
+    except OSError as error:
+        found.append(error.errno)
+raise RuntimeError(found)
+"""
+
+
+@pytest.mark.usefixtures("conversions_apart")
+def test_who_looks_at_one_has_no_network_and_writes_nothing(
+    plain: Path, tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read in this process, where PyTorch was there already."""
+    (tmp_path / "torch.py").write_text(_TRIES.format(mark=str(mark)))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError) as told:
+        edgeinfer.inspect(plain)
+    wrote, connected = json.loads(str(told.value))
+    lsm = Path("/sys/kernel/security/lsm")
+    if lsm.exists() and "landlock" in lsm.read_text():
+        assert (wrote, mark.exists()) == (13, False)
+    if "Seccomp_filters" in Path("/proc/self/status").read_text():
+        assert connected == 1
+
+
+@pytest.mark.usefixtures("conversions_apart")
+def test_an_honest_one_is_looked_at_within_bounds(plain: Path) -> None:
+    """PyTorch and its exporter took more than a small file explains."""
+    found: Any = edgeinfer.inspect(plain)
+    assert (found.format, found.operators["Gemm"]) == ("pt2", 1)
