@@ -3,7 +3,7 @@
 A child process of its own: an engine may abort on an odd graph. Prints one JSON line when a case
 starts and one when it ends.
 
-Usage: node_worker.py TARGET suite|golden FIRST STEP SKIP
+Usage: python -m tests.conformance.node_worker TARGET suite|golden FIRST STEP SKIP
 """
 
 from __future__ import annotations

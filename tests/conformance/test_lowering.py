@@ -22,7 +22,7 @@ import pytest
 from tests import processor
 
 HERE = Path(__file__).parent
-WORKER = HERE / "node_worker.py"
+ROOT, WORKER = HERE.parents[1], "tests.conformance.node_worker"
 TARGETS = ("onnxruntime", "openvino")
 SHARDS = 4
 SAMPLE = 24
@@ -35,10 +35,10 @@ def run_cases(target: str, source: str, first: int, step: int) -> Results:
     results: Results = {}
     done = 0
     while True:
-        command = [sys.executable, str(WORKER), target, source, *map(str, (first, step, done))]
+        command = [sys.executable, "-m", WORKER, target, source, *map(str, (first, step, done))]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         child = subprocess.run(
-            command, capture_output=True, text=True, env=environment, check=False
+            command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False
         )
         current: dict[str, str] = {}
         for line in _json_lines(child.stdout):

@@ -136,10 +136,12 @@ def test_string_and_scalar_inputs_are_tried_too() -> None:
 )
 def test_a_trial_run_takes_little_memory_and_time(body: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF)
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     found, notes = shapes(header("int64[1] n", "float[5] y", body))
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert found == [(5,)] or notes
     assert after.ru_maxrss - before.ru_maxrss < 100 << 10
     assert after.ru_utime - before.ru_utime < 20
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert children.ru_maxrss < 600 << 10
+    # The largest of all children so far, those of other tests too.
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert children == largest or children < 600 << 10
