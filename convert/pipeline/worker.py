@@ -242,6 +242,7 @@ def main() -> None:
     if request is None or method == "check":
         # A second layer around readers and operators that a stranger's file chooses.
         confine([Path(tempfile.gettempdir())])
+        isolation.make_expendable()
     try:
         if request is None:
             result = _inspect(*arguments)

@@ -345,6 +345,14 @@ def test_what_takes_more_than_a_file_explains_is_ended(
     assert not children()
 
 
+def test_false_declarations_are_found_when_looking(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (int64[1, 5] t)
+        { t = NonZero(x) }"""
+    ir.save(ir.from_onnx_text(text), tmp_path / "net.onnx")
+    found: Any = edgeinfer.inspect(tmp_path / "net.onnx")
+    assert any("a trial run gives [1, 0]" in note for note in found.notes)
+
+
 def test_looking_leaves_this_process_as_it_was(net: Path) -> None:
     assert edgeinfer.check(net, targets=["onnxruntime"]) == {"onnxruntime-onnx": []}
     found: Any = edgeinfer.inspect(net)
