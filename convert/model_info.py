@@ -7,7 +7,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends.process import isolation
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.bundle.storage import is_bundle
@@ -111,7 +110,7 @@ def inspect(
     if is_llm(model):
         found: LanguageModelInfo = late("model_contents").language_model(Path(model))
         return found
-    if isolation.apart() and isinstance(model, str | Path) and Path(model).exists():
+    if isinstance(model, str | Path) and Path(model).exists():
         worker = late("pipeline.worker")
         if worker.can_work_apart(model, example_inputs):
             looked: ModelInfo = worker.inspected(Path(model))

@@ -28,7 +28,7 @@ RECORD_OPTION = "session.record_ep_graph_assignment_info"
 CPU_REFUSED_OPTION = "session.disable_cpu_ep_fallback"
 
 _MADE = re.compile(r"(_nchwc|_token_[0-9]+)$")
-"""What the engine adds to the name of a node for which it takes an operator of its own."""
+"""Suffix of the names of nodes that the engine replaced by an operator of its own."""
 
 _SUFFIX = "_kernel_time"
 _HOLDERS = frozenset({"If", "Loop", "Scan"})

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from edgeinfer.backends.process.emulator import Emulator
 
 _SECRET = (KEY_ENV, "EDGEINFER_SERVE_KEYS", "EDGEINFER_UPSTREAM_KEY")
-"""What names of variables begin with that hold keys."""
+"""Prefixes of the names of environment variables that hold keys."""
 
 _HEAD = struct.Struct("<IQ")
 _SIZE = struct.Struct("<Q")

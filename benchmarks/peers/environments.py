@@ -51,7 +51,7 @@ class Engine:
 
     @property
     def is_peer(self) -> bool:
-        """Whether edgeinfer is compared with it."""
+        """Whether it is a competitor: not ours, and of full precision."""
         return not self.own and not self.reduced
 
 

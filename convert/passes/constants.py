@@ -192,13 +192,14 @@ def _bytes(value: ir.Value | None) -> int:
 
 def _is_long(node: ir.Node, shapes: list[tuple[int, ...]]) -> bool:
     """Whether a node's work is out of proportion to the sizes of what goes in and comes out."""
+    if node.op_type not in _DOTS | _HEAVY:
+        return False
     made = max(map(math.prod, shapes), default=0)
-    given = [math.prod(_array(v).shape) for v in node.inputs if v is not None]
+    tensors = [constant(v) for v in node.inputs if v is not None]
+    given = [t.size for t in tensors if t is not None]
     if node.op_type in _DOTS:
         # Rows times columns times what is summed, whose root is between the other two's.
         return math.isqrt(made * math.prod(sorted(given)[-2:])) > MOST_DOT_WORK
-    if node.op_type not in _HEAVY:
-        return False
     turns = [
         math.prod(abs(n) for n in a.as_ints())
         if a.type == ir.AttributeType.INTS

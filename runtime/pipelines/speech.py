@@ -66,7 +66,7 @@ class SpeechPipeline:
         self.model = writes
         self.rate = record.sample_rate
         self.takes_whole = record.samples is None
-        self._record, self._head = record, head
+        self._record, self._hop, self._head = record, hop, head
         self._prepare = preparation(hears, record)
         self._tokens = _Writer(writes, head)
         missing = sorted(set(self._tokens.encoded.values()) - set(hears.outputs))
@@ -94,9 +94,8 @@ class SpeechPipeline:
         """
         parts, whole = recorded(recording, rate, self.rate, whole=self.takes_whole)
         record = self._record
-        hop = record.hop if isinstance(record, AudioInput) else record.step
         lead = record.lead if isinstance(record, AudioInput) else 0
-        framer = Framer(record.samples or max(whole or 0, 1) + lead, hop, lead)
+        framer = Framer(record.samples or max(whole or 0, 1) + lead, self._hop, lead)
         with as_head_says(" and ".join(str(model.path) for model in self.models)):
             found = [self._written(w) for part in parts for w in framer.feed(part)]
             found += [self._written(window) for window in framer.finish()]
