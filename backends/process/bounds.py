@@ -9,9 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from edgeinfer.backends.process.channel import line, tell
+from edgeinfer.machine.cgroup import read_limits
+from edgeinfer.machine.facts import free_mb
 
 if TYPE_CHECKING:
     from typing import Self
@@ -22,20 +26,21 @@ TIMES = 20
 SECONDS, SECONDS_PER_MB = 30.0, 5.0
 """Processor time, and that of each megabyte of the file."""
 
+_SHARE = 0.9
+"""Of the memory that is free, for what the user wants of a file that was looked at."""
+
 _TICK_S = 0.02
-
-_state: dict[str, Callable[[int], None] | None] = {"tell": None}
-
-
-def announce(tell: Callable[[int], None]) -> None:
-    """Set who learns of further files."""
-    _state["tell"] = tell
 
 
 def belongs(files: list[Path]) -> None:
     """Count files that belong to the one that is looked at; outside of such a process, nothing."""
-    if (tell := _state["tell"]) is not None:
-        tell(sum(file.stat().st_size for file in files))
+    if line() is not None:
+        tell("belongs", sum(file.stat().st_size for file in files))
+
+
+def looked() -> None:
+    """Say that the file has been looked at; what follows takes what the user asks for."""
+    tell("looked")
 
 
 def size_of(path: Path) -> int:
@@ -62,6 +67,7 @@ class BoundedLook:
     def __init__(self, pid: int, size: int, spare: int, spare_s: float = SECONDS) -> None:
         self._pid, self._size, self._spare, self.over = pid, size, spare, ""
         self._spare_s = spare_s
+        self._free: int | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="edgeinfer-bounds", daemon=True)
 
@@ -77,21 +83,41 @@ class BoundedLook:
         """Count so many bytes more as what it looks at."""
         self._size += size
 
+    def looked(self) -> None:
+        """Let it take what is free from now on, however long it works."""
+        free = free_mb(Path("/"), read_limits(Path("/")))
+        # Where nobody tells, or it has ended, there is nothing to look at.
+        if free is None:
+            self._ended.set()
+            return
+        with suppress(OSError):
+            self._free = int(_SHARE * (free << 20)) + _own(self._pid)
+
     def _look(self) -> None:
         while not self._ended.wait(_TICK_S):
             try:
-                held, seconds = _taken(self._pid)
+                self.over = self._excess()
             except (OSError, ValueError, IndexError):
                 return
-            most_s = self._spare_s + SECONDS_PER_MB * self._size / 1e6
-            most = TIMES * self._size + self._spare
-            if held > most:
-                self.over = f"{most >> 20} MB of memory"
-            elif seconds > most_s:
-                self.over = f"{most_s:.0f} s of processor time"
             if self.over:
                 os.kill(self._pid, signal.SIGKILL)
                 return
+
+    def _excess(self) -> str:
+        """Say what it takes too much of."""
+        if self._free is not None:
+            if _own(self._pid) <= self._free:
+                return ""
+            return f"{self._free >> 20} MB of memory, which is what this machine has left"
+        held, seconds = _taken(self._pid)
+        most_s = self._spare_s + SECONDS_PER_MB * self._size / 1e6
+        most = TIMES * self._size + self._spare
+        if held > most:
+            return f"{most >> 20} MB of memory, {_MORE}"
+        return f"{most_s:.0f} s of processor time, {_MORE}" if seconds > most_s else ""
+
+
+_MORE = "far more than a file of its size explains"
 
 
 def _taken(pid: int) -> tuple[int, float]:
@@ -101,3 +127,10 @@ def _taken(pid: int) -> tuple[int, float]:
         found = file.read().rpartition(b")")[2].split()
     ticks = int(found[11]) + int(found[12])
     return int(found[21]) * os.sysconf("SC_PAGE_SIZE"), ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _own(pid: int) -> int:
+    """Return the bytes that a process alone holds in memory: weights lie in files."""
+    with open(f"/proc/{pid}/statm", "rb") as file:
+        found = file.read().split()
+    return (int(found[1]) - int(found[2])) * os.sysconf("SC_PAGE_SIZE")

@@ -223,11 +223,17 @@ class Child:
         """End it at once, whatever it is doing, and remove what it left; twice is harmless."""
         if self._is_inherited:
             return
-        self._process.kill()
-        self._process.wait()
-        self._socket.close()
+        try:
+            self._process.kill()
+            longest = None
+        except PermissionError:
+            # A confined process sends no signals; the end of the lifeline does it.
+            longest = _END_S
         if self._process.stdin is not None:
             self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(longest)
+        self._socket.close()
         self._temporary.cleanup()
 
 

@@ -7,17 +7,10 @@ user's own process is not ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-Tell = Callable[[float | None, str], None]
-
-_state: dict[str, Tell | None] = {"tell": None}
-
-
-def announce(tell: Tell) -> None:
-    """Set who gets each limit: seconds from now, and what has it; None when it is over."""
-    _state["tell"] = tell
+from edgeinfer.backends.process.channel import tell
 
 
 @contextmanager
@@ -28,12 +21,8 @@ def deadline(seconds: float, what: str) -> Iterator[None]:
         seconds: that it may take.
         what: for the message to the user.
     """
-    tell = _state["tell"]
-    if tell is None:
-        yield
-        return
-    tell(seconds, what)
+    tell("limit", seconds, what)
     try:
         yield
     finally:
-        tell(None, what)
+        tell("limit", None, what)

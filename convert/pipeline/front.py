@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer.backends.base import Backend
 from edgeinfer.backends.onnxruntime.regions import FORMAT as REGIONS
+from edgeinfer.backends.process import bounds
 from edgeinfer.convert.late import late
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
@@ -174,6 +175,7 @@ class Front:
                 alone=self._request.alone,
                 keep=weights_bytes(normalised.model) <= _KEPT_BYTES,
             )
+        bounds.looked()
         if known is not None:
             todo = replace(todo, jobs=tuple(replace(job, spare=True) for job in todo.jobs))
         request = self._request
@@ -228,6 +230,7 @@ class Front:
         self._clock.stages.total = 0
         self._kept = StageFiles(None)
         normal = self._normalised.model
+        bounds.looked()
         self._halves.look(normal, [feeds], rungs(feeds, self._ranges))
         place = place_for(job.profile.machine)
         with (

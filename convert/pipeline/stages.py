@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from edgeinfer.accuracy import Metric, TaskMeasure
 from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.bundle.artifacts import ArtifactWriter
 from edgeinfer.bundle.made import remember_made
@@ -240,12 +239,7 @@ def _as_told(variant: Variant, kind: str, result: VariantResult, unit: Unit) -> 
 def _front(request: Request) -> Front | Worker:
     """Return what works on the graph, in a process of its own where that is possible."""
     apart = can_work_apart(request.model, request.example_inputs)
-    return Worker(request) if apart and not _is_code(request.metric) else Front(request)
-
-
-def _is_code(metric: Metric | None) -> bool:
-    """Whether a measure is the user's own: another process may not know it."""
-    return metric is not None and not isinstance(metric, TaskMeasure)
+    return Worker(request) if apart else Front(request)
 
 
 def _verified(

@@ -13,15 +13,17 @@ import tempfile
 import threading
 import time
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import Any, TextIO
 
-from edgeinfer.backends.process import bounds, child, isolation
+from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
+from edgeinfer.backends.process import bounds, channel, child, isolation
 from edgeinfer.backends.process.confine import confine
-from edgeinfer.backends.process.deadline import announce
 from edgeinfer.convert.late import late
 from edgeinfer.convert.pipeline.clock import uncounted
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
@@ -49,20 +51,23 @@ class Worker:
 
     def __init__(self, request: Request) -> None:
         """Start nothing yet; ``prepare`` does."""
+        self._metric, self._progress = request.metric, request.progress
+        metric = request.metric
+        if metric is not None and not isinstance(metric, TaskMeasure):
+            metric = _MeasuredThere(str(getattr(metric, "__name__", "your metric")))
         # Whoever hears of the progress is in this process; the front needs no description.
-        self._request, self._progress = (
-            replace(request, progress=None, description=None),
-            request.progress,
-        )
+        self._request = replace(request, progress=None, description=None, metric=metric)
 
     def prepare(self, variants: Path, known: AlreadyKnown | None = None) -> PreparedConversion:
         """See ``Front.prepare``.
 
         Raises:
+            SourceError: to read the model takes far more memory or time than its size explains.
             CrashedError: the process ended half-way.
             VerifyError: an engine did not come back in time.
         """
-        prepared: PreparedConversion = self._do("prepare", variants, known)
+        writable = [variants, *([] if self._request.keep is None else [Path(self._request.keep)])]
+        prepared: PreparedConversion = self._do("prepare", variants, known, writable=writable)
         return prepared
 
     def explain(
@@ -73,7 +78,8 @@ class Worker:
         Raises:
             CrashedError: the process ended half-way.
         """
-        explained: tuple[Finding, bool] = self._do("explain", job, engine, feeds, budget, folder)
+        arguments = job, engine, feeds, budget, folder
+        explained: tuple[Finding, bool] = self._do("explain", *arguments, writable=[folder])
         return explained
 
     def check(self) -> dict[str, list[Problem]]:
@@ -83,12 +89,30 @@ class Worker:
             SourceError: the model takes far more memory or time than its size explains.
             CrashedError: the process ended half-way.
         """
-        found: dict[str, list[Problem]] = self._do("check", looks_at=self._request.model)
+        found: dict[str, list[Problem]] = self._do("check")
         return found
 
-    def _do(self, method: str, *arguments: Any, looks_at: str | Path | None = None) -> Any:
-        asked = _Asked((self._request, method, arguments), self._progress)
-        return asked.answer(None if looks_at is None else Path(looks_at), _CHECK_SPARE)
+    def _do(self, method: str, *arguments: Any, writable: Sequence[Path] = ()) -> Any:
+        message = self._request, method, arguments, writable
+        asked = _Asked(message, self._progress, self._metric)
+        with _there(writable):
+            return asked.answer(Path(self._request.model), _CHECK_SPARE)
+
+
+@contextmanager
+def _there(folders: Sequence[Path]) -> Iterator[None]:
+    """Make the folders that a confined process writes into; one that stays empty goes."""
+    new = [folder for folder in folders if not folder.exists()]
+    for folder in new:
+        # Whoever writes into it says what is wrong.
+        with suppress(OSError):
+            folder.mkdir()
+    try:
+        yield
+    finally:
+        for folder in new:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def inspected(path: Path) -> Any:
@@ -98,7 +122,7 @@ def inspected(path: Path) -> Any:
         SourceError: it cannot be read, or takes far more memory or time than its size explains.
         CrashedError: the process ended half-way.
     """
-    return _Asked((None, "inspect", (path,)), None).answer(path, _INSPECT_SPARE)
+    return _Asked((None, "inspect", (path,), ())).answer(path, _INSPECT_SPARE)
 
 
 _CHECK_SPARE, _INSPECT_SPARE = 700 << 20, 300 << 20
@@ -112,48 +136,52 @@ class _Asked:
     """One thing that a process of its own does.
 
     Args:
-        message: the request, the name of what is to be done, and its arguments.
+        message: the request, the name of what is to be done, its arguments, and the folders that
+            it may write into.
         progress: hears of stages.
+        metric: what answers ``_MeasuredThere``.
     """
 
-    def __init__(self, message: tuple[Any, ...], progress: Any) -> None:
-        self._message, self._progress = message, progress
+    def __init__(
+        self, message: tuple[Any, ...], progress: Any = None, metric: Metric | None = None
+    ) -> None:
+        self._message, self._progress, self._metric = message, progress, metric
         self._stage, self._until, self._what = _START, math.inf, ""
 
-    def answer(self, looks_at: Path | None, spare: int) -> Any:
-        """Start the process and wait for what it gives; where it only looks, with bounds."""
+    def answer(self, model: Path, spare: int) -> Any:
+        """Start the process and wait for what it gives, with bounds for its look at the model."""
         process = child.Child(_MODULE)
-        watch = None
-        if looks_at is not None:
-            spare_s = bounds.SECONDS
-            if looks_at.suffix == ".pt2":
-                spare, spare_s = spare + _TORCH_SPARE, _TORCH_S
-            watch = bounds.BoundedLook(process.pid, bounds.size_of(looks_at), spare, spare_s)
+        spare_s = bounds.SECONDS
+        if model.suffix == ".pt2":
+            spare, spare_s = spare + _TORCH_SPARE, _TORCH_S
+        watch = bounds.BoundedLook(process.pid, bounds.size_of(model), spare, spare_s)
         try:
-            with watch or nullcontext():
+            with watch:
                 process.send(self._message)
                 return self._waited(process, watch)
         except TimeoutError as e:
             text = f"the model does not end: {self._what}; --time-limit gives it longer"
             raise VerifyError(text) from e
         except child.ChildEndedError as e:
-            if watch is not None and watch.over:
+            if watch.over:
                 raise SourceError(
-                    f"{looks_at}: was not read to the end: that takes more than {watch.over}, far "
-                    "more than a file of its size explains"
+                    f"{model}: to {self._stage} takes more than {watch.over}; "
+                    f"{isolation.IN_PROCESS}=1 sets no bounds, for models that you trust"
                 ) from e
-            raise CrashedError("converter", self._stage, e.how, self._left(looks_at)) from e
+            raise CrashedError("converter", self._stage, e.how, self._left()) from e
         finally:
             process.kill()
 
-    def _left(self, looks_at: Path | None) -> str:
+    def _left(self) -> str:
         """Say what an end half-way leaves behind."""
-        if looks_at is not None:
+        request, _, _, writable = self._message
+        if not writable:
             return ""
-        kept = self._message[0].keep
-        return "nothing was written" + ("" if kept is None else f" but the stages in {kept}")
+        return "nothing was written" + (
+            "" if request.keep is None else f" but the stages in {request.keep}"
+        )
 
-    def _waited(self, process: child.Child, watch: bounds.BoundedLook | None) -> Any:
+    def _waited(self, process: child.Child, watch: bounds.BoundedLook) -> Any:
         while True:
             left = None if self._until == math.inf else max(0.0, self._until - time.monotonic())
             kind, *content = process.receive(left)
@@ -174,8 +202,12 @@ class _Asked:
                 logging.getLogger(name).log(level, "%s", line)
             elif kind == "warning":
                 warnings.warn_explicit(*content)
-            elif kind == "belongs" and watch is not None:
+            elif kind == "belongs":
                 watch.grow(*content)
+            elif kind == "looked":
+                watch.looked()
+            elif kind == "measure" and self._metric is not None:
+                process.send(self._metric(*content))
 
 
 class _Line:
@@ -188,14 +220,10 @@ class _Line:
         with self._lock:
             child.write(self._connection, message)
 
-    def stage(self, what: str, done: float | None) -> None:
-        self.tell("stage", what, done)
-
-    def limit(self, seconds: float | None, what: str) -> None:
-        self.tell("limit", seconds, what)
-
-    def belongs(self, size: int) -> None:
-        self.tell("belongs", size)
+    def ask(self, *message: Any) -> Any:
+        with self._lock:
+            child.write(self._connection, message)
+            return child.read(self._connection)
 
     def warn(
         self,
@@ -211,6 +239,19 @@ class _Line:
         self.tell("warning", str(message), plain, filename, lineno)
 
 
+class _MeasuredThere:
+    """The user's own measure, whose code stays in the user's process."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
+        to = channel.line()
+        if to is None:
+            raise VerifyError("internal error: nobody is there to measure")
+        return float(to.ask("measure", list(outputs), list(labels)))
+
+
 class _Log(logging.Handler):
     """Sends what is logged."""
 
@@ -222,7 +263,8 @@ class _Log(logging.Handler):
         self._line.tell("log", record.name, record.levelno, record.getMessage())
 
 
-def _inspect(path: Path) -> Any:
+def _inspect(line: _Line, path: Path) -> Any:
+    line.tell("stage", "read the model", None)
     return late("model_contents").model_info(late("sources").read(path))
 
 
@@ -232,22 +274,22 @@ def main() -> None:
     connection, _ = child.connect()
     line = _Line(connection)
     logging.getLogger().addHandler(_Log(line))
-    announce(line.limit)
-    bounds.announce(line.belongs)
+    channel.announce(line)
     # The other process's filters decide what is shown.
     warnings.simplefilter("default")
     warnings.showwarning = line.warn
-    request, method, arguments = child.read(connection)
+    request, method, arguments, writable = child.read(connection)
     import_onnx_ir()
-    if request is None or method == "check":
-        # A second layer around readers and operators that a stranger's file chooses.
-        confine([Path(tempfile.gettempdir())])
+    # A second layer around readers and operators that a stranger's file chooses. What is to be
+    # written may need compilers and engines in processes of their own.
+    confine([Path(tempfile.gettempdir()), *writable], programs=bool(writable))
+    if not writable:
         isolation.make_expendable()
     try:
         if request is None:
-            result = _inspect(*arguments)
+            result = _inspect(line, *arguments)
         else:
-            front = Front(replace(request, progress=line.stage))
+            front = Front(replace(request, progress=partial(line.tell, "stage")))
             result = getattr(front, method)(*arguments)
     except Exception as error:
         line.tell("failed", *child.portable(error))

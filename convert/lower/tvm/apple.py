@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import NotAvailableError
 
 INSTALL = "pip install 'edgeinfer[tvm-apple]'"
+
+_CACHES = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
+
+
+@cache
+def _cache() -> Scratch:
+    """Make a folder for what Zig keeps; a converter that is confined cannot write to its own."""
+    return Scratch()
 
 
 def check_linker(name: str) -> str:
@@ -44,6 +55,7 @@ def link(output: str, objects: str | Sequence[str], options: Sequence[str] | Non
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, **dict.fromkeys(_CACHES, str(_cache().path))},
     )
     if done.returncode:
         raise NotAvailableError(f"zig cc: exit code {done.returncode}: {done.stderr[-500:]}")

@@ -125,3 +125,26 @@ def test_programs_that_it_starts_are_confined_too(tmp_path: Path) -> None:
         assert write == "0"
     if "seccomp" in stands:
         assert network == "0"
+
+
+_END = """
+import tempfile
+from pathlib import Path
+from edgeinfer.backends.process.child import Child
+from edgeinfer.backends.process.confine import confine
+confine([Path(tempfile.gettempdir())], programs=True)
+process = Child("edgeinfer.backends.process.isolated_host")
+process.kill()
+print(process.how())
+"""
+
+
+def test_what_it_started_ends_without_a_signal() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _END],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.stdout in ("exit code 1\n", "SIGKILL, as when memory runs out\n")

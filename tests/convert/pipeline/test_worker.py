@@ -19,6 +19,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer import errors
+from edgeinfer.backends.process import bounds
 from edgeinfer.backends.process.isolation import IN_PROCESS
 from edgeinfer.convert.lower.onnxruntime import target as onnx_target
 from edgeinfer.convert.pipeline import entry, worker
@@ -333,16 +334,127 @@ def test_an_engine_that_does_not_come_back_ends_the_conversion(tmp_path: Path) -
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".edge"] == []
 
 
-@pytest.mark.parametrize("look", ["check", "inspect"])
+LOOKS = ["check", "inspect", "export"]
+
+
+def look_at(net: Path, look: str, **options: Any) -> Any:
+    if look == "export":
+        return export(net, **options)
+    named = {"targets": ["onnxruntime"]} if look == "check" else {}
+    return getattr(edgeinfer, look)(net, **named)
+
+
+@pytest.mark.parametrize("look", LOOKS)
 def test_what_takes_more_than_a_file_explains_is_ended(
     net: Path, look: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "_CHECK_SPARE", 40 << 20)
     monkeypatch.setattr(worker, "_INSPECT_SPARE", 40 << 20)
-    named = {"check": {"targets": ["onnxruntime"]}, "inspect": {}}[look]
     with pytest.raises(SourceError, match="takes more than 40 MB of memory, far more than a file"):
-        getattr(edgeinfer, look)(net, **named)
+        look_at(net, look)
     assert not children()
+    assert [p.name for p in net.parent.iterdir()] == ["net.onnx"]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_model_is_read_without_a_network(
+    net: Path, tmp_path: Path, look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "from edgeinfer.backends.process.confine import confine; print(*confine([]))"
+    stands = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True).stdout
+    if b"seccomp" not in stands:
+        pytest.skip("this kernel has no seccomp filters")
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        """
+        import edgeinfer.convert.sources.onnx as onnx, edgeinfer.errors as errors, socket
+        right = onnx.read_file
+        def reaching(path):
+            try:
+                socket.socket()
+            except PermissionError:
+                raise errors.SourceError('there is no network') from None
+            return right(path)
+        onnx.read_file = reaching
+        """,
+    )
+    with pytest.raises(SourceError, match="there is no network"):
+        look_at(net, look)
+
+
+def test_the_users_own_measure_stays_in_the_users_process(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    text = """<ir_version: 10, opset_import: ["": 21]> net (float[1,16] x) => (float[1,4] y)
+        { y = MatMul(x, w) }"""
+    weights = ir.tensor(rng.normal(size=(16, 4)).astype(np.float32), name="w")
+    ir.save(ir.from_onnx_text(text, initializers=[weights]), tmp_path / "net.onnx")
+    x = rng.normal(size=(64, 1, 16)).astype(np.float32).cumsum(axis=2)
+    labels = (x[:, 0] @ weights.numpy()).argmax(axis=1)
+    np.savez(tmp_path / "samples.npz", x=x[:, 0], labels=labels)
+    asked: list[int] = []
+
+    def share(outputs: Any, labels: Any) -> float:
+        asked.append(len(children()))
+        answers = [each["y"].argmax(axis=-1) for each in outputs]
+        return float(np.mean(np.concatenate(answers) == np.asarray(labels)))
+
+    result = export(
+        tmp_path / "net.onnx",
+        precision="auto",
+        calibration=tmp_path / "samples.npz",
+        metric=share,
+    )
+    assert asked
+    assert min(asked) > 0
+    assert result.report.quantization is not None
+    assert "share" in str(result.report.quantization)
+
+    def broken(outputs: Any, labels: Any) -> float:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        export(
+            tmp_path / "net.onnx",
+            precision="auto",
+            calibration=tmp_path / "samples.npz",
+            metric=broken,
+        )
+    assert not children()
+
+
+def test_a_run_that_takes_what_the_machine_has_is_ended(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "free_mb", lambda *_: 100)
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        """
+        import edgeinfer.convert.pipeline.front as front, time
+        right = front.Front._ask_oracles
+        def greedy(self, report):
+            held = bytearray(b'a' * (500 << 20))
+            time.sleep(60)
+        front.Front._ask_oracles = greedy
+        """,
+    )
+    with pytest.raises(SourceError, match="MB of memory, which is what this machine has left"):
+        export(net)
+    assert not children()
+
+
+def test_stages_are_kept_by_a_process_that_may_write_nowhere_else(
+    net: Path, tmp_path: Path
+) -> None:
+    export(net, keep=tmp_path / "kept")
+    names = sorted(p.name for p in (tmp_path / "kept").iterdir())
+    assert [n for n in names if n.endswith(".onnx")][:2] == ["1-read.onnx", "2-normalised.onnx"]
+    # Found out by the process that reads.
+    (tmp_path / "no.onnx").write_bytes(net.read_bytes()[:-20])
+    with pytest.raises(SourceError):
+        export(tmp_path / "no.onnx", keep=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_false_declarations_are_found_when_looking(tmp_path: Path) -> None:
