@@ -59,6 +59,27 @@ def _size_word(size: int | range | None) -> str:
     return "?" if size is None else str(size)
 
 
+def adapter_places(options: Iterable[str]) -> dict[str, str]:
+    """Read ``name=path``.
+
+    Raises:
+        UsageError: one is malformed, or a name is there twice.
+    """
+    places: dict[str, str] = {}
+    for option in options:
+        name, sign, path = option.partition("=")
+        if not name or not path or name in places:
+            raise UsageError(f"--adapter {option!r}: expected NAME=PATH, each name once")
+        places[name] = path
+    return places
+
+
+def adapter_words(places: Mapping[str, Any]) -> Iterator[str]:
+    """Write what ``adapter_places`` reads."""
+    for name, path in places.items():
+        yield f"{name}={path}"
+
+
 def state_pairs(options: Iterable[str]) -> dict[str, str]:
     """Read ``input:output`` pairs; names that hold the sign themselves take ``input=output``.
 
@@ -209,5 +230,6 @@ COUNT = Value("COUNT", kind="count")
 SHARE = Value("SHARE", read=share, write=share_words)
 METRIC = Value("NAME", write=metric_words)
 DTYPES = Value("[X=]int8", multiple=True, read=io_dtypes, write=dtype_words)
+ADAPTERS = Value("NAME=PATH", multiple=True, read=adapter_places, write=adapter_words)
 FILE = Value("FILE")
 FOLDER = Value("DIR")

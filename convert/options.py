@@ -251,6 +251,15 @@ class ConvertOptions(ArtifactOptions):
         DATA,
         value=words.COUNT,
     )
+    adapters: Mapping[str, str | Path] = option(
+        dict,
+        "Low-rank adapter (LoRA) of a language model, and the name that requests have for it. A "
+        "GGUF file, or a folder with adapter_config.json and adapter_model.safetensors; may be "
+        "repeated.",
+        DATA,
+        "--adapter",
+        value=words.ADAPTERS,
+    )
     calibrator: str = option(
         "mse", "How quantization ranges are chosen.", DATA, value=words.CALIBRATOR
     )

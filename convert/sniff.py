@@ -222,7 +222,7 @@ def _folder(path: Path) -> _Refusal:
     if "adapter_config.json" in names:
         return _Refusal(
             "a low-rank adapter, which changes a model and is none",
-            "merge it into its model first (peft: merge_and_unload) and give the folder of that",
+            "convert its model, and give it with that: --adapter NAME=FOLDER",
         )
     if any(n.endswith(".safetensors") or n == "pytorch_model.bin" for n in names):
         return _Refusal(

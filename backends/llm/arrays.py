@@ -114,6 +114,21 @@ class Arrays:
         part = self._weights[array.offset : array.offset + size]
         return np.asarray(part.view(array.dtype).reshape(array.shape))
 
+    def place(self, name: str) -> int:
+        """Address of an array that all threads share."""
+        if name.startswith("w:"):
+            return int(self._weights.ctypes.data) + self._tape.weights[name[2:]].offset
+        return self._own(name, 0, False)
+
+    @property
+    def span_places(self) -> list[int]:
+        """Address of each thread's span."""
+        return [span for span, _ in self._spans]
+
+    def keep(self, *held: object) -> None:
+        """Let objects live as long as this one."""
+        self._kept += held
+
     def arguments(self, call: Call, *, layer: int, private: bool, before: bool = False) -> int:
         """Return the address of a call's arguments, one thread's behind the other's.
 
@@ -153,8 +168,7 @@ class Arrays:
             elif name == "span":
                 found.append(self._spans[thread][1 if before else 0])
             elif name.startswith("w:"):
-                weight = self._tape.weights[name[2:]]
-                found.append(self._weights.ctypes.data + weight.offset)
+                found.append(self.place(name))
             else:
                 found.append(self._own(name, thread, private))
         return found

@@ -34,7 +34,8 @@ class Taker:
         library: Library of the kernels.
         arrays: that batches are copied to.
         max_tokens: most tokens of a step.
-        numbers: ends of what a batch has, by ``_NUMBERS``; ``window`` is 0 for none.
+        numbers: ends of what a batch has, by ``_NUMBERS``, and the number of ``adapters``;
+            ``window`` is 0 for none.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Taker:
         Raises:
             InputError: something is outside; the message lists what.
         """
-        count, outputs = len(batch.tokens), len(batch.rows)
+        count, outputs, numbers = len(batch.tokens), len(batch.rows), self._numbers
         sequences, columns = batch.table.shape
         if found := self._sizes(batch, count, outputs):
             raise _refused(found)
@@ -78,6 +79,8 @@ class Taker:
                 raise _refused(["an embedding of no token"])
             self._arrays["tokens"][places] = -1
             self._arrays["x"][places] = batch.embeddings
+        if batch.adapter is not None and numbers["adapters"]:
+            self._arrays["adapter"][:count] = batch.adapter
         return bool(code)
 
     def _sizes(self, batch: StepBatch, count: int, outputs: int) -> list[str]:
@@ -95,8 +98,12 @@ class Taker:
         for name, values in (("positions", batch.positions), ("owner", batch.owner)):
             if len(values) != count:
                 found.append(f"{len(values)} {name} for {count} tokens")
-        if batch.adapter is not None and bool((batch.adapter >= 0).any()):
-            found.append("an adapter; this model has none")
+        if batch.adapter is not None and len(batch.adapter):
+            first, last = int(batch.adapter.min()), int(batch.adapter.max())
+            if len(batch.adapter) != count:
+                found.append(f"{len(batch.adapter)} adapters for {count} tokens")
+            elif first < -1 or last >= numbers["adapters"]:
+                found.append(f"adapters {first} to {last}; this model has {numbers['adapters']}")
         if batch.embedded is not None and batch.embeddings is not None:
             shape = len(batch.embedded), self._arrays["x"].shape[1]
             if batch.embeddings.shape != shape:

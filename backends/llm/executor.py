@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeinfer.backends.llm.adapters import ARGUMENTS, AdaptedPhases, arrays_of
 from edgeinfer.backends.llm.arrays import BEST, SLACK, Arrays, aligned, map_weights, together
 from edgeinfer.backends.llm.batch import Taker
 from edgeinfer.backends.llm.team import PHASE, Team
@@ -15,7 +16,7 @@ from edgeinfer.backends.tvm import library as tvm_library
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
-from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
+from edgeinfer.llm.tape import Adapted, Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
@@ -23,6 +24,8 @@ from edgeinfer.types import Array
 COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3}
 """Time of a product by the tokens that it takes at once; of one token it is 1."""
 
+
+_OF_ADAPTERS = ("adapters_low", "adapters_high")
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSizes:
@@ -54,6 +57,7 @@ class _Key:
     fused: bool
     one: bool
     one_out: bool
+    adapted: bool
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class _Laid:
         phases: Phases of ``PHASE``.
         rows: places of phases over tokens; ``outputs`` likewise.
         each: items of every token, of ``rows``.
+        adapted: places of phases of adapters.
         filled: counts that were filled in last.
         products: places of products over tokens; ``out_products`` likewise.
         tiles: places of attention by tokens of a tile; tiles of one first.
@@ -78,6 +83,7 @@ class _Laid:
     tiles: tuple[list[int], list[int]]
     out_items: Array
     each: Array
+    adapted: list[int]
     filled: tuple[int, int, tuple[int, int]] = (0, 0, (0, 0))
 
 
@@ -108,7 +114,7 @@ class NativeExecutor:
         self.max_tokens = self.max_rows = sizes.max_tokens
         self.max_sequences = sizes.max_sequences
         self.window = max(config.windows) if all(config.windows) else 0
-        self.adapters: tuple[str, ...] = ()
+        self.adapters = tuple(adapter.name for adapter in tape.adapters)
         self.cache = sizes.cache or tape.caches[0]
         self.threads = sizes.threads or available_cpus()
         _check(sizes, self.context, self.cache, tape)
@@ -117,7 +123,7 @@ class NativeExecutor:
         self._made = self._cache(config.layers)
         self.page_bytes = sum(a[0].nbytes for layer in self._made for a in layer)
         self._shared = self._arrays()
-        self._team = Team(library, self.threads, 16 * config.layers + 16)
+        self._team = Team(library, self.threads, 32 * config.layers + 16)
         self._pid = os.getpid()
         spans = self._team.spans()
         self._team.set_rows(spans, self._columns)
@@ -125,6 +131,7 @@ class NativeExecutor:
             *(tape, map_weights(weights, tape), self._shared),
             *([self._private() for _ in spans], self._made, spans),
         )
+        self._adapted = AdaptedPhases(tape, self._given)
         self._laid: dict[_Key, _Laid] = {}
         self._take = Taker(
             *(self._team.library, self._shared, self.max_tokens),
@@ -134,6 +141,7 @@ class NativeExecutor:
             columns=self._columns,
             pages=self.pages,
             window=self.window,
+            adapters=len(self.adapters),
         )
         phases = tape.phases
         self._widths = next([int(w) for w in p.calls] for p in phases if isinstance(p, Products))
@@ -186,7 +194,7 @@ class NativeExecutor:
         for columns in self._tape.columns:
             is_inner = experts is not None and columns == experts.ffn
             made |= _rounded(columns, pairs if is_inner else rows)
-        return made
+        return made | arrays_of(self._tape, rows, config.ffn)
 
     def _private(self) -> dict[str, Array]:
         made: dict[str, Array] = {}
@@ -232,6 +240,8 @@ class NativeExecutor:
             np.minimum(least, times, out=least)
         names = {self._team.function(name): name for name in self._tape.kernels}
         names[self._team.best] = "best"
+        if self.adapters:
+            names |= {self._team.function(name, ""): name for name in _OF_ADAPTERS}
         found: dict[str, float] = {}
         for phase, time in zip(phases, least, strict=True):
             name = names[int(phase["main"])]
@@ -246,11 +256,15 @@ class NativeExecutor:
         alone = self._take(batch)
         count = len(batch.tokens)
         tiles = (count, 0) if alone else self._tiles(batch.owner)
-        return self._filled(count, len(batch.rows), alone, tiles)
+        adapted = batch.adapter is not None and int(batch.adapter.max()) >= 0
+        return self._filled(count, len(batch.rows), alone, tiles, adapted)
 
-    def _filled(self, count: int, outputs: int, alone: bool, tiles: tuple[int, int]) -> _Laid:
+    def _filled(
+        self, count: int, outputs: int, alone: bool, tiles: tuple[int, int], adapted: bool
+    ) -> _Laid:
         widths = self._width(count), self._width(outputs)
-        key = _Key(*widths, alone, count == 1, outputs == 1)
+        # What adapters are multiplied by must be there before the product.
+        key = _Key(*widths, alone, count == 1 and not adapted, outputs == 1, adapted)
         if key not in self._laid:
             self._laid[key] = self._lay(key)
         laid = self._laid[key]
@@ -262,6 +276,7 @@ class NativeExecutor:
         chunk[laid.rows] = self._chunks(laid.each * count)
         items[laid.outputs], chunk[laid.outputs] = outputs, self._chunk(outputs, 4)
         extra[laid.products] = -(-count // key.width)
+        extra[laid.adapted] = count
         extra[laid.out_products] = -(-outputs // key.out_width)
         for places, number in zip(laid.tiles, tiles, strict=True):
             total = number * self._config.kv_heads
@@ -299,7 +314,7 @@ class NativeExecutor:
         return np.asarray(np.maximum(1, -(-items // parts)))
 
     def _lay(self, key: _Key) -> _Laid:
-        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0), np.ones(0))
+        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0), np.ones(0), [])
         made: list[tuple[int, ...]] = []
         multiples: dict[int, int] = {}
         add = made.append
@@ -334,11 +349,33 @@ class NativeExecutor:
         if phase.before is not None and not one and not phase.shared:
             (laid.outputs if is_output else laid.rows).append(place())
             add(self._phase(phase.before))
+        calls, counts, last = phase.calls, phase.items, None
+        if key.adapted and phase.adapted is not None:
+            low, high = self._adapters(phase.adapted)
+            laid.adapted.append(place())
+            add(low)
+            if phase.adapted.calls:
+                laid.adapted.append(place())
+                add(high)
+                calls, counts = phase.adapted.calls, phase.adapted.items
+            else:
+                last = high
         (laid.out_products if is_output else laid.products).append(place())
-        items = phase.items[str(width)]
-        call = phase.calls[str(width)]
+        items, call = counts[str(width)], calls[str(width)]
         before = phase.before if one else None
         add(self._phase(call, items=items, chunk=self._share(items), before=before, private=one))
+        if last is not None:
+            laid.adapted.append(place())
+            add(last)
+
+    def _adapters(self, adapted: Adapted) -> list[tuple[int, ...]]:
+        """The phases of adapters' first matrices and of their second ones."""
+        given = self._adapted.arguments(adapted)
+        made: list[tuple[int, ...]] = []
+        for name, items in zip(_OF_ADAPTERS, self._adapted.items(adapted), strict=True):
+            main, chunk = self._team.function(name, ""), self._share(items)
+            made.append((main, given, 0, 0, 0, ARGUMENTS, 0, items, chunk, 0, 0))
+        return made
 
     def _share(self, items: int) -> int:
         if self.threads == 1:

@@ -62,21 +62,21 @@ class Team:
         for name in ("team_spans", "team_free"):
             getattr(library, name).argtypes = [ctypes.c_void_p]
         library.team_free.restype = None
-        self.best = int(ctypes.cast(library.logits_best, ctypes.c_void_p).value or 0)
         library.team_run.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int, ctypes.c_void_p]
         self.library, self.threads = library, threads
+        self.best = self.function("logits_best", "")
         self._team = library.team_new(threads, phases, _SPINS)
         if not self._team:
             raise NotAvailableError(f"a team of {threads} threads cannot be started here")
 
-    def function(self, kernel: str) -> int:
-        """Address of a kernel.
+    def function(self, kernel: str, stem: str = "__tvm_ffi_") -> int:
+        """Address of a kernel, or of a function in C, whose names have no stem.
 
         Raises:
             LoadError: the library has none of that name.
         """
         try:
-            symbol = self.library[f"__tvm_ffi_{kernel}"]
+            symbol = self.library[stem + kernel]
         except AttributeError as e:
             raise LoadError(f"the library of kernels lacks {kernel!r}") from e
         return int(ctypes.cast(symbol, ctypes.c_void_p).value or 0)

@@ -25,7 +25,7 @@ from edgeinfer.machine.cgroup import available_cpus
 _FOLDER = "llm-kernels"
 _MODULE = "edgeinfer.convert.llm.compiled"
 _TIMEOUT_S = 1800
-_DRIVER = [str(Path(__file__).with_name(name)) for name in ("team.c", "batch.c")]
+_DRIVER = [str(Path(__file__).with_name(name)) for name in ("team.c", "batch.c", "adapters.c")]
 _PROCESSES = 4
 """Compilers at once, at most: each takes some 300 MB."""
 

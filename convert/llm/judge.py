@@ -177,9 +177,9 @@ class _Sums:
 
 
 def compare(
-    oracle: Oracle, executors: Sequence[Executor], sequences: Sequence[Array]
+    oracle: Oracle, executors: Sequence[Executor], sequences: Sequence[Array], adapter: int = -1
 ) -> tuple[list[Quality], list[Array]]:
-    """Compare executors with the model in float32.
+    """Compare executors, with an adapter or -1 for none, with the model in float32.
 
     Returns:
         How far apart each is, and the right logits behind each sequence's last token.
@@ -189,7 +189,7 @@ def compare(
     states = oracle.states(list(sequences))
     for ids, right in zip(sequences, oracle.heads(states), strict=True):
         for executor, each in zip(executors, sums, strict=True):
-            each.add(ids, right, _logits(executor, ids))
+            each.add(ids, right, _logits(executor, ids, adapter))
         last.append(right[-1].copy())
     return [each.quality() for each in sums], last
 
@@ -199,7 +199,7 @@ def _log_softmax(x: Array) -> Array:
     return np.asarray(moved - np.log(np.exp(moved).sum(-1, keepdims=True, dtype=np.float64)))
 
 
-def _logits(executor: Executor, ids: Array) -> Array:
+def _logits(executor: Executor, ids: Array, adapter: int) -> Array:
     """Logits of all tokens of a sequence."""
     count = len(ids)
     batch = StepBatch(
@@ -208,5 +208,6 @@ def _logits(executor: Executor, ids: Array) -> Array:
         owner=np.zeros(count, np.int32),
         table=np.arange(-(-count // PAGE), dtype=np.int32)[None],
         rows=np.arange(count, dtype=np.int32),
+        adapter=np.full(count, adapter, np.int32),
     )
     return np.asarray(executor.step(batch)).copy()

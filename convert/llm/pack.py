@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
 
+from edgeinfer.convert.llm.adapters import LowRank
 from edgeinfer.convert.llm.blocks import Factors, Integers, StoredTensor
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.form import (
@@ -22,6 +25,9 @@ from edgeinfer.kernels.defs.llm.form import (
 from edgeinfer.llm import tape
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
+
+LOW_BLOCK, LOW_STEP, LOW_PANEL = 8, 8, 16
+"""How adapters' matrices are cut, see ``adapters.c``."""
 
 _PAGE = 4096
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -76,6 +82,18 @@ class Packer:
         self._write(name, np.ascontiguousarray(values, np.float32), tape.ALIGNMENT)
         return f"w:{name}"
 
+    def low_ranks(self, stem: str, pairs: Mapping[str, LowRank]) -> dict[str, tape.PackedLowRank]:
+        """Keep an adapter's parts of one product: first all that is read before it."""
+        made, later = {}, {}
+        for name, pair in pairs.items():
+            low, high, rank, scale = _low_rank(pair)
+            one = tape.PackedLowRank(f"{stem}.{name}.a", f"{stem}.{name}.b", rank, scale)
+            self._write(one.a, low, tape.ALIGNMENT)
+            made[name], later[one.b] = one, high
+        for place, high in later.items():
+            self._write(place, high, tape.ALIGNMENT)
+        return made
+
     def matrix(self, name: str, parts: list[StoredTensor | Integers]) -> Matrix:
         """Keep matrices of one form, one below the other."""
         values = [as_stored(p) for p in parts]
@@ -103,6 +121,24 @@ class Packer:
         self._digest.update(name.encode())
         self._digest.update(data)
         self.file.write(data)
+
+
+def _low_rank(pair: LowRank) -> tuple[Array, Array, int, float]:
+    """``A`` and ``B`` in float16 as ``adapters.c`` has them, their rank and what scales both."""
+    rank, columns = pair.low.shape
+    more = -rank % LOW_BLOCK
+    low, one = _as_halves(np.pad(pair.low, ((0, more), (0, 0))))
+    high, other = _as_halves(np.pad(pair.high, ((0, 0), (0, more))))
+    low = low.reshape(-1, LOW_BLOCK, columns // LOW_STEP, LOW_STEP).swapaxes(1, 2)
+    high = high.reshape(-1, LOW_PANEL, rank + more).swapaxes(1, 2)
+    return low, high, rank + more, pair.scale * 2.0 ** -(one + other)
+
+
+def _as_halves(values: Array) -> tuple[Array, int]:
+    """Float16 of numbers times a power of two that brings them near its largest; its exponent."""
+    most = float(np.abs(values).max())
+    power = 15 - math.frexp(most)[1] if most else 0
+    return np.ldexp(values, power).astype(np.float16), power
 
 
 def as_stored(part: StoredTensor | Integers) -> Integers | Array:

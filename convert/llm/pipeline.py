@@ -29,6 +29,7 @@ from edgeinfer.bundle.manifest import (
 )
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert.llm import judge, source, tokenizer
+from edgeinfer.convert.llm.adapters import Adapter, named_adapters, with_adapter
 from edgeinfer.convert.llm.blocks import Integers, StoredTensor
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.source import LlmSource
@@ -81,6 +82,7 @@ def export(
     block: int = _BLOCK,
     name: str | None = None,
     calibration: Path | None = None,
+    adapters: Mapping[str, str | Path] | None = None,
     unverified: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -95,6 +97,8 @@ def export(
         block: weights that share a scale, of ``w4`` and ``w8``.
         name: Name of the bundle; default the file's.
         calibration: a file of text by which ``w4`` and ``w8`` are rounded.
+        adapters: low-rank adapters by the names that requests have for them, see
+            ``edgeinfer.convert.llm.adapters``.
         unverified: write artifacts that nothing here can run; the bundle says so forever.
         overwrite: replace an existing bundle.
         progress: Called with what is being done.
@@ -123,6 +127,7 @@ def export(
     with clock.stage("read the model"):
         given = source.read(path)
         beside, notes = tokenizer.files(given)
+        added, more = named_adapters(adapters or {}, given.config)
         record = SourceRecord(given.format, path.name, _digest(path))
     title = name or path.stem
     report = Report(
@@ -133,9 +138,9 @@ def export(
         source_bytes=sum(t.data.nbytes for t in given.tensors.values()),
     )
     report.seconds = clock.seconds
-    report.changes.append(Change("source", (*_about(given), *notes)))
+    report.changes.append(Change("source", (*_about(given), *notes, *more)))
     with BundleWriter(output or f"{title}.edge", overwrite=overwrite) as writer:
-        job = _Job(given, precision, block, calibration, beside, report, clock, writer)
+        job = _Job(given, precision, block, calibration, beside, added, report, clock, writer)
         variants = [job.variant(profile, machine, unverified) for profile, machine in machines]
         return job.finish(title, record, variants)
 
@@ -269,6 +274,7 @@ class _Job:
     block: int
     calibration: Path | None
     beside: dict[str, bytes]
+    adapters: dict[str, Adapter]
     report: Report
     clock: StageClock
     writer: BundleWriter
@@ -296,13 +302,17 @@ class _Job:
             caches = ("float32", *CACHES) if precision == "fp32" else CACHES
             here = profile.name == _HERE
             lines = variant.write(
-                *(given.config, tensors, machine, folder), caches=caches, measure=here
+                *(given.config, tensors, machine, folder),
+                caches=caches,
+                measure=here,
+                adapters=self.adapters,
             )
         for name, data in self.beside.items():
             (folder / name).write_bytes(data)
         found, skipped = self._judged(folder)
         quality = next(iter(found.values()), None)
         lines = (*lines, str(quality or skipped), *self._choose_caches(folder, found))
+        lines = (*lines, *self._judge_adapters(id, folder))
         result = self._verified(id, precision, folder, lines)
         if result.verdict == NOT_RUN and not unverified:
             hint = "--unverified writes it all the same and marks it forever as not verified"
@@ -372,6 +382,30 @@ class _Job:
                 for logits in last
             )
         return dict(zip(kinds, found, strict=True)), ""
+
+    def _judge_adapters(self, id: str, folder: Path) -> list[str]:
+        """Compare each adapter with the model in float32 that it is merged into.
+
+        Raises:
+            VerifyError: a limit was left.
+        """
+        lines: list[str] = []
+        ids = judge.texts(self.beside[TOKENIZER_NAME]) if self.adapters else []
+        longest = max(map(len, ids), default=0)
+        for at, (name, adapter) in enumerate(self.adapters.items()):
+            pages = -(-longest // 16)
+            try:
+                executor = open_executor(folder, ExecutorSizes(pages, longest, 1, pages * 16))
+            except (LoadError, NotAvailableError) as e:
+                return [f"adapters were not judged here: {e}"]
+            with contextlib.closing(executor), self.clock.stage(f"judge adapter {name}"):
+                oracle = Oracle(self.given.config, with_adapter(self.given.tensors, adapter))
+                (found,), _ = judge.compare(oracle, [executor], ids, at)
+            lines.append(f"adapter {name}: {found}")
+            if breaches := self._limits.breaches(found):
+                why = "; ".join(breaches)
+                raise VerifyError(f"{id}: adapter {name}: {why}", self.report.to_json())
+        return lines
 
     def _choose_caches(self, folder: Path, found: Mapping[str, judge.Quality]) -> list[str]:
         """Leave types of caches out of the tape that lose more than the limits allow."""

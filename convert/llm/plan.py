@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.llm.adapters import Adapter
 from edgeinfer.convert.llm.blocks import Integers, StoredTensor
 from edgeinfer.convert.llm.pack import Matrix, Packer, joined, same_form
 from edgeinfer.convert.llm.reading import READING, Reading
@@ -19,8 +20,8 @@ from edgeinfer.kernels.defs.llm.cache import Pages
 from edgeinfer.kernels.defs.llm.form import STEP, Form
 from edgeinfer.kernels.defs.llm.heads import Attend
 from edgeinfer.kernels.defs.llm.product import Epilogue, Product
-from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.tape import Attention, Call, Phase, Products, Rows
+from edgeinfer.llm import LlmConfig, tape
+from edgeinfer.llm.tape import Adapted, Attention, Call, Phase, Products, Rows
 from edgeinfer.records import dataclass
 
 CACHES = ("float16", "uint8", "uint4")
@@ -56,6 +57,8 @@ class TapePlan:
         kernels: by name.
         phases: in order.
         columns: sizes of rows that are rounded.
+        adapters: low-rank adapters of the model, by name.
+        kept: what the tape says of them.
     """
 
     machine: Machine
@@ -66,6 +69,8 @@ class TapePlan:
     kernels: dict[str, Kernel] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
     columns: set[int] = field(default_factory=set)
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
+    kept: tuple[tape.Adapter, ...] = ()
 
     def read_by(self, reading: Reading) -> None:
         """Let products read weights otherwise."""
@@ -73,14 +78,22 @@ class TapePlan:
         items: dict[str, int] = {}
         for name, kernel in self.kernels.items():
             if kernel.maker == "product":
-                streams, ahead = reading.of(kernel.values[0].width, name)
-                what = replace(kernel.values[0], streams=streams, ahead=ahead)
+                what = self._read(kernel.values[0])
                 self.kernels[name] = replace(kernel, values=(what,))
                 items[name] = what.items
         for at, phase in enumerate(self.phases):
             if isinstance(phase, Products):
                 shared = {width: items[call.kernel] for width, call in phase.calls.items()}
-                self.phases[at] = replace(phase, items=shared)
+                adapted = phase.adapted
+                if adapted is not None:
+                    more = {width: items[call.kernel] for width, call in adapted.calls.items()}
+                    adapted = replace(adapted, items=more)
+                self.phases[at] = replace(phase, items=shared, adapted=adapted)
+
+    def _read(self, what: Product) -> Product:
+        """A product that reads weights as is fastest, whatever else it adds."""
+        streams, ahead = self.reading.of(what.width, replace(what, more=False).name)
+        return replace(what, streams=streams, ahead=ahead)
 
     @property
     def cpu(self) -> KernelCpu:
@@ -125,6 +138,7 @@ class TapePlan:
         domain: str = "tokens",
         cap: float = 0.0,
         shared: bool = False,
+        parts: Mapping[str, int] | None = None,
     ) -> None:
         """Add a product.
 
@@ -139,22 +153,44 @@ class TapePlan:
             domain: what is multiplied.
             cap: Limit of the results.
             shared: the product before this one has the same tokens and norm.
+            parts: rows of what it consists of, by the weights' names, where adapters change it.
         """
         dot, form, columns = self.packer.dot, matrix.form, matrix.columns
         before, given = self.before(form, columns, source, norm)
-        calls, items = {}, {}
         wide = width_of_target or matrix.padded
-        for width in self.reading.widths:
-            sizes = (dot, form, matrix.padded, columns, width, epilogue, wide)
-            what = Product(*sizes, bias=bool(bias), cap=cap)
-            streams, ahead = self.reading.of(width, what.name)
-            what = replace(what, streams=streams, ahead=ahead)
-            name = self.kernel(what.name, "product", what)
-            arguments = (*matrix.arguments, *((bias,) if bias else ()), *given, target, "span")
-            calls[str(width)], items[str(width)] = Call(name, arguments), what.items
+        sizes = (dot, form, matrix.padded, columns, 1, epilogue, wide)
+        what = Product(*sizes, bias=bool(bias), cap=cap)
+        arguments = (*matrix.arguments, *((bias,) if bias else ()), *given)
+        calls, items = self._of_widths(what, *arguments, target, "span")
+        adapted = None
+        if parts and any(name in parts for adapter in self.adapters.values() for name in adapter):
+            normed = f"n{columns}" if norm else source
+            adapted = Adapted(dict(parts), columns, normed, target, wide, {}, {})
+            if what.gated:
+                own = self._of_widths(replace(what, more=True), *arguments, "more", target, "span")
+                adapted = Adapted(dict(parts), columns, normed, "more", matrix.padded, *own)
         self.phases.append(
-            Products(calls, items, domain, before, shared)  # type: ignore[arg-type]
+            Products(calls, items, domain, before, shared, adapted)  # type: ignore[arg-type]
         )
+
+    def _of_widths(self, what: Product, *arguments: str) -> tuple[dict[str, Call], dict[str, int]]:
+        """Calls of a product and their items, by the tokens that they take at once."""
+        calls, items = {}, {}
+        for width in self.reading.widths:
+            made = self._read(replace(what, width=width))
+            calls[str(width)] = Call(self.kernel(made.name, "product", made), arguments)
+            items[str(width)] = made.items
+        return calls, items
+
+    def keep_adapters(self) -> None:
+        """Put the adapters behind the weights, in the order in which they are read."""
+        products = [p.adapted.parts for p in self.phases if isinstance(p, Products) and p.adapted]
+        for at, (name, adapter) in enumerate(self.adapters.items()):
+            kept: dict[str, tape.PackedLowRank] = {}
+            for parts in products:
+                pairs = {of: adapter[of] for of in parts if of in adapter}
+                kept |= self.packer.low_ranks(f"adapter.{at}", pairs)
+            self.kept += (tape.Adapter(name, kept),)
 
     def before(
         self, form: Form, columns: int, source: str, norm: str
@@ -184,6 +220,7 @@ def plan(
     *,
     reading: Reading | None = None,
     caches: tuple[str, ...] = CACHES,
+    adapters: Mapping[str, Adapter] | None = None,
 ) -> TapePlan:
     """Lay a decoder out as a tape; its weights are packed on the way.
 
@@ -195,10 +232,12 @@ def plan(
         reading: how products read weights; None for the machine's.
         caches: types of caches that there is to be code for, the usual one first; 4 bits where
             heads are multiples of 32.
+        adapters: low-rank adapters, by name.
     """
     if config.head_dim % 32:
         caches = tuple(kind for kind in caches if kind != "uint4")
     made = TapePlan(machine, config, packer, reading or READING[packer.dot.name], caches)
+    made.adapters = adapters or {}
     embedding = packer.matrix("token_embd", [tensors["token_embd"]])
     label = f"{embedding.form.label}_{embedding.padded}x{embedding.columns}"
     factor = config.embedding_scale
@@ -214,6 +253,7 @@ def plan(
     made.product(
         *(head, "xo", "logits", "store"), norm=final, domain="outputs", cap=config.logit_softcap
     )
+    made.keep_adapters()
     return made
 
 
@@ -243,15 +283,16 @@ def _vector(value: Source) -> Any:
 
 def _weights(
     made: TapePlan, tensors: Mapping[str, Source], names: list[str]
-) -> list[tuple[str, list[Source]]]:
-    """Matrices that can be one, together."""
+) -> list[tuple[str, dict[str, Source]]]:
+    """Matrices that can be one, together, by the weights' names."""
     parts = [tensors[n] for n in names]
     floats = [p for p in parts if isinstance(p, StoredTensor)]
     is_same = same_form(floats, made.packer.dot) if len(floats) == len(parts) else not floats
     aligned = all(_rows(p) % made.packer.dot.rows == 0 for p in parts)
     if is_same and aligned:
-        return [("_".join(n.rpartition(".")[2] for n in names), parts)]
-    return [(n.rpartition(".")[2], [p]) for n, p in zip(names, parts, strict=True)]
+        whole = dict(zip(names, parts, strict=True))
+        return [("_".join(n.rpartition(".")[2] for n in names), whole)]
+    return [(n.rpartition(".")[2], {n: p}) for n, p in zip(names, parts, strict=True)]
 
 
 def _rows(part: Source) -> int:
@@ -269,7 +310,7 @@ def _attention(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> Non
     if config.qkv_bias:
         biases = np.concatenate([_vector(tensors[f"{at}attn_{n}.bias"]) for n in "qkv"])
     for place, (name, parts) in enumerate(groups):
-        matrix = packer.matrix(at + name, parts)
+        matrix = packer.matrix(at + name, list(parts.values()))
         if matrix.padded != matrix.rows:
             raise UsageError(f"{at}{name}: {matrix.rows} rows are no multiple of {packer.dot.rows}")
         bias = ""
@@ -283,6 +324,7 @@ def _attention(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> Non
             width_of_target=whole,
             bias=bias,
             shared=place > 0,
+            parts={n: _rows(p) for n, p in parts.items()},
         )
         column += matrix.rows
     if config.qk_norm_rows:
@@ -335,8 +377,14 @@ def _feed_forward(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> 
     groups = _weights(made, tensors, [f"{at}ffn_gate", f"{at}ffn_up"])
     if len(groups) > 1:
         raise UsageError(f"layer {layer}: gate and input have different types of weights")
-    inner = packer.matrix(at + groups[0][0], groups[0][1])
-    made.product(*(inner, "x", "h", config.activation), norm=norm, width_of_target=config.ffn)
+    parts = groups[0][1]
+    inner = packer.matrix(at + groups[0][0], list(parts.values()))
+    made.product(
+        *(inner, "x", "h", config.activation),
+        norm=norm,
+        width_of_target=config.ffn,
+        parts={n: _rows(p) for n, p in parts.items()},
+    )
     down = packer.matrix(f"{at}ffn_down", [tensors[f"{at}ffn_down"]])
     _add(made, tensors, down, "h", f"{at}post_ffw_norm")
 
@@ -405,15 +453,15 @@ def _add(
     made: TapePlan, tensors: Mapping[str, Source], matrix: Matrix, source: str, norm: str
 ) -> None:
     """A product that is added to ``x``, with a norm between where the family has one."""
-    config = made.config
+    config, parts = made.config, {matrix.name: matrix.rows}
     if matrix.padded != matrix.rows:
         raise UsageError(
             f"{matrix.name}: {matrix.rows} rows are no multiple of {made.packer.dot.rows}"
         )
     if not config.post_norms:
-        made.product(matrix, source, "x", "add")
+        made.product(matrix, source, "x", "add", parts=parts)
         return
-    made.product(matrix, source, "t", "store")
+    made.product(matrix, source, "t", "store", parts=parts)
     weight = made.packer.vector(norm, _vector(tensors[norm]))
     size, epsilon = config.hidden, config.norm_epsilon
     made.rows("norm_add", f"{size}_{epsilon:g}", (size, epsilon), "t", weight, "x")

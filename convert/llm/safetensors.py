@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,13 @@ _MOST_AXES = 8
 """Of a tensor; the product of many large sizes takes time that grows with their square."""
 
 
-def read(folder: Path) -> dict[str, StoredTensor]:
-    """Map all ``.safetensors`` files that belong to a model.
+def read(folder: Path, names: Sequence[str] = ()) -> dict[str, StoredTensor]:
+    """Map ``.safetensors`` files: those named, or all that belong to a model.
 
     Raises:
         SourceError: there is none, or one is damaged, or has types that are not read; lists all.
     """
-    names = _files(folder)
+    names = names or _files(folder)
     found: dict[str, StoredTensor] = {}
     problems: list[str] = []
     for name in names:

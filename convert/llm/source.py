@@ -20,7 +20,7 @@ from edgeinfer.errors import SourceError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.records import dataclass
 
-_MOST_LISTED = 12
+MOST_LISTED = 12
 
 MOST_JSON = 256 << 20
 """Bytes of a JSON file of a folder; tokenizers have tens of megabytes."""
@@ -30,7 +30,7 @@ _HF = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-_HF_LAYER = {
+HF_LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -124,7 +124,7 @@ def _file(path: Path) -> LlmSource:
     if kind != "model":
         raise SourceError(
             f"{path}: a GGUF file of the type {str(kind)[:40]!r}, which is no model by itself; a "
-            "low-rank adapter is merged into its model first (llama.cpp: llama-export-lora)"
+            "low-rank adapter is given with its model: --adapter NAME=FILE"
         )
     architecture = file.fields.get("general.architecture")
     family = next(
@@ -138,7 +138,7 @@ def _file(path: Path) -> LlmSource:
         named = family.split(named, config)
     whole = _complete(path, named, config)
     if family.paired:
-        whole = {name: _in_halves(name, tensor, config) for name, tensor in whole.items()}
+        whole = {name: in_halves(name, tensor, config) for name, tensor in whole.items()}
     return LlmSource(path, "gguf", config, whole, file.fields)
 
 
@@ -154,7 +154,7 @@ def _check_links(folder: Path) -> None:
     """
     names = sorted(p.name for p in folder.iterdir() if p.name.endswith(_TRAVEL))
     if out := [name for name in names if leads_out(folder / name, folder)]:
-        listed = ", ".join(map(repr, out[:_MOST_LISTED]))
+        listed = ", ".join(map(repr, out[:MOST_LISTED]))
         raise SourceError(f"{folder}: links that lead out of the folder: {listed}; copy the files")
 
 
@@ -168,7 +168,7 @@ def _folder(path: Path) -> LlmSource:
     )
     if family is None:
         raise _unknown(path, "model_type", kind, [n for f in FAMILIES for n in f.hf])
-    named = dict(_renamed(family, safetensors.read(path)))
+    named = dict(renamed(family, safetensors.read(path)))
     if data.get("tie_word_embeddings") and "output" in named:
         # Some writers keep a copy.
         del named["output"]
@@ -192,9 +192,9 @@ def _described(path: Path, family: Family, shape: Any) -> LlmConfig:
         raise SourceError(f"{path}: {e}") from e
 
 
-def _renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, StoredTensor]]:
+def renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, StoredTensor]]:
     whole = {theirs: ours for ours, theirs in _HF.items()}
-    layer = {theirs: ours for ours, theirs in {**_HF_LAYER, **family.hf_names}.items()}
+    layer = {theirs: ours for ours, theirs in {**HF_LAYER, **family.hf_names}.items()}
     experts: dict[str, dict[int, StoredTensor]] = {}
     for full, tensor in tensors.items():
         name = full.replace("language_model.model.", "model.").replace(
@@ -225,7 +225,7 @@ def _renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, StoredTens
         )
 
 
-def _in_halves(name: str, tensor: StoredTensor, config: LlmConfig) -> StoredTensor:
+def in_halves(name: str, tensor: StoredTensor, config: LlmConfig) -> StoredTensor:
     """Order rows of queries and keys so that elements rotated together lie half a head apart."""
     part = name.rpartition(".")[2] if not name.endswith(".bias") else name.split(".")[-2]
     heads = {"attn_q": config.heads, "attn_k": config.kv_heads}.get(part)
@@ -307,9 +307,9 @@ def _complete(path: Path, tensors: Tensors, config: LlmConfig) -> Tensors:
         elif name in wanted and tensor.shape != wanted[name]:
             problems.append(f"weight {name!r}: expected {wanted[name]}, received {tensor.shape}")
     if problems:
-        more = len(problems) - _MOST_LISTED
+        more = len(problems) - MOST_LISTED
         tail = f"; and {more} more" if more > 0 else ""
-        raise SourceError(f"{path}: " + "; ".join(problems[:_MOST_LISTED]) + tail)
+        raise SourceError(f"{path}: " + "; ".join(problems[:MOST_LISTED]) + tail)
     return {name: tensors[name] for name in wanted}
 
 

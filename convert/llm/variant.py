@@ -6,9 +6,11 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.llm import compiled
+from edgeinfer.convert.llm.adapters import Adapter
 from edgeinfer.convert.llm.pack import Packer
 from edgeinfer.convert.llm.plan import CACHES, Kernel, Source, TapePlan, plan, problems
 from edgeinfer.convert.llm.reading import Reading, fastest
@@ -27,6 +29,7 @@ def write(
     reading: Reading | None = None,
     caches: tuple[str, ...] = CACHES,
     measure: bool = False,
+    adapters: Mapping[str, Adapter] | None = None,
 ) -> tuple[str, ...]:
     """Write description, weights, code and tape.
 
@@ -38,6 +41,7 @@ def write(
         reading: how products read weights; None for the machine's.
         caches: types of caches that there is to be code for.
         measure: the machine is this one, and how weights are read fastest is measured.
+        adapters: low-rank adapters, by name.
 
     Returns:
         What the user should know.
@@ -51,7 +55,8 @@ def write(
     weights = folder / tape.WEIGHTS_NAME
     with weights.open("wb") as file:
         packer = Packer(file, dot_of(machine.name))
-        made = plan(description, tensors, machine, packer, reading=reading, caches=caches)
+        how: Any = {"reading": reading, "caches": caches, "adapters": adapters}
+        made = plan(description, tensors, machine, packer, **how)
         if measure:
             # What is not on storage yet cannot be had in large pages.
             file.flush()
@@ -89,7 +94,8 @@ def _fastest(made: TapePlan, weights: Path) -> Reading:
             _finish(made, folder)
             return folder
 
-        products = [name for name, kernel in made.kernels.items() if kernel.maker == "product"]
+        kernels = made.kernels.values()
+        products = [k.name for k in kernels if k.maker == "product" and not k.values[0].more]
         return fastest(made.reading, products, str(made.machine), write)
 
 
@@ -108,6 +114,7 @@ def _finish(made: TapePlan, folder: Path) -> int:
         kernels=signatures,
         phases=tuple(made.phases),
         digest=hashlib.sha256(f"{made.packer.digest} {code}".encode()).hexdigest()[:32],
+        adapters=made.kept,
     )
     (folder / tape.FILE_NAME).write_text(whole.to_json(), encoding="utf-8")
     (folder / config.FILE_NAME).write_text(made.config.to_json(), encoding="utf-8")

@@ -74,7 +74,7 @@ def export(options: ConvertOptions) -> ExportResult:
 
 
 _TAKEN = (
-    *("targets", "precision", "block", "name", "calibration"),
+    *("targets", "precision", "block", "name", "calibration", "adapters"),
     *("unverified", "overwrite", "progress"),
 )
 """What language models heed of a request."""

@@ -129,6 +129,8 @@ def check_request(options: ConvertOptions) -> Request:
         raise UsageError(f"calibrator {options.calibrator!r} is unknown; known: {known}")
     if options.block != default_of(type(options), "block"):
         raise UsageError(f"block {options.block}: only weights of language models have blocks")
+    if options.adapters:
+        raise UsageError(f"adapters {', '.join(options.adapters)}: only language models have such")
     if options.max_drop is not None and not 0.0 <= options.max_drop < 1.0:
         raise UsageError(f"max drop {options.max_drop}: expected a share from 0 up to 1, as 1%")
     _check_there(options.deployment, options.data, options.calibration)

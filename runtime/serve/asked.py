@@ -35,7 +35,7 @@ _COUNTS = {
 }
 _COMMON = frozenset(
     {*_NUMBERS, *_COUNTS, "model", "stream", "stream_options", "stop", "logit_bias", "ignore_eos"}
-    | {"cache_salt", "priority"}
+    | {"cache_salt", "priority", "adapter"}
 )
 _CHAT = _COMMON | {
     *("messages", "logprobs", "top_logprobs", "response_format", "tools", "tool_choice"),
@@ -226,12 +226,17 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
 
 
 def _place(request: SequenceRequest, data: Mapping[str, Any]) -> None:
-    """Read whose cached pages a request may use, and whom it comes before."""
+    """Read whose cached pages a request may use, whom it comes before, and its adapter."""
     salt = data.get("cache_salt")
     if salt is not None:
         if not isinstance(salt, str) or not 0 < len(salt) <= MOST_SALT:
             raise RequestError(400, f"cache_salt: expected a text of 1 to {MOST_SALT} characters")
         request.salt = salt.encode()
+    adapter = data.get("adapter")
+    if adapter is not None:
+        if not isinstance(adapter, str):
+            raise RequestError(400, "adapter: expected a name")
+        request.adapter = adapter
     # Lower ones are first there; the engine's run the other way, as all priorities here.
     request.priority = -(_count(data, "priority", -MOST_PRIORITY, MOST_PRIORITY) or 0)
 

@@ -34,7 +34,7 @@ PATH = "/v1/responses"
 
 _SAME = (
     *("model", "temperature", "top_p", "stream", "seed", "top_k", "min_p", "ignore_eos"),
-    *("cache_salt", "priority"),
+    *("cache_salt", "priority", "adapter"),
 )
 _READ = frozenset(
     {*_SAME, "input", "instructions", "max_output_tokens", "text", "tools", "tool_choice"}

@@ -104,7 +104,7 @@ FOLDERS = {
     "paddle": (("inference.pdmodel",), "m", "paddle2onnx"),
     "with a model": (("a.txt", "net.onnx"), "m", "net.onnx"),
     "hugging face": (("config.json", "model.safetensors"), "m", "weights without a graph"),
-    "adapter": (("adapter_config.json", "a.safetensors"), "m", "merge it into its model first"),
+    "adapter": (("adapter_config.json", "a.safetensors"), "m", "--adapter NAME=FOLDER"),
     "other": (("a.txt",), "m", "a folder, not a model"),
 }
 

@@ -54,6 +54,7 @@ class Product:
         cap: sums are bent to within plus and minus it; 0 for none.
         streams: places of the matrix that are read together, at most.
         ahead: bytes that each stream asks for ahead; 0 for none.
+        more: Whether something is added to the sums of each token; of a gated one only.
     """
 
     dot: Dot
@@ -67,6 +68,7 @@ class Product:
     cap: float = 0.0
     streams: int = 1
     ahead: int = 0
+    more: bool = False
 
     @property
     def gated(self) -> bool:
@@ -93,6 +95,7 @@ class Product:
     def name(self) -> str:
         """Of the kernel."""
         more = f"{'_bias' if self.bias else ''}{f'_cap{self.cap:g}' if self.cap else ''}"
+        more += "_more" if self.more else ""
         sizes = f"{self.rows}x{self.columns}_{self.target}"
         return f"product_{self.form.label}_{sizes}_{self.epilogue}{more}_w{self.width}".replace(
             ".", "p"
@@ -103,7 +106,8 @@ def product(what: Product) -> tirx.PrimFunc:
     """Multiply.
 
     The kernel takes the buffers of the form, with a bias ``bias`` (rows), for integers the buffers
-    of ``rounded_buffers``, for floats ``x`` (tokens, columns), ``y`` (tokens, target) and ``span``
+    of ``rounded_buffers``, for floats ``x`` (tokens, columns), with it ``more`` (tokens, rows), which
+    is added to the sums, ``y`` (tokens, target) and ``span``
     of items and, behind them, the number of tiles of ``width`` tokens. Rows ``r`` are written to
     columns ``r`` of ``y``, which may begin inside a row of a larger array.
     """
@@ -133,6 +137,7 @@ def buffers_of(what: Product, matrices: int = 1) -> dict[str, tuple[tuple[int, .
         **what.form.buffers(what.rows * matrices, what.columns, what.dot.rows),
         **({"bias": ((what.rows,), "float32")} if what.bias else {}),
         **given,
+        **({"more": ((TOKENS, what.rows), "float32")} if what.more else {}),
         "y": ((TOKENS, what.target), "float32"),
         "span": ((SPAN,), "int32"),
     }
@@ -156,6 +161,9 @@ def gated(what: Product, named: dict[str, Buffer], item: Expr, first: Expr, into
     else:
         # Both together would not stay in registers.
         gates, others = walked(what, named, ats, first), walked(what, named, pairs, first)
+    if what.more:
+        for at, totals in zip([*ats, *pairs], [*gates, *others], strict=True):
+            _add_more(what, named["more"], (first, at), totals)
     for j, (gate, other) in enumerate(zip(gates, others, strict=True)):
         _gate(what, named, (into, item % what.runs + j * what.items), (gate, other))
 
@@ -181,6 +189,16 @@ def _finish(
         if what.epilogue == "add":
             value = value + load(named["y"], place, rows)
         store(named["y"], place, value, rows)
+
+
+def _add_more(
+    what: Product, more: Buffer, place: tuple[Expr, Expr], totals: list[Buffer]
+) -> None:
+    """Add what stands in a run of columns of ``more``, from a token on."""
+    rows, (first, at) = what.dot.rows, place
+    for column, total in enumerate(totals):
+        given = load(more, [first + column, at * rows], rows)
+        store(total, [0], load(total, [0], rows) + given, rows)
 
 
 def _gate(

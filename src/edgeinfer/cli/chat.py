@@ -31,10 +31,11 @@ HELP = """\
 @click.command()
 @click.argument("bundle")
 @click.option("--system", default="", metavar="TEXT", help="System message.")
+@lm.ADAPTER
 @lm.sampling_options
 @lm.model_options
 @output_options
-def chat(bundle: str, system: str, out: Output, **given: Any) -> None:
+def chat(bundle: str, system: str, adapter: str, out: Output, **given: Any) -> None:
     """Talk with the language model of BUNDLE.
 
     Without a terminal each line of stdin is a message, and answers go to stdout. Ctrl-C ends an
@@ -49,15 +50,17 @@ def chat(bundle: str, system: str, out: Output, **given: Any) -> None:
             raise UsageError(f"{bundle}: the model has no chat template; use edgeinfer generate")
         if sys.stdin.isatty():
             out.remark(f"{llm.model.name}; /help says what there is")
-        _Conversation(llm, params, out, system).run()
+        _Conversation(llm, params, out, system, adapter).run()
 
 
 class _Conversation:
     """Messages so far, and what can be done with them."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, out: Output, system: str) -> None:
+    def __init__(
+        self, llm: LLM, params: SamplingParams, out: Output, system: str, adapter: str
+    ) -> None:
         self._llm, self._params, self._out = llm, params, out
-        self._system = system
+        self._system, self._adapter = system, adapter
         self._turns: list[dict[str, str]] = []
 
     def run(self) -> None:
@@ -78,7 +81,8 @@ class _Conversation:
     def _answer(self) -> None:
         first = [{"role": "system", "content": self._system}] if self._system else []
         try:
-            request = self._llm.chat_request([*first, *self._turns], self._params)
+            messages = [*first, *self._turns]
+            request = self._llm.chat_request(messages, self._params, adapter=self._adapter)
             stream = self._llm.engine.open(request)
         except InputError as e:
             self._turns.pop()

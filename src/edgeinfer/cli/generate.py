@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle")
 @click.argument("prompt")
+@lm.ADAPTER
 @lm.sampling_options
 @click.option(
     "-n",
@@ -41,6 +42,7 @@ def generate(
     logprobs: int | None,
     as_chat: bool,
     system: str | None,
+    adapter: str,
     out: Output,
     **given: Any,
 ) -> None:
@@ -58,9 +60,10 @@ def generate(
         params = lm.sampled(llm.defaults, **sampling, n=number, logprobs=logprobs)
         if as_chat:
             first = [] if system is None else [{"role": "system", "content": system}]
-            request = llm.chat_request([*first, {"role": "user", "content": prompt}], params)
+            messages = [*first, {"role": "user", "content": prompt}]
+            request = llm.chat_request(messages, params, adapter=adapter)
         else:
-            request = llm.request(prompt, params)
+            request = llm.request(prompt, params, adapter=adapter)
         if number == 1 and not out.json and not out.quiet:
             _stream(llm, request, out)
             return

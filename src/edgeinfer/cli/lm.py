@@ -60,6 +60,10 @@ _SAMPLING = (
     click.option("--stop", multiple=True, metavar="TEXT", help="Ends the text; may be repeated."),
 )
 
+ADAPTER = click.option(
+    "--adapter", default="", metavar="NAME", help="Low-rank adapter of the bundle to use."
+)
+
 _GRAMMAR = (
     click.option("--json-schema", metavar="FILE", help="The text is JSON of this schema."),
     click.option("--regex", metavar="EXPRESSION", help="The whole text matches it."),

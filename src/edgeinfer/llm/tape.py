@@ -14,14 +14,16 @@ the executor, with ``@<n>`` behind it from column ``n`` on. The executor's array
 ``he``     (tokens * used, ffn)     inside experts
 ``xo``     (outputs, hidden)        rows whose logits are wanted
 ``logits`` (outputs, rows)          with rows that fill the last run up
+``low``    (tokens, ...)            what adapters' first matrices give
+``more``   (tokens, 2 * ffn)        what adapters add to gates and inputs
 ``n<K>``   (tokens, K)              a normed row
 ``r<K>.*`` (tokens, ...)            the same in 8 bits: words, scales, starts, sums
 ========== ======================== ==========================================================
 
 and the arrays of the batch: ``tokens``, ``positions``, ``owner``, ``table``, ``rows``, ``tiles1``,
-``tiles2``, ``cos<i>`` and ``sin<i>`` of rope ``i``; ``cache`` stands for a layer's, ``span`` for a
-thread's own. ``n<K>`` and ``r<K>`` are each thread's own where one token alone is computed, so that
-nobody waits for its rounding.
+``tiles2``, ``adapter``, ``cos<i>`` and ``sin<i>`` of rope ``i``; ``cache`` stands for a layer's,
+``span`` for a thread's own. ``n<K>`` and ``r<K>`` are each thread's own where one token alone is
+computed, so that nobody waits for its rounding.
 """
 
 from __future__ import annotations
@@ -84,6 +86,30 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapted:
+    """What a product needs where tokens have low-rank adapters.
+
+    Attributes:
+        parts: rows of each matrix that it multiplies, by name and one below the other.
+        columns: Columns of each.
+        source: array of the tokens, in float32.
+        target: array that adapters add to.
+        stride: elements of a row of it.
+        calls: where they are added before the product and it adds them to its own sums, by width
+            like those of the product; empty where they are added behind it.
+        items: Items of each of them.
+    """
+
+    parts: dict[str, int]
+    columns: int
+    source: str
+    target: str
+    stride: int
+    calls: dict[str, Call]
+    items: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Products:
     """A phase that multiplies a matrix.
 
@@ -93,6 +119,7 @@ class Products:
         domain: that is multiplied.
         before: makes what it takes; None where the phase before it has.
         shared: others have made it already where several tokens are computed.
+        adapted: what adapters change; None where they change nothing.
     """
 
     calls: dict[str, Call]
@@ -100,6 +127,7 @@ class Products:
     domain: Domain
     before: Call | None = None
     shared: bool = False
+    adapted: Adapted | None = None
     kind: Literal["products"] = "products"
 
 
@@ -125,6 +153,35 @@ Phase = Rows | Products | Attention
 
 
 @dataclass(frozen=True, slots=True)
+class PackedLowRank:
+    """What an adapter adds to a product, ``scale * B A x``.
+
+    Attributes:
+        a: name of the packed ``A``; ``b`` likewise.
+        rank: rows of ``A``, with those that fill the last block up.
+        scale: Factor, with what the packed numbers are too large by.
+    """
+
+    a: str
+    b: str
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A low-rank adapter.
+
+    Attributes:
+        name: that requests have for it.
+        matrices: its parts, by the names of the matrices that they are added to.
+    """
+
+    name: str
+    matrices: dict[str, PackedLowRank]
+
+
+@dataclass(frozen=True, slots=True)
 class Tape:
     """A step.
 
@@ -138,6 +195,7 @@ class Tape:
         kernels: arguments of each.
         phases: in order.
         digest: Digest of weights and code: what the bits of logits depend on.
+        adapters: Adapters of the model, in the order of their numbers.
     """
 
     version: int
@@ -149,6 +207,7 @@ class Tape:
     kernels: dict[str, tuple[Argument, ...]]
     phases: tuple[Phase, ...]
     digest: str = ""
+    adapters: tuple[Adapter, ...] = ()
 
     def to_json(self) -> str:
         """Return the text of ``tape.json``."""

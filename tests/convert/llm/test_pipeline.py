@@ -10,13 +10,17 @@ import pytest
 
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.convert.llm import judge
+from edgeinfer.convert.llm import adapters, judge, source
+from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.pipeline.entry import export
-from edgeinfer.errors import SourceError, UsageError
+from edgeinfer.errors import InputError, SourceError, UsageError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.generation import Generation
 from edgeinfer.llm.tape import Tape
+from edgeinfer.runtime.llm.llm import LLM
+from edgeinfer.runtime.llm.params import SamplingParams
 from tests.backends.llm.small import CONFIG, weights
+from tests.convert.llm.test_adapters import peft
 from tests.convert.llm.test_gguf import f32, write
 
 BYTES = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -101,7 +105,10 @@ def test_a_model_becomes_a_bundle_that_is_inspected_and_run(tmp_path: Path) -> N
     pytest.importorskip("tokenizers")
     if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip("code for x86-64-v3 does not run here")
-    made = export(model(tmp_path / "a.gguf"), tmp_path / "a.edge", targets=["tvm-x86-64-v3"])
+    source_path, added = model(tmp_path / "a.gguf"), adapter(tmp_path / "lora")
+    made = export(
+        *(source_path, tmp_path / "a.edge"), targets=["tvm-x86-64-v3"], adapters={"more": added}
+    )
     variant = made.manifest.variants[0]
     assert (variant.format, variant.precision) == ("llm", "fp32")
     judged = made.report.language[variant.id]
@@ -126,3 +133,42 @@ def test_a_model_becomes_a_bundle_that_is_inspected_and_run(tmp_path: Path) -> N
             found = executable.run(feeds)["logits"]
             np.testing.assert_allclose(found, right["logits"], rtol=0, atol=2e-2)
         executable.close()
+    assert any("adapter more: 480 tokens" in n for n in made.report.variants[0].notes)
+    _check_texts(made.path, source_path, added)
+
+
+def adapter(folder: Path) -> Path:
+    """An adapter of all matrices of ``model``."""
+    rng, halves = np.random.default_rng(5), {}
+    for name, shape in source.expected(CONFIG).items():
+        place, _, part = name.rpartition(".")
+        if part in adapters.PARTS:
+            rows, columns = shape
+            stem = f"{place.removeprefix('blk.')}.{source.HF_LAYER[part]}.lora_"
+            halves[f"{stem}A"] = rng.standard_normal((4, columns)) / np.sqrt(columns)
+            halves[f"{stem}B"] = rng.standard_normal((rows, 4))
+    return peft(folder, halves, lora_alpha=2)
+
+
+def _check_texts(bundle: Path | str, path: Path, added: Path) -> None:
+    """Requests with an adapter and without run together, and each gets its own text."""
+    given = source.read(path)
+    prompt, right = [65, 66, 67], []
+    for tensors in (
+        given.tensors,
+        adapters.with_adapter(given.tensors, adapters.read(added, given.config)),
+    ):
+        tokens = [*prompt]
+        for _ in range(6):
+            tokens.append(
+                int(Oracle(given.config, tensors).logits([np.array(tokens)])[0][-1].argmax())
+            )
+        right.append(tokens[3:])
+    assert right[0] != right[1]
+    params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+    with LLM(bundle, threads=1) as llm:
+        requests = [llm.request(prompt, params), llm.request(prompt, params, adapter="more")]
+        found = [list(completion.outputs[0].tokens) for completion in llm.run(requests)]
+        assert found == right
+        with pytest.raises(InputError, match=r"one of the bundle's \(more\)"):
+            llm.generate([prompt], params, adapter="other")

@@ -106,6 +106,8 @@ def test_several_choices_and_probabilities(server: Server) -> None:
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: expected at most 20"),
         ({"logprobs": True, "top_logprobs": 20, "n": 128, "max_tokens": 400}, "at most 524288"),
         ({"n": 129}, "n: expected at most 128"),
+        ({"adapter": 1}, "adapter: expected a name"),
+        ({"adapter": "x"}, "one of the bundle's (none)"),
     ],
 )
 def test_what_is_not_supported_is_named(server: Server, changes: Any, text: str) -> None:
@@ -210,6 +212,25 @@ def test_the_real_client(server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="not supported: nonsense"):
         client.chat.completions.create(**options, extra_body={"nonsense": 1})
     assert {m.id for m in client.models.list()} == {"double", "tiny"}
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/responses"])
+def test_an_adapter_reaches_the_engine(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    found: list[str] = []
+    submit = Engine.submit
+
+    def told(engine: Engine, request: SequenceRequest) -> None:
+        found.append(request.adapter)
+        request.adapter = ""
+        submit(engine, request)
+
+    monkeypatch.setattr(Engine, "submit", told)
+    texts: dict[str, dict[str, Any]] = {CHAT: {"messages": MESSAGES}, TEXT: {"prompt": "a"}}
+    given = {"model": "tiny", "adapter": "fr", **texts.get(path, {"input": "a"})}
+    assert server.client.post(path, json=given).status_code == 200
+    assert found == ["fr"]
 
 
 def test_a_priority_reaches_the_engine(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

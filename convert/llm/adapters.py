@@ -1,0 +1,248 @@
+"""Low-rank adapters as they come: a GGUF file, or a folder that the library PEFT wrote.
+
+Source: llama.cpp's ``convert_lora_to_gguf.py`` and ``llama-adapter.cpp``; ``LoraConfig`` of PEFT.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.llm import gguf, safetensors
+from edgeinfer.convert.llm.blocks import StoredTensor
+from edgeinfer.convert.llm.families import FAMILIES
+from edgeinfer.convert.llm.families.base import Family
+from edgeinfer.convert.llm.source import (
+    MOST_LISTED,
+    expected,
+    in_halves,
+    read_json,
+    renamed,
+    undamaged,
+)
+from edgeinfer.errors import SourceError, UsageError
+from edgeinfer.llm import LlmConfig
+from edgeinfer.records import dataclass
+from edgeinfer.types import Array
+
+PARTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+"""Matrices of a layer that may have an adapter."""
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PEFT = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
+_GGUF = re.compile(r"(.+)\.weight\.lora_([ab])")
+_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_PLAIN = re.compile(r"[\w.]+")
+
+_BEYOND = (
+    *("use_dora", "use_qalora", "lora_bias", "fan_in_fan_out", "modules_to_save"),
+    *("layer_replication", "trainable_token_indices", "alora_invocation_tokens", "arrow_config"),
+)
+_KEPT_BASE = (None, True, False, "gaussian", "eva", "orthogonal")
+"""Ways to begin training that leave the model's own weights alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """What is added to a product: ``scale * high @ (low @ x)``.
+
+    Attributes:
+        low: (rank, columns) float32.
+        high: (rows, rank) float32.
+        scale: Factor.
+    """
+
+    low: Array
+    high: Array
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        """Return the rank."""
+        return len(self.low)
+
+
+Adapter = dict[str, LowRank]
+"""By the matrices' names."""
+
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTensor(StoredTensor):
+    """A matrix with what an adapter adds to it, which is merged when it is decoded."""
+
+    pair: LowRank
+
+    def float32(self) -> Array:
+        """The weights."""
+        product = self.pair.high @ self.pair.low
+        return np.asarray(StoredTensor.float32(self) + np.float32(self.pair.scale) * product)
+
+
+def with_adapter(
+    tensors: Mapping[str, StoredTensor], adapter: Adapter
+) -> dict[str, StoredTensor]:
+    """Weights of a model that an adapter is merged into."""
+    made = dict(tensors)
+    for name, pair in adapter.items():
+        base = tensors[name]
+        made[name] = MergedTensor(base.kind, base.shape, base.data, pair)
+    return made
+
+
+def named_adapters(
+    places: Mapping[str, str | Path], config: LlmConfig
+) -> tuple[dict[str, Adapter], list[str]]:
+    """Read adapters of a model; returns them by name, and what the user should know.
+
+    Raises:
+        SourceError: one cannot be read, or is for another model.
+        UsageError: a name is none.
+    """
+    if odd := [name for name in places if not _NAME.fullmatch(name)]:
+        raise UsageError(f"adapter {odd[0][:64]!r}: names have letters, digits, '.', '_' and '-'")
+    found, notes = {}, []
+    for name, place in places.items():
+        found[name] = read(Path(place), config)
+        ranks = ", ".join(map(str, sorted({pair.rank for pair in found[name].values()})))
+        count = len(found[name])
+        notes.append(f"adapter {name}: {Path(place).name}, rank {ranks}, {count} matrices")
+    return found, notes
+
+
+Pairs = dict[str, dict[str, StoredTensor]]
+"""``A`` and ``B`` by the file's names of matrices."""
+
+
+def read(path: Path, config: LlmConfig) -> Adapter:
+    """Read an adapter of a model.
+
+    Args:
+        path: a GGUF file, or a folder with ``adapter_config.json``, or the weights in it.
+        config: Configuration of the model.
+
+    Raises:
+        SourceError: it cannot be read, is for another model, or changes what no adapter here does;
+            lists everything of a kind.
+    """
+    if not path.exists():
+        raise SourceError(f"{path}: no such file or folder")
+    family = next(f for f in FAMILIES if f.name == config.family)
+    with undamaged(path):
+        if path.is_dir() or path.suffix == ".safetensors":
+            found = _folder(path if path.is_dir() else path.parent, family, config)
+        else:
+            found = _file(path, family, config)
+    if problems := list(_problems(found, config)):
+        more = len(problems) - MOST_LISTED
+        tail = f"; and {more} more" if more > 0 else ""
+        raise SourceError(f"{path}: " + "; ".join(problems[:MOST_LISTED]) + tail)
+    return found
+
+
+def _problems(found: Adapter, config: LlmConfig) -> Iterator[str]:
+    wanted = expected(config)
+    if not found:
+        yield "no matrices of an adapter"
+    for name, pair in found.items():
+        if name.rpartition(".")[2] not in PARTS or name not in wanted:
+            known = ", ".join(part for part in PARTS if f"blk.0.{part}" in wanted)
+            yield f"{name!r}: adapters of this model change {known} of its layers"
+            continue
+        rows, columns = wanted[name]
+        shapes = (pair.rank, columns), (rows, pair.rank)
+        received = pair.low.shape, pair.high.shape
+        if received != shapes:
+            yield f"{name!r}: expected A {shapes[0]} and B {shapes[1]}, received {received}"
+        elif not all(np.isfinite(x).all() for x in (pair.low, pair.high, pair.scale)):
+            yield f"{name!r}: numbers that are not finite"
+
+
+def _paired(path: Path, tensors: Mapping[str, StoredTensor], form: re.Pattern[str]) -> Pairs:
+    """Put halves together.
+
+    Raises:
+        SourceError: a tensor is no half of a pair, or its other one is missing.
+    """
+    pairs: Pairs = {}
+    others = []
+    for name, tensor in tensors.items():
+        if (m := form.fullmatch(name)) is None or len(tensor.shape) != 2:
+            others.append(name)
+        else:
+            pairs.setdefault(m[1], {})[m[2].upper()] = tensor
+    others += [f"{name} with {next(iter(p))} alone" for name, p in pairs.items() if len(p) != 2]
+    if others:
+        listed = ", ".join(map(repr, sorted(others)[:MOST_LISTED]))
+        raise SourceError(f"{path}: {len(others)} tensors that no adapter here has: {listed}")
+    return pairs
+
+
+def _file(path: Path, family: Family, config: LlmConfig) -> Adapter:
+    file = gguf.read(path)
+    kinds = file.fields.get("general.type"), file.fields.get("adapter.type")
+    if kinds != ("adapter", "lora"):
+        raise SourceError(f"{path}: a GGUF file of the type {kinds[0]!r}, not of an adapter (LoRA)")
+    architecture = file.fields.get("general.architecture")
+    if architecture not in family.gguf:
+        raise SourceError(
+            f"{path}: an adapter of {architecture!r}, and the model is of {family.name!r}"
+        )
+    alpha = float(file.fields.get("adapter.lora.alpha", 0.0))
+    made: Adapter = {}
+    for name, pair in _paired(path, file.tensors, _GGUF).items():
+        low = pair["A"].float32()
+        scale = alpha / len(low) if alpha else 1.0
+        # What is in pairs are rows of the product, of which B has as many.
+        highs = {name: in_halves(name, pair["B"], config) if family.paired else pair["B"]}
+        if family.split is not None:
+            highs = family.split(highs, config)
+        made |= {ours: LowRank(low, high.float32(), scale) for ours, high in highs.items()}
+    return made
+
+
+def _folder(folder: Path, family: Family, config: LlmConfig) -> Adapter:
+    data = read_json(folder / _CONFIG)
+    if refused := list(_unsupported(data)):
+        raise SourceError(f"{folder / _CONFIG}: " + "; ".join(refused))
+    pairs = _paired(folder, safetensors.read(folder, (_WEIGHTS,)), _PEFT)
+    made: Adapter = {}
+    for name, pair in pairs.items():
+        low = pair["A"].float32()
+        scale = _scale(data, name, len(low))
+        highs = dict(renamed(family, {f"{name}.weight": pair["B"]}))
+        if family.split is not None:
+            highs = family.split(highs, config)
+        made |= {ours: LowRank(low, high.float32(), scale) for ours, high in highs.items()}
+    return made
+
+
+def _unsupported(data: Any) -> Iterator[str]:
+    """Say what a configuration asks for that is more than ``B A x``."""
+    if not isinstance(data, dict) or data.get("peft_type") != "LORA":
+        kind = data.get("peft_type") if isinstance(data, dict) else data
+        yield f"peft_type: expected 'LORA', received {str(kind)[:40]!r}"
+        return
+    for name in _BEYOND:
+        if data.get(name):
+            yield f"{name}: {str(data[name])[:60]} is not supported"
+    if data.get("bias", "none") != "none":
+        yield f"bias: {str(data['bias'])[:60]!r} is not supported"
+    begun = data.get("init_lora_weights")
+    if begun not in _KEPT_BASE:
+        yield f"init_lora_weights: {str(begun)[:60]!r} changes the model's own weights"
+    for name in ("rank_pattern", "alpha_pattern"):
+        if odd := [key for key in (data.get(name) or {}) if not _PLAIN.fullmatch(key)]:
+            yield f"{name}: {str(odd[0])[:60]!r} is no plain name"
+
+
+def _scale(data: Mapping[str, Any], name: str, rank: int) -> float:
+    patterns = (data.get("alpha_pattern") or {}).items()
+    matching = (alpha for end, alpha in patterns if f".{name}".endswith(f".{end}"))
+    alpha = float(next(matching, data["lora_alpha"]))
+    return alpha / (math.sqrt(rank) if data.get("use_rslora") else rank)
