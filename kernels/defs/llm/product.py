@@ -106,10 +106,10 @@ def product(what: Product) -> tirx.PrimFunc:
     """Multiply.
 
     The kernel takes the buffers of the form, with a bias ``bias`` (rows), for integers the buffers
-    of ``rounded_buffers``, for floats ``x`` (tokens, columns), with it ``more`` (tokens, rows), which
-    is added to the sums, ``y`` (tokens, target) and ``span``
-    of items and, behind them, the number of tiles of ``width`` tokens. Rows ``r`` are written to
-    columns ``r`` of ``y``, which may begin inside a row of a larger array.
+    of ``rounded_buffers``, for floats ``x`` (tokens, columns), ``more`` (tokens, rows) where such is
+    added to the sums, ``y`` (tokens, target) and ``span`` of items and, behind them, the number of
+    tiles of ``width`` tokens. Rows ``r`` are written to columns ``r`` of ``y``, which may begin
+    inside a row of a larger array.
     """
     buffers = buffers_of(what)
 
