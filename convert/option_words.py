@@ -67,7 +67,7 @@ def adapter_places(options: Iterable[str]) -> dict[str, str]:
     """
     places: dict[str, str] = {}
     for option in options:
-        name, sign, path = option.partition("=")
+        name, _, path = option.partition("=")
         if not name or not path or name in places:
             raise UsageError(f"--adapter {option!r}: expected NAME=PATH, each name once")
         places[name] = path

@@ -27,6 +27,7 @@ COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3}
 
 _OF_ADAPTERS = ("adapters_low", "adapters_high")
 
+
 @dataclass(frozen=True, slots=True)
 class ExecutorSizes:
     """What an executor has room for.

@@ -71,7 +71,6 @@ Adapter = dict[str, LowRank]
 """By the matrices' names."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class MergedTensor(StoredTensor):
     """A matrix with what an adapter adds to it, which is merged when it is decoded."""
@@ -84,9 +83,7 @@ class MergedTensor(StoredTensor):
         return np.asarray(StoredTensor.float32(self) + np.float32(self.pair.scale) * product)
 
 
-def with_adapter(
-    tensors: Mapping[str, StoredTensor], adapter: Adapter
-) -> dict[str, StoredTensor]:
+def with_adapter(tensors: Mapping[str, StoredTensor], adapter: Adapter) -> dict[str, StoredTensor]:
     """Weights of a model that an adapter is merged into."""
     made = dict(tensors)
     for name, pair in adapter.items():

@@ -193,6 +193,7 @@ def _described(path: Path, family: Family, shape: Any) -> LlmConfig:
 
 
 def renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, StoredTensor]]:
+    """Give tensors of a Hugging Face folder our names; what is unknown keeps its own."""
     whole = {theirs: ours for ours, theirs in _HF.items()}
     layer = {theirs: ours for ours, theirs in {**HF_LAYER, **family.hf_names}.items()}
     experts: dict[str, dict[int, StoredTensor]] = {}

@@ -106,9 +106,9 @@ def product(what: Product) -> tirx.PrimFunc:
     """Multiply.
 
     The kernel takes the buffers of the form, with a bias ``bias`` (rows), for integers the buffers
-    of ``rounded_buffers``, for floats ``x`` (tokens, columns), ``more`` (tokens, rows) where such is
-    added to the sums, ``y`` (tokens, target) and ``span`` of items and, behind them, the number of
-    tiles of ``width`` tokens. Rows ``r`` are written to columns ``r`` of ``y``, which may begin
+    of ``rounded_buffers``, for floats ``x`` (tokens, columns), ``more`` (tokens, rows) where it
+    is added to the sums, ``y`` (tokens, target) and ``span`` of items and, behind them, the number
+    of tiles of ``width`` tokens. Rows ``r`` are written to columns ``r`` of ``y``, which may begin
     inside a row of a larger array.
     """
     buffers = buffers_of(what)
@@ -191,9 +191,7 @@ def _finish(
         store(named["y"], place, value, rows)
 
 
-def _add_more(
-    what: Product, more: Buffer, place: tuple[Expr, Expr], totals: list[Buffer]
-) -> None:
+def _add_more(what: Product, more: Buffer, place: tuple[Expr, Expr], totals: list[Buffer]) -> None:
     """Add what stands in a run of columns of ``more``, from a token on."""
     rows, (first, at) = what.dot.rows, place
     for column, total in enumerate(totals):
