@@ -15,10 +15,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tests.convert.lower.tflite.together import Row
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -102,8 +105,17 @@ def check(
         precision: recipe.
 
     Returns:
-        The file, for a look at its operators.
+        The file, for a look at its operators; empty where many are checked together.
     """
+    import onnx_ir as ir
+
+    from tests.convert.lower.tflite.together import Row, collecting
+
+    waiting = collecting()
+    if waiting is not None:
+        proto = ir.to_proto(model_of(model))
+        waiting.append(Row(proto, (feeds, *more), rtol, want, precision, _described(proto, feeds)))
+        return b""
     data = lower(model, precision)
     for one in (feeds, *more):
         right = want if want is not None and one is feeds else expected(model, one)
@@ -113,6 +125,34 @@ def check(
             for name, value in right.items():
                 assert_close(got[name], np.asarray(value), rtol, f"{name}, xnnpack={xnnpack}")
     return data
+
+
+def check_rows(rows: Sequence[Row]) -> None:
+    """Check models of one kind, as ``check`` does each, in one conversion."""
+    from tests.convert.lower.tflite.together import joined, prefix
+
+    model = joined(rows)
+    data = lower(model, rows[0].precision)
+    for turn in range(len(rows[0].feeds)):
+        feeds = {prefix(i) + n: x for i, row in enumerate(rows) for n, x in row.feeds[turn].items()}
+        given = turn == 0 and rows[0].want is not None
+        computed = {} if given else expected(model, feeds)
+        for xnnpack in (True, False):
+            got = outputs(data, feeds, xnnpack=xnnpack)
+            for i, row in enumerate(rows):
+                names = [o.name for o in row.model.graph.output]
+                right = row.want if given else {n: computed[prefix(i) + n] for n in names}
+                assert right is not None
+                assert list(right) == names
+                for name, value in right.items():
+                    where = f"{name} of {row.where}, xnnpack={xnnpack}"
+                    assert_close(got[prefix(i) + name], np.asarray(value), row.rtol, where)
+
+
+def _described(model: Any, feeds: Feeds) -> str:
+    nodes = " ".join(str(node) for node in model.graph.node).split()
+    values = ", ".join(f"{n}: {np.asarray(x).dtype}{list(x.shape)}" for n, x in feeds.items())
+    return f"{' '.join(nodes)[:500]} ({values})"
 
 
 def assert_close(got: Array, want: Array, rtol: float, where: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 
 from tests.convert.lower.tflite.run import check, ops
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("perm", [p for p in itertools.permutations(range(4)) if p[0] == 1])
+@rows("perm", [p for p in itertools.permutations(range(4)) if p[0] == 1])
 def test_of_what_was_transposed(perm: tuple[int, ...]) -> None:
     text = f"""g (float[4,4,4,4] x) => (float[4,4,4,4] y) {{
         t = Transpose<perm={str(list(perm)).replace(" ", "")}>(x) y = MatMul(t, t) }}"""

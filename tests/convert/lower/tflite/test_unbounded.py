@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
-import pytest
 
 from tests.convert.lower.tflite.run import HEADER, check, lower, ops
+from tests.convert.lower.tflite.together import rows
 
 X = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
 MASK = np.array([[True, False, True], [False, False, False]])
@@ -25,7 +25,7 @@ def with_limit(text: str, limit: float) -> ir.Model:
     return model
 
 
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+@rows("op", ["Add", "Sub", "Mul"])
 def test_arithmetic_of_a_mask(op: str) -> None:
     text = f"""g (float[2,3] x, bool[2,3] m, float far) => (float[2,3] y)
         <float one = {{1}}, int64[2] s = {{2, 3}}> {{
@@ -35,8 +35,8 @@ def test_arithmetic_of_a_mask(op: str) -> None:
     check(with_limit(text, -np.inf), {"x": X, "m": MASK})
 
 
-@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
-@pytest.mark.parametrize("limit", [np.inf, -np.inf])
+@rows("op", ["ReduceMax", "ReduceMin"])
+@rows("limit", [np.inf, -np.inf])
 def test_extremes_of_a_mask(limit: float, op: str) -> None:
     text = f"""g (float[2,3] x, bool[2,3] m, float far) => (float[2] y) <int64[1] a = {{1}}> {{
         b = Where(m, x, far)

@@ -10,12 +10,13 @@ import pytest
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import lower, ops
 from tests.convert.lower.tflite.single import agree, f32, single
+from tests.convert.lower.tflite.together import rows
 
 X = np.concatenate([np.linspace(-9, 9, 33), [0, -0.5, 0.5, 1e-4, -1e-4]]).astype(np.float32)
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("op", "attributes"),
     [
         ("Relu", {}),
@@ -80,7 +81,7 @@ def test_clip_by_computed_bounds() -> None:
     agree("Clip", X, np.array(-0.5, np.float32), np.array(2, np.float32))
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int8, np.uint8])
+@rows("dtype", [np.int32, np.int64, np.int8, np.uint8])
 def test_clip_and_relu_of_integers(dtype: Any) -> None:
     x = np.arange(-6, 7).astype(dtype)
     agree("Clip", x, np.array(2, dtype), np.array(4, dtype), constants=(1, 2))
@@ -88,8 +89,8 @@ def test_clip_and_relu_of_integers(dtype: Any) -> None:
         agree("Relu", x)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 1, 1), (5,), (1,), (1, 3, 1, 5)])
-@pytest.mark.parametrize("constants", [(1,), ()])
+@rows("shape", [(2, 3, 4, 5), (3, 1, 1), (5,), (1,), (1, 3, 1, 5)])
+@rows("constants", [(1,), ()])
 def test_prelu_broadcasts_its_slope(shape: tuple[int, ...], constants: tuple[int, ...]) -> None:
     x = RNG.normal(size=(2, 3, 4, 5)).astype(np.float32)
     agree("PRelu", x, RNG.normal(size=shape).astype(np.float32), constants=constants)
@@ -99,8 +100,8 @@ def test_prelu_of_integers() -> None:
     agree("PRelu", np.arange(-4, 4, dtype=np.int32), np.array([3], np.int32), like="reference")
 
 
-@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
-@pytest.mark.parametrize(
+@rows("op", ["Softmax", "LogSoftmax", "Hardmax"])
+@rows(
     ("shape", "axis"),
     [((7,), 0), ((3, 4), 0), ((2, 3, 4), 1), ((2, 3, 4, 5), -1), ((2, 2, 1, 2, 3), 2)],
 )

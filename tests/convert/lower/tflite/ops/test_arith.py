@@ -10,6 +10,7 @@ import pytest
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import lower, ops
 from tests.convert.lower.tflite.single import agree, f32, single
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 SHAPES = [
@@ -25,16 +26,16 @@ def whole(shape: tuple[int, ...], dtype: Any, low: int = 1, high: int = 9) -> An
     return np.asarray(RNG.integers(low, high, shape)).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64])
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Pow"])
+@rows("dtype", [np.float32, np.int32, np.int64])
+@rows("op", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Pow"])
 def test_broadcasts(op: str, dtype: Any) -> None:
     for a, b in SHAPES:
         extra: dict[str, Any] = {"fmod": 1} if op == "Mod" and dtype == np.float32 else {}
         agree(op, whole(a, dtype), whole(b, dtype), like="reference", **extra)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32])
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max"])
+@rows("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32])
+@rows("op", ["Add", "Sub", "Mul", "Div", "Max"])
 def test_small_integers_wrap_around(op: str, dtype: Any) -> None:
     limits = np.iinfo(dtype)
     a = np.array([limits.max, limits.min, 7, 100], dtype)
@@ -64,8 +65,8 @@ def test_int64_division_is_exact_and_truncates() -> None:
     agree("Div", many, over, want={"y0": truncated(many, over)}, both=False)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int8])
-@pytest.mark.parametrize("fmod", [0, 1])
+@rows("dtype", [np.int32, np.int64, np.int8])
+@rows("fmod", [0, 1])
 def test_remainders_of_integers(dtype: Any, fmod: int) -> None:
     a = np.array([-4, 7, 5, 4, -7, 8, 0], dtype)
     b = np.array([2, -3, 8, -2, 3, 5, -9], dtype)
@@ -77,7 +78,7 @@ def test_remainders_of_floats() -> None:
     agree("Mod", a, b, fmod=1)
 
 
-@pytest.mark.parametrize("exponent", [0, 0.5, 1, 2, 3, 4, -1, -0.5, 2.5, -2])
+@rows("exponent", [0, 0.5, 1, 2, 3, 4, -1, -0.5, 2.5, -2])
 def test_powers_by_a_constant(exponent: float) -> None:
     x = np.abs(RNG.normal(size=(3, 4))).astype(np.float32) + 0.1
     agree("Pow", x, np.array(exponent, np.float32), constants=(1,))
@@ -92,7 +93,7 @@ def test_power_keeps_the_shape_of_its_exponent() -> None:
     agree("Pow", f32(1, 2), f32([[2.0]]), constants=(1,))
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@rows("dtype", [np.int32, np.int64])
 def test_integer_powers(dtype: Any) -> None:
     base = np.array([-2, -2, 3, 0, 0, 1, -1, -1, 2, 2, -1, 7], dtype)
     power = np.array([3, 4, 0, 5, 0, 99, 98, 99, -1, 30, -3, 2], dtype)
@@ -116,23 +117,23 @@ def test_integer_to_a_computed_float_power_is_refused() -> None:
         lower(single("Pow", [np.array([4], np.int32), f32(0.5)]))
 
 
-@pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean"])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@rows("op", ["Max", "Min", "Sum", "Mean"])
+@rows("count", [1, 2, 3])
 def test_any_number_of_operands(op: str, count: int) -> None:
     parts = [RNG.normal(size=s).astype(np.float32) for s in ((2, 3), (3,), (2, 1))[:count]]
     agree(op, *parts)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64, np.int8])
-@pytest.mark.parametrize("op", ["Abs", "Neg", "Sign"])
+@rows("dtype", [np.float32, np.int32, np.int64, np.int8])
+@rows("op", ["Abs", "Neg", "Sign"])
 def test_signs(op: str, dtype: Any) -> None:
     x = np.array([-3, 0, 5, -100, 1], dtype)
     agree(op, x, like="reference")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64])
-@pytest.mark.parametrize("exclusive", [0, 1])
-@pytest.mark.parametrize("reverse", [0, 1])
+@rows("dtype", [np.float32, np.int32, np.int64])
+@rows("exclusive", [0, 1])
+@rows("reverse", [0, 1])
 def test_running_sums(dtype: Any, exclusive: int, reverse: int) -> None:
     x = whole((2, 3, 4), dtype, -5, 5)
     for axis, constants in ((0, (1,)), (-1, (1,)), (1, ())):
@@ -144,7 +145,7 @@ def test_reciprocal() -> None:
     agree("Reciprocal", f32(0.3, -4, 1e-20, 1e20))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@rows("size", [1, 2, 3])
 def test_determinants(size: int) -> None:
     agree("Det", RNG.normal(size=(4, size, size)).astype(np.float32), both=False)
 

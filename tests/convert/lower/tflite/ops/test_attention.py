@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.convert.lower.tflite.run import lower, ops, outputs
 from tests.convert.lower.tflite.single import agree, feeds_of, reference, single
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 BATCH, HEADS, QUERIES, KEYS, SIZE = 2, 4, 3, 5, 8
@@ -32,25 +33,25 @@ def bools(*shape: int) -> Any:
     return RNG.integers(0, 2, shape).astype(bool)
 
 
-@pytest.mark.parametrize("heads", [4, 2, 1])
-@pytest.mark.parametrize("causal", [0, 1])
-@pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"softcap": 2.0}])
+@rows("heads", [4, 2, 1])
+@rows("causal", [0, 1])
+@rows("options", [{}, {"scale": 0.3}, {"softcap": 2.0}])
 def test_four_axes(heads: int, causal: int, options: dict[str, Any]) -> None:
     parts = qkv(heads, size=6)
     agree("Attention", *parts, is_causal=causal, like="reference", both=False, **options)
 
 
-@pytest.mark.parametrize("heads", [4, 2])
+@rows("heads", [4, 2])
 def test_three_axes(heads: int) -> None:
     parts = [normal(BATCH, QUERIES, 4 * SIZE), *(normal(BATCH, KEYS, heads * SIZE) for _ in "kv")]
     options: dict[str, Any] = {"q_num_heads": 4, "kv_num_heads": heads, "is_causal": 1}
     agree("Attention", *parts, like="reference", both=False, **options)
 
 
-@pytest.mark.parametrize("causal", [0, 1])
-@pytest.mark.parametrize("constants", [(), (3,)])
-@pytest.mark.parametrize("shape", [(3, 5), (4, 3, 5), (2, 1, 3, 5), (2, 4, 3, 5), (3, 4)])
-@pytest.mark.parametrize("kind", ["bool", "float"])
+@rows("causal", [0, 1])
+@rows("constants", [(), (3,)])
+@rows("shape", [(3, 5), (4, 3, 5), (2, 1, 3, 5), (2, 4, 3, 5), (3, 4)])
+@rows("kind", ["bool", "float"])
 def test_masks(kind: str, shape: tuple[int, ...], constants: tuple[int, ...], causal: int) -> None:
     mask = bools(*shape)
     # One row that sees nothing: zeros, not NaN.
@@ -72,8 +73,8 @@ def test_mask_of_lowest_numbers() -> None:
     agree("Attention", *qkv(), mask, like="reference", both=False)
 
 
-@pytest.mark.parametrize("causal", [0, 1])
-@pytest.mark.parametrize("heads", [4, 2])
+@rows("causal", [0, 1])
+@rows("heads", [4, 2])
 def test_cache(causal: int, heads: int) -> None:
     past = [normal(BATCH, heads, 7, SIZE) for _ in "kv"]
     mask = normal(QUERIES, KEYS + 7)
@@ -82,7 +83,7 @@ def test_cache(causal: int, heads: int) -> None:
         agree("Attention", *parts, is_causal=causal, outputs=3, like="reference", both=False)
 
 
-@pytest.mark.parametrize("causal", [0, 1])
+@rows("causal", [0, 1])
 def test_filled_lengths(causal: int) -> None:
     lengths = np.array([3, 5], np.int64)
     parts = [*qkv(), None, None, None, lengths]
@@ -114,8 +115,8 @@ def test_plain_attention_is_four_operators() -> None:
     assert ops(data) == ["MUL", "BATCH_MATMUL", "SOFTMAX", "BATCH_MATMUL"]
 
 
-@pytest.mark.parametrize("window", [(2, -1), (1, 1), (-1, 2), (0, 0)])
-@pytest.mark.parametrize("causal", [0, 1])
+@rows("window", [(2, -1), (1, 1), (-1, 2), (0, 0)])
+@rows("causal", [0, 1])
 def test_windows(window: tuple[int, int], causal: int) -> None:
     options: dict[str, Any] = {"left_window_size": window[0], "right_window_size": window[1]}
     agree(
@@ -129,10 +130,10 @@ def test_large_scores_do_not_overflow() -> None:
     agree("Attention", q * 1e4, k * 1e4, v, bools(3, 5) | True, like="reference", both=False)
 
 
-@pytest.mark.parametrize("interleaved", [0, 1])
-@pytest.mark.parametrize("turned", [0, 4])
-@pytest.mark.parametrize("positions", [True, False])
-@pytest.mark.parametrize("rank", [3, 4])
+@rows("interleaved", [0, 1])
+@rows("turned", [0, 4])
+@rows("positions", [True, False])
+@rows("rank", [3, 4])
 def test_rotary_embedding(interleaved: int, turned: int, positions: bool, rank: int) -> None:
     half = (turned or SIZE) // 2
     x = normal(2, 4, 3, SIZE) if rank == 4 else normal(2, 3, 4 * SIZE)

@@ -6,9 +6,9 @@ import operator
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.convert.lower.tflite.single import agree
+from tests.convert.lower.tflite.together import rows
 
 NARROW = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
 BINARY = {"And": np.bitwise_and, "Or": np.bitwise_or, "Xor": np.bitwise_xor}
@@ -19,21 +19,21 @@ def spread(dtype: Any) -> Any:
     return np.array([limits.min, limits.max, 0, 1, limits.max // 3, limits.max // 5 + 7], dtype)
 
 
-@pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.parametrize("op", sorted(BINARY))
+@rows("dtype", NARROW)
+@rows("op", sorted(BINARY))
 def test_two_operands(op: str, dtype: Any) -> None:
     a = spread(dtype)
     b = a[::-1].reshape(6, 1).copy()
     agree(f"Bitwise{op}", a, b, want={"y0": BINARY[op](a, b)})
 
 
-@pytest.mark.parametrize("dtype", [*NARROW, np.int64])
+@rows("dtype", [*NARROW, np.int64])
 def test_not(dtype: Any) -> None:
     agree("BitwiseNot", spread(dtype), want={"y0": ~spread(dtype)})
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
-@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@rows("dtype", [np.uint8, np.uint16, np.uint32])
+@rows("direction", ["LEFT", "RIGHT"])
 def test_shift(dtype: Any, direction: str) -> None:
     x = spread(dtype)
     width = x.dtype.itemsize * 8
@@ -43,8 +43,8 @@ def test_shift(dtype: Any, direction: str) -> None:
     agree("BitShift", x, y, direction=direction, want={"y0": np.array(want, dtype)})
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-@pytest.mark.parametrize("op", BINARY)
+@rows("dtype", [np.int64, np.uint64])
+@rows("op", BINARY)
 def test_64_bits(op: str, dtype: Any) -> None:
     x, y = spread(dtype), spread(dtype)[::-1].copy()
     agree(f"Bitwise{op}", x, y, want={"y0": BINARY[op](x, y)})
@@ -56,7 +56,7 @@ def test_not_of_64_bits() -> None:
     agree("BitwiseNot", x, want={"y0": ~x})
 
 
-@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@rows("direction", ["LEFT", "RIGHT"])
 def test_shifts_of_uint64(direction: str) -> None:
     x = np.repeat(spread(np.uint64), 6)
     y = np.tile(np.array([0, 1, 31, 32, 62, 63], np.uint64), 6)

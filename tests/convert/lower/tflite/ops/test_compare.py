@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.convert.lower.tflite.run import check
 from tests.convert.lower.tflite.single import agree, f32
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 COMPARISONS = ["Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"]
 TYPES = [np.float32, np.int32, np.int64, np.int8, np.uint8, np.int16, np.uint16, np.uint32]
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("op", COMPARISONS)
+@rows("dtype", TYPES)
+@rows("op", COMPARISONS)
 def test_comparisons(op: str, dtype: Any) -> None:
     top = 2**24 if np.dtype(dtype).kind == "f" else np.iinfo(dtype).max
     a = np.array([[0, 1, 2, top], [top - 1, 5, 3, 3]]).astype(dtype)
@@ -24,13 +24,13 @@ def test_comparisons(op: str, dtype: Any) -> None:
     agree(op, a, b, types=[np.bool_], like="reference")
 
 
-@pytest.mark.parametrize("op", COMPARISONS)
+@rows("op", COMPARISONS)
 def test_nothing_compares_to_no_number(op: str) -> None:
     agree(op, f32(np.nan, 1, np.nan, np.inf), f32(1, np.nan, np.nan, np.inf), types=[np.bool_])
 
 
-@pytest.mark.parametrize("op", ["And", "Or", "Xor", "Equal"])
-@pytest.mark.parametrize("shapes", [((3,), (2, 1)), ((2, 1, 2, 1, 2), (1, 3, 1, 2, 1))])
+@rows("op", ["And", "Or", "Xor", "Equal"])
+@rows("shapes", [((3,), (2, 1)), ((2, 1, 2, 1, 2), (1, 3, 1, 2, 1))])
 def test_logic(op: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     agree(op, *(RNG.integers(0, 2, s).astype(bool) for s in shapes))
 
@@ -39,16 +39,16 @@ def test_not() -> None:
     agree("Not", np.array([[True, False]]))
 
 
-@pytest.mark.parametrize("dtype", [*TYPES, np.float16, np.float64, np.bool_])
+@rows("dtype", [*TYPES, np.float16, np.float64, np.bool_])
 def test_choice_in_every_type(dtype: Any) -> None:
     c = RNG.integers(0, 2, (2, 1, 3)).astype(bool)
     x, y = (RNG.integers(0, 2, s).astype(dtype) for s in ((3,), (2, 4, 1)))
     agree("Where", c, x, y, types=[dtype], like="reference")
 
 
-@pytest.mark.parametrize("upper", [0, 1])
-@pytest.mark.parametrize("k", [None, 0, 1, -2, 9, -9])
-@pytest.mark.parametrize("constants", [(1,), ()])
+@rows("upper", [0, 1])
+@rows("k", [None, 0, 1, -2, 9, -9])
+@rows("constants", [(1,), ()])
 def test_triangles(upper: int, k: int | None, constants: tuple[int, ...]) -> None:
     x = RNG.normal(size=(2, 3, 4)).astype(np.float32)
     place = None if k is None else np.array(k, np.int64)

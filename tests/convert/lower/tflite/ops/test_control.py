@@ -9,6 +9,7 @@ import pytest
 
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower, ops
+from tests.convert.lower.tflite.together import rows
 
 F = np.float32
 
@@ -90,8 +91,8 @@ WHILE = """g (float x, bool go) => (float y, float[T] all) {LIMIT} {
 }"""
 
 
-@pytest.mark.parametrize("limit", ["int64 m = {4}", "int64 m = {9223372036854775807}", ""])
-@pytest.mark.parametrize(("x", "go"), [(1, True), (60, True), (1, False)])
+@rows("limit", ["int64 m = {4}", "int64 m = {9223372036854775807}", ""])
+@rows(("x", "go"), [(1, True), (60, True), (1, False)])
 def test_loop_that_stops_itself(limit: str, x: float, go: bool) -> None:
     text = WHILE.replace("{LIMIT}", f"<{limit}>" if limit else "")
     text = text.replace("LIMIT_NAME", "m" if limit else "")
@@ -130,7 +131,7 @@ SCAN = """g (float[2] h, float[5,2] x) => (float[2] y, float[5,2] all) {
 }"""
 
 
-@pytest.mark.parametrize(
+@rows(
     "attrs",
     [
         "",

@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower, ops
+from tests.convert.lower.tflite.together import rows
 
 Shape = tuple[int, ...]
 
@@ -35,12 +36,12 @@ def model(op: str, x: Shape, w: Shape, *, dynamic: bool, bias: bool, **attribute
 
 def agree(
     op: str, x: Shape, w: Shape, dynamic: bool = False, bias: bool = True, **attributes: Any
-) -> list[str]:
-    """Compare with ONNX Runtime, at two sizes where the sizes are open; returns the operators."""
+) -> bytes:
+    """Compare with ONNX Runtime, at two sizes where the sizes are open; returns the file."""
     rng = np.random.default_rng(1)
     shapes = [x, (x[0] + 1, x[1], *(s + 3 for s in x[2:]))] if dynamic else [x]
     feeds = [{"x": rng.normal(size=s).astype(np.float32)} for s in shapes]
-    return ops(check(model(op, x, w, dynamic=dynamic, bias=bias, **attributes), *feeds))
+    return check(model(op, x, w, dynamic=dynamic, bias=bias, **attributes), *feeds)
 
 
 PLANES = [
@@ -57,14 +58,14 @@ PLANES = [
 ]
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize(("x", "w", "attributes"), PLANES)
+@rows("dynamic", [False, True])
+@rows(("x", "w", "attributes"), PLANES)
 def test_planes(x: Shape, w: Shape, attributes: dict[str, Any], dynamic: bool) -> None:
     agree("Conv", x, w, dynamic, **attributes)
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize(
+@rows("dynamic", [False, True])
+@rows(
     ("x", "w", "attributes"),
     [
         ((2, 3, 19), (4, 3, 5), {"pads": [2, 2]}),
@@ -81,9 +82,9 @@ def test_lines_and_solids(x: Shape, w: Shape, attributes: dict[str, Any], dynami
 
 
 def test_padding_that_is_same_needs_no_operator() -> None:
-    fit = agree("Conv", (1, 8, 9, 9), (8, 8, 3, 3), pads=[1, 1, 1, 1])
+    fit = ops(agree("Conv", (1, 8, 9, 9), (8, 8, 3, 3), pads=[1, 1, 1, 1]))
     assert fit == ["TRANSPOSE", "CONV_2D", "TRANSPOSE"]
-    begin = agree("Conv", (1, 8, 8, 8), (8, 8, 3, 3), pads=[1, 1, 1, 1], strides=[2, 2])
+    begin = ops(agree("Conv", (1, 8, 8, 8), (8, 8, 3, 3), pads=[1, 1, 1, 1], strides=[2, 2]))
     assert begin == ["TRANSPOSE", "PAD", "CONV_2D", "TRANSPOSE"]
 
 
@@ -96,7 +97,7 @@ def test_same_lower_with_open_sizes_is_refused() -> None:
         lower(given)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("w", "attributes"),
     [
         ((1, 3, 5, 5), {"pads": [2, 2, 2, 2]}),
@@ -110,12 +111,12 @@ def test_few_output_channels(w: Shape, attributes: dict[str, Any]) -> None:
 
 
 def test_one_channel_over_a_long_line() -> None:
-    assert "STRIDED_SLICE" not in agree("Conv", (1, 1, 1034), (1, 1, 256), strides=[2])
+    assert "STRIDED_SLICE" not in ops(agree("Conv", (1, 1, 1034), (1, 1, 256), strides=[2]))
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("extra", [[0, 0], [1, 0], [0, 1]])
-@pytest.mark.parametrize(
+@rows("dynamic", [False, True])
+@rows("extra", [[0, 0], [1, 0], [0, 1]])
+@rows(
     ("k", "s", "pads"),
     [(3, 2, [1] * 4), (4, 2, [1] * 4), (2, 2, [0] * 4), (3, 3, [0, 1, 2, 0]), (5, 3, [2] * 4)],
 )
@@ -124,8 +125,8 @@ def test_transposed(k: int, s: int, pads: list[int], extra: list[int], dynamic: 
     agree("ConvTranspose", *shapes, dynamic, strides=[s, s], pads=pads, output_padding=extra)
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize(
+@rows("dynamic", [False, True])
+@rows(
     ("w", "attributes"),
     [
         ((4, 3, 3, 3), {"group": 2, "strides": [2, 2], "pads": [1, 0, 2, 1]}),
@@ -140,8 +141,8 @@ def test_transposed_variants(w: Shape, attributes: dict[str, Any], dynamic: bool
     agree("ConvTranspose", (1, 4, 5, 6), w, dynamic, **attributes)
 
 
-@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
-@pytest.mark.parametrize("size", [[10, 18], [9, 17], [11, 18], [12, 20]])
+@rows("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+@rows("size", [[10, 18], [9, 17], [11, 18], [12, 20]])
 def test_transposed_to_a_size(size: list[int], auto_pad: str) -> None:
     attributes: dict[str, Any] = {
         "strides": [2, 3],
@@ -151,7 +152,7 @@ def test_transposed_to_a_size(size: list[int], auto_pad: str) -> None:
     agree("ConvTranspose", (1, 3, 5, 6), (3, 4, 3, 3), **attributes)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("x", "w", "attributes"),
     [
         ((1, 3, 9), (3, 4, 4), {"strides": [2], "pads": [1, 1]}),

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 
 from tests.convert.lower.tflite.single import agree, f32
+from tests.convert.lower.tflite.together import rows
 
 TYPES = [
     *(np.float32, np.float16, np.float64, np.int8, np.int16, np.int32, np.int64),
@@ -16,7 +16,7 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize("target", TYPES)
+@rows("target", TYPES)
 def test_every_pair_of_types(target: Any) -> None:
     for source in TYPES:
         x: Any = np.array([0, 1, 3, 100, 0.7] if source not in (np.bool_,) else [0, 1]).astype(
@@ -41,9 +41,9 @@ def test_like_another() -> None:
     agree("CastLike", f32(1.7, -2.5), np.zeros(3, np.int32), types=[np.int32])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("negative", [0, 1])
-@pytest.mark.parametrize("positive", [0, 1])
+@rows("dtype", [np.float32, np.float16])
+@rows("negative", [0, 1])
+@rows("positive", [0, 1])
 def test_special_values(dtype: Any, negative: int, positive: int) -> None:
     x = np.array([np.inf, -np.inf, np.nan, 1, 6e4], dtype)
     agree("IsNaN", x, types=[np.bool_])

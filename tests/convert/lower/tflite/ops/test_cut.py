@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.convert.lower.tflite.run import check
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -22,8 +22,8 @@ def ints(values: Any) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
-@pytest.mark.parametrize("sizes", ["5,7", "n,m"])
-@pytest.mark.parametrize(
+@rows("sizes", ["5,7", "n,m"])
+@rows(
     ("starts", "ends", "steps"),
     [
         ([1, 2], [3, 6], [1, 1]),
@@ -42,7 +42,7 @@ def test_slice(starts: list[int], ends: list[int], steps: list[int], sizes: str)
     check(text, {"x": some(5, 7)})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@rows("kind", KINDS)
 def test_slice_between_places_known_at_run_time(kind: str) -> None:
     text = (
         f"g ({kind}[n,4,m] x, int64[2] s, int64[2] e) => ({kind}[n,b,c] y) "
@@ -55,8 +55,8 @@ def test_slice_between_places_known_at_run_time(kind: str) -> None:
     check(text, *feeds)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("pads", [[1, 0, 2, 3], [-1, 2, 0, -1], [0, -2, 1, 1]])
+@rows("kind", KINDS)
+@rows("pads", [[1, 0, 2, 3], [-1, 2, 0, -1], [0, -2, 1, 1]])
 def test_pad_with_a_constant(kind: str, pads: list[int]) -> None:
     value = "1" if kind != "float" else "1.5"
     text = (
@@ -72,8 +72,8 @@ def test_pad_with_a_constant(kind: str, pads: list[int]) -> None:
     check(text, {"x": x}, want=want)
 
 
-@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
-@pytest.mark.parametrize("sizes", ["3,4", "n,m"])
+@rows("mode", ["reflect", "edge", "wrap"])
+@rows("sizes", ["3,4", "n,m"])
 def test_pad_with_the_tensor_itself(mode: str, sizes: str) -> None:
     text = (
         f"g (float[{sizes}] x) => (float[a,b] y) <int64[4] p = {{1,3,2,2}}> "
@@ -84,7 +84,7 @@ def test_pad_with_the_tensor_itself(mode: str, sizes: str) -> None:
     check(text, {"x": x}, want={"y": np.pad(x, [(1, 2), (3, 2)], mode=how)})
 
 
-@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@rows("mode", ["constant", "reflect", "edge", "wrap"])
 def test_pad_by_amounts_known_at_run_time(mode: str) -> None:
     text = (
         "g (float[3,n,2] x, int64[2] p) => (float[3,b,2] y) <float v, int64[1] a = {1}> "

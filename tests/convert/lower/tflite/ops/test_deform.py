@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.convert.lower.tflite.single import agree
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("group", "offsets", "attributes"),
     [
         (1, 1, {}),
@@ -21,7 +21,7 @@ RNG = np.random.default_rng(0)
         (2, 2, {"dilations": [1, 2], "pads": [2, 2, 2, 2]}),
     ],
 )
-@pytest.mark.parametrize("masked", [False, True])
+@rows("masked", [False, True])
 def test_deform_conv(group: int, offsets: int, attributes: dict[str, Any], masked: bool) -> None:
     x = RNG.normal(size=(2, 4, 6, 7)).astype(np.float32)
     w = RNG.normal(size=(6, 4 // group, 3, 2)).astype(np.float32)

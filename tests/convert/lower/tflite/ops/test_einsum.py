@@ -8,11 +8,12 @@ import pytest
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower
 from tests.convert.lower.tflite.single import agree, single
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("equation", "shapes"),
     [
         ("ij,jk->ik", [(2, 3), (3, 4)]),

@@ -9,6 +9,7 @@ import pytest
 
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 
@@ -17,9 +18,9 @@ def some(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("align", [0, 1])
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@rows("align", [0, 1])
+@rows("padding", ["zeros", "border", "reflection"])
+@rows("mode", ["linear", "nearest", "cubic"])
 def test_grid_sample(mode: str, padding: str, align: int) -> None:
     text = (
         "g (float[2,3,5,4] x, float[2,a,b,2] g) => (float[2,3,a,b] y) { y = GridSample<"
@@ -29,7 +30,7 @@ def test_grid_sample(mode: str, padding: str, align: int) -> None:
     check(text, {"x": some(2, 3, 5, 4), "g": grid}, rtol=2e-5)
 
 
-@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@rows("mode", ["linear", "nearest"])
 def test_grid_sample_of_volumes(mode: str) -> None:
     text = (
         "g (float[1,2,3,4,5] x, float[1,2,3,4,3] g) => (float[1,2,2,3,4] y) "
@@ -39,7 +40,7 @@ def test_grid_sample_of_volumes(mode: str) -> None:
     check(text, {"x": some(1, 2, 3, 4, 5), "g": grid}, rtol=2e-5)
 
 
-@pytest.mark.parametrize("align", [0, 1])
+@rows("align", [0, 1])
 def test_affine_grid(align: int) -> None:
     text = (
         "g (float[n,2,3] t) => (float[n,4,5,2] y) <int64[4] s = {2, 1, 4, 5}> "

@@ -9,6 +9,7 @@ import pytest
 
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower, ops
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 KINDS = {"float": np.float32, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
@@ -18,8 +19,8 @@ def some(*shape: int, dtype: Any = np.float32) -> Any:
     return RNG.integers(0, 2 if dtype is np.bool_ else 90, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("axis", [0, 1, -1])
+@rows("kind", KINDS)
+@rows("axis", [0, 1, -1])
 def test_gather(kind: str, axis: int) -> None:
     text = (
         f"g ({kind}[n,3,m] x, int64[p,2] i) => ({kind}[a,b,c,d] y, {kind}[e,f,g] z) "
@@ -38,8 +39,8 @@ def test_gather_of_neighbours_is_a_slice() -> None:
     assert "GATHER" not in ops(check(text, {"x": some(2, 5, 3)}))
 
 
-@pytest.mark.parametrize("sizes", ["3,4", "n,m"])
-@pytest.mark.parametrize("axis", [0, 1])
+@rows("sizes", ["3,4", "n,m"])
+@rows("axis", [0, 1])
 def test_gather_elements(axis: int, sizes: str) -> None:
     text = (
         f"g (float[{sizes}] x, int64[2,2] i) => (float[2,2] y) "
@@ -48,8 +49,8 @@ def test_gather_elements(axis: int, sizes: str) -> None:
     check(text, {"x": some(3, 4), "i": np.array([[0, -1], [2, 1]])})
 
 
-@pytest.mark.parametrize("sizes", ["2,3,4", "n,m,k"])
-@pytest.mark.parametrize("batch", [0, 1])
+@rows("sizes", ["2,3,4", "n,m,k"])
+@rows("batch", [0, 1])
 def test_gather_nd(batch: int, sizes: str) -> None:
     text = (
         f"g (float[{sizes}] x, int64[2,2] i) => (float[a{',b' * (not batch)}] y) "
@@ -58,9 +59,9 @@ def test_gather_nd(batch: int, sizes: str) -> None:
     check(text, {"x": some(2, 3, 4), "i": np.array([[0, -1], [1, 2]])})
 
 
-@pytest.mark.parametrize("kind", ["float", "int64", "int32"])
-@pytest.mark.parametrize("how", ["none", "add", "mul", "max", "min"])
-@pytest.mark.parametrize("constant", [False, True])
+@rows("kind", ["float", "int64", "int32"])
+@rows("how", ["none", "add", "mul", "max", "min"])
+@rows("constant", [False, True])
 def test_scatter(kind: str, how: str, constant: bool) -> None:
     head = f"g ({kind}[3,4] x, {kind}[2,4] u, {kind}[2,4] v"
     result = f"({kind}[3,4] y, {kind}[3,4] z)"
@@ -79,8 +80,8 @@ def test_scatter(kind: str, how: str, constant: bool) -> None:
         check(f"{head}, int64[2,4] i, int64[2,1] j) => {result} {body}", {**feeds, "i": i, "j": j})
 
 
-@pytest.mark.parametrize("how", ["add", "mul", "max", "min"])
-@pytest.mark.parametrize("constant", [False, True])
+@rows("how", ["add", "mul", "max", "min"])
+@rows("constant", [False, True])
 def test_scatter_twice_to_one_place(how: str, constant: bool) -> None:
     given = "<int64[5] i = {1, 1, 0, 1, 0}>" if constant else ""
     more = "" if constant else ", int64[5] i"
@@ -101,8 +102,8 @@ def test_scatter_at_open_sizes() -> None:
     check(text, {"x": x, "i": np.array([[2], [0]]), "u": some(2, 3)})
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("depth", ["constant", "run time"])
+@rows("axis", [0, 1, -1])
+@rows("depth", ["constant", "run time"])
 def test_one_hot(axis: int, depth: str) -> None:
     head = "g (int64[n] i, float[2] v" + (", int64 d" if depth != "constant" else "")
     given = "<int64 d = {4}>" if depth == "constant" else ""

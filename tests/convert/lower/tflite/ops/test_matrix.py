@@ -10,6 +10,7 @@ import pytest
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower, ops
 from tests.convert.lower.tflite.single import agree, single
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 SHAPES = [
@@ -29,8 +30,8 @@ def normal(*shape: int) -> Any:
     return RNG.normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("shapes", SHAPES)
-@pytest.mark.parametrize("constants", [(), (1,), (0,)])
+@rows("shapes", SHAPES)
+@rows("constants", [(), (1,), (0,)])
 def test_matmul(shapes: tuple[tuple[int, ...], ...], constants: tuple[int, ...]) -> None:
     agree("MatMul", *(normal(*s) for s in shapes), constants=constants)
 
@@ -50,7 +51,7 @@ def test_constant_weights_are_fully_connected() -> None:
     assert ops(data) == ["FULLY_CONNECTED"]
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+@rows("dtype", [np.int32, np.int64, np.uint32])
 def test_matmul_of_integers_is_exact(dtype: Any) -> None:
     for a, b in SHAPES[:8]:
         x, y = (np.asarray(RNG.integers(0, 2**14, s)).astype(dtype) for s in (a, b))
@@ -63,9 +64,9 @@ def test_batch_and_length_change() -> None:
     check(model, *feeds)
 
 
-@pytest.mark.parametrize("turn_a", [0, 1])
-@pytest.mark.parametrize("turn_b", [0, 1])
-@pytest.mark.parametrize("constants", [(), (1, 2), (2,)])
+@rows("turn_a", [0, 1])
+@rows("turn_b", [0, 1])
+@rows("constants", [(), (1, 2), (2,)])
 def test_gemm(turn_a: int, turn_b: int, constants: tuple[int, ...]) -> None:
     a, b = normal(*(3, 2)[:: -1 if turn_a == 0 else 1]), normal(*(3, 4)[:: -1 if turn_b else 1])
     for bias in ((4,), (1, 4), (2, 1), (2, 4), (1,), ()):
@@ -90,8 +91,8 @@ def test_gemm_of_integers() -> None:
         lower(single("Gemm", [a, b, c], alpha=0.5))
 
 
-@pytest.mark.parametrize("constants", [(), (1, 2, 3)])
-@pytest.mark.parametrize("dtypes", [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+@rows("constants", [(), (1, 2, 3)])
+@rows("dtypes", [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
 def test_integers_of_8_bits(dtypes: tuple[Any, Any], constants: tuple[int, ...]) -> None:
     a, b = (
         RNG.integers(np.iinfo(d).min, np.iinfo(d).max, s).astype(d)

@@ -10,6 +10,7 @@ import pytest
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower, ops
 from tests.convert.lower.tflite.single import agree, single
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 
@@ -22,8 +23,8 @@ def positive(*shape: int) -> Any:
     return RNG.uniform(0.5, 2, shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("axis", [-1, 1, 2, 0])
-@pytest.mark.parametrize("constants", [(), (1, 2)])
+@rows("axis", [-1, 1, 2, 0])
+@rows("constants", [(), (1, 2)])
 def test_layer_normalization(axis: int, constants: tuple[int, ...]) -> None:
     shape = (2, 3, 4)
     parts = [normal(*shape), normal(*shape[axis:]), normal(*shape[axis:])]
@@ -45,21 +46,21 @@ def test_layer_normalization_of_half_precision() -> None:
     agree("LayerNormalization", *parts, outputs=3, types=types, like="reference", rtol=2e-3)
 
 
-@pytest.mark.parametrize("axis", [-1, 1])
+@rows("axis", [-1, 1])
 def test_rms_normalization(axis: int) -> None:
     parts = [normal(2, 3, 4), normal(*(2, 3, 4)[axis:])]
     agree("RMSNormalization", *parts, axis=axis, like="reference")
 
 
-@pytest.mark.parametrize("rank", [3, 4, 5])
-@pytest.mark.parametrize("constants", [(), (1, 2)])
+@rows("rank", [3, 4, 5])
+@rows("constants", [(), (1, 2)])
 def test_instance_normalization(rank: int, constants: tuple[int, ...]) -> None:
     x = normal(*(2, 4, 3, 5, 2)[:rank])
     agree("InstanceNormalization", x, normal(4), normal(4), constants=constants)
 
 
-@pytest.mark.parametrize("sizes", [["h"], ["h", "w"], ["d", "h", "w"]])
-@pytest.mark.parametrize("groups", [1, 2, 4])
+@rows("sizes", [["h"], ["h", "w"], ["d", "h", "w"]])
+@rows("groups", [1, 2, 4])
 def test_group_normalization_at_two_sizes(groups: int, sizes: list[str]) -> None:
     # onnx 1.23 infers the shape of the scale for a result whose sizes are all known.
     shape = f"float[n, 4, {', '.join(sizes)}]"
@@ -72,8 +73,8 @@ def test_group_normalization_at_two_sizes(groups: int, sizes: list[str]) -> None
     check(model, *feeds)
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (2, 4, 5), (2, 4, 3, 5), (2, 4, 3, 5, 2)])
-@pytest.mark.parametrize("constants", [(), (1, 2, 3, 4)])
+@rows("shape", [(3, 4), (2, 4, 5), (2, 4, 3, 5), (2, 4, 3, 5, 2)])
+@rows("constants", [(), (1, 2, 3, 4)])
 def test_batch_normalization(shape: tuple[int, ...], constants: tuple[int, ...]) -> None:
     parts = [normal(*shape), normal(4), normal(4), normal(4), positive(4)]
     agree("BatchNormalization", *parts, constants=constants, epsilon=1e-3)
@@ -90,8 +91,8 @@ def test_batch_normalization_in_training() -> None:
     agree("BatchNormalization", *parts, training_mode=1, outputs=3, momentum=0.7, like="reference")
 
 
-@pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("axis", [0, -1])
+@rows("p", [1, 2])
+@rows("axis", [0, -1])
 def test_lp_normalization(p: int, axis: int) -> None:
     x = normal(3, 4)
     agree("LpNormalization", x, p=p, axis=axis)
@@ -99,14 +100,14 @@ def test_lp_normalization(p: int, axis: int) -> None:
     agree("LpNormalization", x, p=p, axis=axis)
 
 
-@pytest.mark.parametrize("axes", [None, [1], [0, -1]])
+@rows("axes", [None, [1], [0, -1]])
 def test_mean_variance_normalization(axes: list[int] | None) -> None:
     options: dict[str, Any] = {} if axes is None else {"axes": axes}
     agree("MeanVarianceNormalization", normal(2, 3, 4, 5), like="reference", **options)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
-@pytest.mark.parametrize("shape", [(2, 6, 3), (2, 6, 3, 4), (1, 6, 2, 3, 2)])
+@rows("size", [1, 2, 3, 4, 5, 9])
+@rows("shape", [(2, 6, 3), (2, 6, 3, 4), (1, 6, 2, 3, 2)])
 def test_local_response_normalization(size: int, shape: tuple[int, ...]) -> None:
     x = normal(*shape)
     total = np.zeros_like(x)

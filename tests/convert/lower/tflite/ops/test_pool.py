@@ -10,6 +10,7 @@ from onnx import helper
 
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower, ops
+from tests.convert.lower.tflite.together import rows
 
 Shape = tuple[int, ...]
 
@@ -26,12 +27,12 @@ def model(op: str, x: Shape, dtype: Any = np.float32, dynamic: bool = False, **a
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
 
 
-def agree(op: str, x: Shape, dynamic: bool = False, **attributes: Any) -> list[str]:
+def agree(op: str, x: Shape, dynamic: bool = False, **attributes: Any) -> None:
     """Compare on negative numbers, which padding with zeros would show in every maximum."""
     rng = np.random.default_rng(0)
     shapes = [x, (x[0] + 1, x[1], *(s + 3 for s in x[2:]))] if dynamic else [x]
     feeds = [{"x": -np.abs(rng.normal(size=s)).astype(np.float32)} for s in shapes]
-    return ops(check(model(op, x, dynamic=dynamic, **attributes), *feeds))
+    check(model(op, x, dynamic=dynamic, **attributes), *feeds)
 
 
 WINDOWS = [
@@ -48,25 +49,25 @@ WINDOWS = [
 ]
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("ceil", [0, 1])
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
-@pytest.mark.parametrize(("x", "attributes"), WINDOWS)
+@rows("dynamic", [False, True])
+@rows("ceil", [0, 1])
+@rows("op", ["MaxPool", "AveragePool", "LpPool"])
+@rows(("x", "attributes"), WINDOWS)
 def test_windows(op: str, x: Shape, attributes: dict[str, Any], ceil: int, dynamic: bool) -> None:
     agree(op, x, dynamic, ceil_mode=ceil, **attributes)
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("ceil", [0, 1])
-@pytest.mark.parametrize(("x", "attributes"), WINDOWS)
+@rows("dynamic", [False, True])
+@rows("ceil", [0, 1])
+@rows(("x", "attributes"), WINDOWS)
 def test_means_that_count_padding(
     x: Shape, attributes: dict[str, Any], ceil: int, dynamic: bool
 ) -> None:
     agree("AveragePool", x, dynamic, ceil_mode=ceil, count_include_pad=1, **attributes)
 
 
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
-@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@rows("op", ["MaxPool", "AveragePool", "LpPool"])
+@rows("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 def test_auto_pad(op: str, auto_pad: str) -> None:
     agree(op, (1, 3, 9, 8), kernel_shape=[3, 2], strides=[2, 2], auto_pad=auto_pad)
 
@@ -83,14 +84,14 @@ def test_a_last_window_beyond_the_input_is_left_out() -> None:
         lower(model("MaxPool", (1, 3, 12, 13), dynamic=True, ceil_mode=1, **attributes))
 
 
-@pytest.mark.parametrize("p", [1, 3])
+@rows("p", [1, 3])
 def test_other_norms(p: int) -> None:
     agree("LpPool", (1, 3, 9, 8), kernel_shape=[3, 3], p=p)
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("x", [(2, 3, 9), (2, 3, 5, 6), (2, 3, 4, 5, 6)])
-@pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
+@rows("dynamic", [False, True])
+@rows("x", [(2, 3, 9), (2, 3, 5, 6), (2, 3, 4, 5, 6)])
+@rows("op", ["GlobalMaxPool", "GlobalAveragePool"])
 def test_global(op: str, x: Shape, dynamic: bool) -> None:
     agree(op, x, dynamic)
 
@@ -102,7 +103,7 @@ def test_global_norm() -> None:
     check(given, {"x": x}, want={"y": np.sqrt((x * x).sum(axis=(2, 3), keepdims=True))})
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@rows("dtype", [np.int8, np.uint8])
 def test_bytes(dtype: Any) -> None:
     x = np.random.default_rng(0).integers(0, 127, (1, 3, 9, 8)).astype(dtype)
     attributes: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
@@ -116,7 +117,7 @@ def test_maxima_after_relu_are_padded_with_zeros() -> None:
     assert "PADV2" not in ops(check(text, {"x": x}))
 
 
-@pytest.mark.parametrize(
+@rows(
     "attributes",
     [
         "kernel_shape=[2,2], strides=[2,2]",
@@ -125,7 +126,7 @@ def test_maxima_after_relu_are_padded_with_zeros() -> None:
         "kernel_shape=[2,2], strides=[2,2], storage_order=1",
     ],
 )
-@pytest.mark.parametrize("ties", [False, True])
+@rows("ties", [False, True])
 def test_indices(attributes: str, ties: bool) -> None:
     text = f"""g (float[2,3,7,8] x) => (float y, int64 i) {{
         y, i = MaxPool<{attributes}>(x) }}"""

@@ -19,6 +19,7 @@ from tests.convert.lower.tflite.run import (
     ops,
     outputs,
 )
+from tests.convert.lower.tflite.together import rows
 
 Array = npt.NDArray[Any]
 KIND = {"int8": 3, "uint8": 2, "int16": 5}
@@ -241,7 +242,7 @@ def test_integer_inputs(kind: str) -> None:
         assert ops(check(fixed, {"x": x})) == ["DEQUANTIZE"]
 
 
-@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@rows("kind", ["int8", "uint8"])
 def test_scales_of_the_run(kind: str) -> None:
     text = f"""g (float[2,3] x, float[3] s, {kind}[3] z) => ({kind}[2,3] q, float[2,3] y) {{
         q = QuantizeLinear <axis=1> (x, s, z)
@@ -260,7 +261,7 @@ def test_blocks_of_a_constant() -> None:
     check(text, {"x": normal(2, 4)})
 
 
-@pytest.mark.parametrize("size", [6, 5])
+@rows("size", [6, 5])
 def test_blocks_of_the_run(size: int) -> None:
     text = f"""g (float[2,{size}] x, float[2,3] s, uint8[2,3] z)
         => (uint8[2,{size}] q, float[2,{size}] y) {{

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 from tests.convert.lower.tflite.run import check, expected, lower, ops, outputs
+from tests.convert.lower.tflite.together import rows
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 FUSED = "UNIDIRECTIONAL_SEQUENCE_LSTM"
@@ -97,9 +98,9 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("steps", [1, 5, "T"], ids=str)
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("kind", GATES)
+@rows("steps", [1, 5, "T"])
+@rows("form", FORMS)
+@rows("kind", GATES)
 def test_forms(kind: str, form: dict[str, Any], steps: int | str) -> None:
     if steps == 1 and isinstance(form.get("lengths"), list):
         form = {**form, "lengths": [1, 1]}
@@ -109,8 +110,8 @@ def test_forms(kind: str, form: dict[str, Any], steps: int | str) -> None:
     check(model, feeds)
 
 
-@pytest.mark.parametrize("steps", [5, "T"], ids=str)
-@pytest.mark.parametrize(
+@rows("steps", [5, "T"])
+@rows(
     "form",
     [
         {"peephole": True},
@@ -125,15 +126,14 @@ def test_forms(kind: str, form: dict[str, Any], steps: int | str) -> None:
         {"outputs": 2, "direction": "bidirectional"},
         {"outputs": 2, "bias": False},
     ],
-    ids=str,
 )
 def test_lstm(form: dict[str, Any], steps: int | str) -> None:
     model, feeds = build("LSTM", steps=steps, **form)
     check(model, feeds)
 
 
-@pytest.mark.parametrize("steps", [5, "T"], ids=str)
-@pytest.mark.parametrize(
+@rows("steps", [5, "T"])
+@rows(
     "form", [{}, {"direction": "bidirectional", "start": True}, {"bias": False}, {"runtime": True}]
 )
 def test_gru_linear_before_reset(form: dict[str, Any], steps: int | str) -> None:
@@ -141,8 +141,8 @@ def test_gru_linear_before_reset(form: dict[str, Any], steps: int | str) -> None
     check(model, feeds)
 
 
-@pytest.mark.parametrize("batch", [1, 2, "N"], ids=str)
-@pytest.mark.parametrize("kind", GATES)
+@rows("batch", [1, 2, "N"])
+@rows("kind", GATES)
 def test_open_sizes_resize(kind: str, batch: int | str) -> None:
     model, feeds = build(kind, steps="T", batch=batch)
     rng = np.random.default_rng(1)
@@ -169,7 +169,7 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "values"), ACTIVATIONS, ids=str)
+@rows(("name", "values"), ACTIVATIONS)
 def test_activations(name: str, values: dict[str, Any]) -> None:
     model, feeds = build("RNN", activations=[name], **values)
     check(model, feeds)
@@ -228,8 +228,8 @@ def test_lstm_whose_cell_is_read_is_not_fused() -> None:
     assert FUSED not in ops(check(*build("LSTM", steps="T")))
 
 
-@pytest.mark.parametrize("kind", GATES)
-@pytest.mark.parametrize("form", [{}, {"start": True, "direction": "bidirectional"}], ids=str)
+@rows("kind", GATES)
+@rows("form", [{}, {"start": True, "direction": "bidirectional"}])
 def test_batch_first(kind: str, form: dict[str, Any]) -> None:
     """ONNX Runtime has no layout 1; the same model time first gives the values to expect."""
     model, feeds = build(kind, layout=1, **form)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.convert.lower.tflite.single import agree
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 FLOAT_ONLY = ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"]
@@ -19,8 +19,8 @@ def positive(*shape: int) -> Any:
     return RNG.uniform(0.1, 2, shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize("op", ALL)
+@rows("keepdims", [0, 1])
+@rows("op", ALL)
 def test_over_axes(op: str, keepdims: int) -> None:
     for shape, axes in (
         ((2, 3, 4), [1]),
@@ -33,13 +33,13 @@ def test_over_axes(op: str, keepdims: int) -> None:
         agree(op, positive(*shape), over, constants=(1,) if axes else (), keepdims=keepdims)
 
 
-@pytest.mark.parametrize("op", ALL)
+@rows("op", ALL)
 def test_of_many_axes(op: str) -> None:
     axes = np.array([2, 3, 6], np.int64)
     agree(op, positive(*[2] * 7), axes, constants=(1,), both=False)
 
 
-@pytest.mark.parametrize("op", ALL)
+@rows("op", ALL)
 def test_no_axes_can_mean_none(op: str) -> None:
     x = positive(2, 3)
     options: dict[str, Any] = {"noop_with_empty_axes": 1, "like": "reference"}
@@ -48,28 +48,28 @@ def test_no_axes_can_mean_none(op: str) -> None:
     agree(op, x, np.array([], np.int64), constants=(1,), like="reference")
 
 
-@pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize("op", ALL)
+@rows("keepdims", [0, 1])
+@rows("op", ALL)
 def test_axes_that_a_run_brings(op: str, keepdims: int) -> None:
     agree(op, positive(2, 3, 4), np.array([-2], np.int64), keepdims=keepdims, both=False)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("op", [*WHOLE, "ReduceSumSquare"])
+@rows("dtype", [np.int32, np.int64])
+@rows("op", [*WHOLE, "ReduceSumSquare"])
 def test_of_integers(op: str, dtype: Any) -> None:
     x = RNG.integers(-9, 9, (3, 4, 5)).astype(dtype)
     agree(op, x, np.array([0, 2], np.int64), constants=(1,), like="reference")
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.bool_])
-@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+@rows("dtype", [np.int8, np.uint8, np.bool_])
+@rows("op", ["ReduceMax", "ReduceMin"])
 def test_extremes_of_small_types(op: str, dtype: Any) -> None:
     x = RNG.integers(0, 2, (3, 4)).astype(dtype)
     agree(op, x, np.array([1], np.int64), constants=(1,), like="reference")
 
 
-@pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize("op", ALL)
+@rows("keepdims", [0, 1])
+@rows("op", ALL)
 def test_of_an_empty_set(op: str, keepdims: int) -> None:
     x = np.zeros((2, 0, 3), np.float32)
     axes = np.array([1], np.int64)
@@ -77,9 +77,9 @@ def test_of_an_empty_set(op: str, keepdims: int) -> None:
     agree(op, x, axes, constants=(1,), **options)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64, np.int8, np.uint32])
-@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
-@pytest.mark.parametrize("last", [0, 1])
+@rows("dtype", [np.float32, np.int32, np.int64, np.int8, np.uint32])
+@rows("op", ["ArgMax", "ArgMin"])
+@rows("last", [0, 1])
 def test_position_among_equals(op: str, dtype: Any, last: int) -> None:
     x = RNG.integers(0, 3, (3, 4, 5)).astype(dtype)
     for axis in (0, -1, 1):
@@ -92,7 +92,7 @@ def test_position_among_equals(op: str, dtype: Any, last: int) -> None:
             agree(op, x, types=[np.int64], like="reference", **options)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@rows("dtype", [np.int32, np.int64])
 def test_the_root_of_integers_is_cut(dtype: Any) -> None:
     x = np.array([[3, 4], [5, -12], [2, 3], [30000, 1]], dtype)
     want = {"y0": np.array([5, 13, 3, 30000], dtype)}

@@ -9,6 +9,7 @@ import pytest
 
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower, ops
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 PLACES = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
@@ -36,17 +37,17 @@ def test_by_scales(mode: str, place: str, factors: str) -> None:
     check(graph("1,3,8,6", given, "x, , s", **how), {"x": some(1, 3, 8, 6)})
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@rows("place", PLACES)
+@rows("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_nearest_to_sizes(rounding: str, place: str) -> None:
     how = {"coordinate_transformation_mode": place, "nearest_mode": rounding}
     text = graph("1,2,5,6", "int64[4] z = {1, 2, 9, 4}", "x, , , z", **how)
     check(text, {"x": some(1, 2, 5, 6)})
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("given", ["float[4] s = {1, 1, 2, 2}", "int64[4] z = {1, 2, 9, 4}"])
+@rows("mode", ["nearest", "linear"])
+@rows("place", PLACES)
+@rows("given", ["float[4] s = {1, 1, 2, 2}", "int64[4] z = {1, 2, 9, 4}"])
 def test_open_sizes(given: str, place: str, mode: str) -> None:
     call = "x, , s" if given.startswith("float") else "x, , , z"
     how = {"mode": mode, "coordinate_transformation_mode": place}
@@ -56,7 +57,7 @@ def test_open_sizes(given: str, place: str, mode: str) -> None:
     check(text, {"x": some(1, 2, 5, 7)}, {"x": some(1, 2, 3, 4)})
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@rows("mode", ["nearest", "linear"])
 def test_to_sizes_known_at_run_time(mode: str) -> None:
     text = (
         "g (float[1,2,n,m] x, int64[4] z) => (float[1,2,a,b] y) "
@@ -69,8 +70,8 @@ def test_to_sizes_known_at_run_time(mode: str) -> None:
     check(text, *feeds)
 
 
-@pytest.mark.parametrize("policy", ["stretch", "not_larger"])
-@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@rows("policy", ["stretch", "not_larger"])
+@rows("mode", ["linear", "cubic"])
 def test_to_sizes_of_a_run_by_places_and_weights(mode: str, policy: str) -> None:
     text = (
         "g (float[1,2,n,m] x, int64[2] z) => (float[1,2,a,b] y) "
@@ -98,15 +99,15 @@ def test_ties_that_only_a_run_knows_are_refused() -> None:
         lower(text)
 
 
-@pytest.mark.parametrize(("sizes", "factors"), [("2,3,6", "1, 1, 1.5"), ("1,2,3,4,5", "1,1,2,2,2")])
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@rows(("sizes", "factors"), [("2,3,6", "1, 1, 1.5"), ("1,2,3,4,5", "1,1,2,2,2")])
+@rows("mode", ["nearest", "linear"])
 def test_lines_and_volumes(mode: str, sizes: str, factors: str) -> None:
     shape = [int(s) for s in sizes.split(",")]
     given = f"float[{len(shape)}] s = {{{factors}}}"
     check(graph(sizes, given, "x, , s", mode=mode), {"x": some(*shape)})
 
 
-@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@rows("mode", ["linear", "cubic"])
 def test_antialias(mode: str) -> None:
     text = graph("1,1,9,8", "float[4] s = {1, 1, 0.4, 0.6}", "x, , s", mode=mode)
     text = text.replace("Resize<", "Resize<antialias=1, ")

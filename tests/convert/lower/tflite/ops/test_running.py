@@ -10,6 +10,7 @@ import pytest
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import lower
 from tests.convert.lower.tflite.single import agree, single
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 
@@ -26,10 +27,10 @@ def running(op: str, x: Any, axis: int, exclusive: int, reverse: int) -> Any:
     return np.flip(y, axis) if reverse else y
 
 
-@pytest.mark.parametrize("exclusive", [0, 1])
-@pytest.mark.parametrize("reverse", [0, 1])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint64])
-@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+@rows("exclusive", [0, 1])
+@rows("reverse", [0, 1])
+@rows("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint64])
+@rows("op", ["CumSum", "CumProd"])
 def test_running(op: str, dtype: Any, reverse: int, exclusive: int) -> None:
     for shape, axis in (((7,), 0), ((2, 5, 3), 1), ((2, 3), -1), ((1,), 0)):
         x = RNG.integers(1, 5, shape).astype(dtype)

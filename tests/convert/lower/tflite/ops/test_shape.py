@@ -9,6 +9,7 @@ import pytest
 
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import check, lower, ops
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 KINDS = {"float": np.float32, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
@@ -19,9 +20,7 @@ def some(*shape: int, dtype: Any = np.float32) -> Any:
     return RNG.integers(0, 2 if dtype is np.bool_ else 90, shape).astype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("target", "zero"), [((4, -1), 0), ((0, 0, -1), 0), ((-1,), 0), ((3, 8, 1), 1)]
-)
+@rows(("target", "zero"), [((4, -1), 0), ((0, 0, -1), 0), ((-1,), 0), ((3, 8, 1), 1)])
 def test_reshape(target: tuple[int, ...], zero: int) -> None:
     text = (
         f"g (float[2,3,4] x) => (float[{','.join('abc'[: len(target)])}] y) "
@@ -42,7 +41,7 @@ def test_reshape_to_a_shape_known_at_run_time() -> None:
     check(text, *feeds)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -3])
+@rows("axis", [0, 1, 2, 3, -1, -3])
 def test_flatten(axis: int) -> None:
     text = f"g (float[n,3,m] x) => (float[a,b] y) {{ y = Flatten<axis={axis}>(x) }}"
     check(text, {"x": some(2, 3, 4)}, {"x": some(1, 3, 2)})
@@ -56,8 +55,8 @@ def test_squeeze_and_unsqueeze_of_open_sizes() -> None:
     check(text, {"x": some(2, 1, 3, 1)}, {"x": some(4, 1, 5, 1)})
 
 
-@pytest.mark.parametrize("perm", [[2, 0, 1], [0, 2, 1], None])
-@pytest.mark.parametrize("kind", [*KINDS, *ODD_KINDS])
+@rows("perm", [[2, 0, 1], [0, 2, 1], None])
+@rows("kind", [*KINDS, *ODD_KINDS])
 def test_transpose(kind: str, perm: list[int] | None) -> None:
     dtype = (KINDS | ODD_KINDS)[kind]
     order = "" if perm is None else f"<perm={perm}>"
@@ -74,7 +73,7 @@ def test_transpose_of_eight_axes() -> None:
     check(text, {"x": some(2, 1, 3, 2, 1, 2, 2, 3)})
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *ODD_KINDS])
+@rows("kind", [*KINDS, *ODD_KINDS])
 def test_concat(kind: str) -> None:
     dtype = (KINDS | ODD_KINDS)[kind]
     text = f"g ({kind}[n,3] x, {kind}[n,m] y) => ({kind}[n,k] z) {{ z = Concat<axis=-1>(x, y, x) }}"
@@ -90,7 +89,7 @@ def test_concat_and_split_beyond_the_rank_of_the_delegate() -> None:
     check(text, {"x": some(2, 1, 3, 2, 1, 2, 4)})
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *ODD_KINDS])
+@rows("kind", [*KINDS, *ODD_KINDS])
 def test_split(kind: str) -> None:
     dtype = (KINDS | ODD_KINDS)[kind]
     text = (
@@ -113,7 +112,7 @@ def test_equal_parts_are_one_operator() -> None:
     assert ops(check(text, {"x": some(2, 6)})) == ["SPLIT"]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *ODD_KINDS])
+@rows("kind", [*KINDS, *ODD_KINDS])
 def test_expand_and_tile(kind: str) -> None:
     dtype = (KINDS | ODD_KINDS)[kind]
     text = (
@@ -140,8 +139,8 @@ def test_shape_and_size_of_open_sizes() -> None:
     check(text, {"x": some(2, 3, 4)}, {"x": some(5, 3, 1)})
 
 
-@pytest.mark.parametrize("mode", ["DCR", "CRD"])
-@pytest.mark.parametrize("kind", ["float", "int64", "int8", "bool"])
+@rows("mode", ["DCR", "CRD"])
+@rows("kind", ["float", "int64", "int8", "bool"])
 def test_depth_and_space(kind: str, mode: str) -> None:
     dtype = (KINDS | ODD_KINDS)[kind]
     text = (

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.convert.lower.tflite.run import check
+from tests.convert.lower.tflite.together import rows
 
 RNG = np.random.default_rng(0)
 KINDS = {"float": np.float32, "int64": np.int64, "int32": np.int32, "int8": np.int8}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize("axis", [0, -1])
+@rows("kind", KINDS)
+@rows("largest", [0, 1])
+@rows("axis", [0, -1])
 def test_top_k(kind: str, axis: int, largest: int) -> None:
     text = (
         f"g ({kind}[n,5] x, int64[1] k) => ({kind}[a,b] y, int64[a,b] i) "
@@ -25,7 +25,7 @@ def test_top_k(kind: str, axis: int, largest: int) -> None:
     check(text, {"x": x, "k": np.array([3])}, {"x": x, "k": np.array([1])})
 
 
-@pytest.mark.parametrize("in_order", [0, 1])
+@rows("in_order", [0, 1])
 def test_unique(in_order: int) -> None:
     text = (
         "g (float[n,4] x) => (float[a] y, int64[a] f, int64[b] i, int64[a] c) "
@@ -34,9 +34,9 @@ def test_unique(in_order: int) -> None:
     check(text, {"x": RNG.integers(-3, 3, (3, 4)).astype(np.float32)})
 
 
-@pytest.mark.parametrize("center", [0, 1])
-@pytest.mark.parametrize("most", [0, 3, 100])
-@pytest.mark.parametrize("sizes", ["2,20,4", "2,n,4"])
+@rows("center", [0, 1])
+@rows("most", [0, 3, 100])
+@rows("sizes", ["2,20,4", "2,n,4"])
 def test_non_max_suppression(sizes: str, most: int, center: int) -> None:
     n = sizes.split(",")[1]
     text = (
@@ -50,7 +50,7 @@ def test_non_max_suppression(sizes: str, most: int, center: int) -> None:
     check(text, {"b": boxes, "s": scores})
 
 
-@pytest.mark.parametrize("thresholds", ["float[1] iou, float[1] low", "float iou, float low"])
+@rows("thresholds", ["float[1] iou, float[1] low", "float iou, float low"])
 def test_non_max_suppression_with_thresholds_of_a_run(thresholds: str) -> None:
     text = (
         f"g (float[1,20,4] b, float[1,2,20] s, {thresholds}) => (int64[k,3] y) <int64 m = {{7}}> "
@@ -83,9 +83,9 @@ def test_short_time_transform_of_an_open_length() -> None:
     check(text, *({"x": s} for s in signals), rtol=2e-5)
 
 
-@pytest.mark.parametrize("is_sorted", [0, 1])
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("dtype", ["float", "int64"])
+@rows("is_sorted", [0, 1])
+@rows("axis", [0, 1, -1])
+@rows("dtype", ["float", "int64"])
 def test_unique_slices(dtype: str, axis: int, is_sorted: int) -> None:
     kind = np.float32 if dtype == "float" else np.int64
     x = np.random.default_rng(0).integers(0, 2, (5, 4, 2)).astype(kind)
