@@ -88,9 +88,10 @@ class BoundPort:
     def check_range(self, array: Array) -> None:
         """Refuse values that the engine would cut to 32 bits."""
         if found := beyond(self.bounds, array):
+            what = "float64" if self.spec.dtype == "float64" else "64-bit integers"
             raise RunError(
-                f"run: input {self.name!r}: openvino computes 64-bit integers in 32 bits and "
-                f"{found}; use onnxruntime"
+                f"run: input {self.name!r}: openvino computes {what} in 32 bits and {found}; "
+                "use onnxruntime"
             )
 
 

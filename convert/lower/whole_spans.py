@@ -209,7 +209,10 @@ def _made(node: ir.Node, spans: list[Span | None], elements: int | None = None) 
             return -1, 1
         case "Clip":
             return _clipped(first, second, spans[2] if len(spans) > 2 else None)
-        case "ReduceSum" | "CumSum" | "ReduceL1" | "ReduceSumSquare":
+        case "ReduceMean" if node.outputs[0].dtype in _FLOATS:
+            return first
+        # A mean of integers is a sum first.
+        case "ReduceSum" | "CumSum" | "ReduceL1" | "ReduceSumSquare" | "ReduceMean":
             return _summed(node, first, elements)
         case "Div" if node.outputs[0].dtype in _FLOATS:
             return None
@@ -286,7 +289,11 @@ def _scattered(node: ir.Node, spans: list[Span | None], elements: int | None) ->
     if x is None or updates is None:
         return None
     if how == "mul":
-        return -_HUGE, _HUGE
+        factors, most = _powers(updates, count), max(map(abs, x))
+        if factors is None:
+            return None
+        top = most * max(map(abs, factors))
+        return (0 if x[0] >= 0 and factors[0] >= 0 else -top), top
     if how == "add":
         if count is None:
             return None

@@ -1,8 +1,10 @@
-"""Bounds of inputs within which OpenVINO's 32 bits hold every integer of 64.
+"""Bounds of inputs within which OpenVINO's 32 bits hold what 64 do.
 
 The CPU plugin computes int64, uint64 and uint32 in int32. What its inputs hold is checked at each
 run; the bounds found here keep sums and products of them in 32 bits too, and what floats are cast
-to. Over axes of open size a sum is bounded for as many elements as the input has in a run.
+to. Over axes of open size a sum is bounded for as many elements as the input has in a run. It
+computes float64 in float32: doubles, and what is cast to them, are taken up to 2^24, so that time
+stamps are not rounded by minutes.
 """
 
 from __future__ import annotations
@@ -17,18 +19,21 @@ import onnx_ir as ir
 
 from edgeinfer.backends.openvino.backend import BOUNDS
 from edgeinfer.bundle.values import INTEGERS
+from edgeinfer.convert.lower.openvino.whole_numbers import HELD
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.whole_spans import Span, Spans
 from edgeinfer.errors import Remarks
 
 _NARROWED = frozenset({ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.UINT32})
 
+_SIGNED = frozenset({ir.DataType.INT64, ir.DataType.INT32})
+
 _MOST = (1 << 31) - 1
 
 _CANDIDATES = (
     *(_MOST, _MOST - (1 << 26), 3 << 29),
     *(1 << n for n in range(30, 16, -1)),
-    *(46340, *(1 << n for n in range(15, 9, -1)), 1000),
+    *(46340, *(1 << n for n in range(15, 9, -1)), 1000, *(1 << n for n in range(9, -1, -1))),
 )
 """The first that will do is taken: all of int32, what has a sum, ..., what has a square."""
 
@@ -46,13 +51,16 @@ Bounds = tuple[int, ...]
 
 def input_bounds(model: ir.Model, notes: Remarks) -> dict[str, Bounds]:
     """Return what the inputs may hold from which wide integers are computed, by name."""
-    whole = {v.name: v.dtype for v in model.graph.inputs if v.name and v.dtype in _NARROWED}
+    doubled = any(_makes_double(node) for _, node in walk(model))
+    asked = _NARROWED | _SIGNED if doubled else _NARROWED
+    whole = {v.name: v.dtype for v in model.graph.inputs if v.name and v.dtype in asked}
+    doubles = [v.name for v in model.graph.inputs if v.name and _stays_double(v)]
     floats = [v.name for v in model.graph.inputs if v.name and v.dtype in _FLOATS]
     casts = any(
         node.op_type == "Cast" and node.outputs[0].dtype in _NARROWED and _is_float(node)
         for _, node in walk(model)
     )
-    if not whole and not casts:
+    if not whole and not casts and not doubles:
         return {}
     floats = floats if casts else []
     ends = [_held(model, whole, floats, n) for n in (_COUNTS[0], _COUNTS[-1])]
@@ -66,12 +74,16 @@ def input_bounds(model: ir.Model, notes: Remarks) -> dict[str, Bounds]:
             if row[name] != tuple(bounds[-2:]):
                 bounds += [count, *row[name]]
         found[name] = tuple(bounds)
+    for name in doubles:
+        found[name] = tuple(
+            v if place % 3 == 2 else max(-HELD, min(v, HELD))
+            for place, v in enumerate(found.get(name, (-HELD, HELD)))
+        )
     for name, (low, high, *more) in found.items():
         if high < _MOST or more:
             fewer = f", of many elements between {more[-2]} and {more[-1]}" if more else ""
             notes.add(
-                f"input {name!r}: taken between {low} and {high}{fewer}: int64 is computed in 32 "
-                "bits"
+                f"input {name!r}: taken between {low} and {high}{fewer}: 64 bits are computed in 32"
             )
     return found
 
@@ -136,7 +148,7 @@ def _text(bounds: dict[str, Bounds]) -> str:
 
 
 def _within(dtype: ir.DataType | None, most: int) -> Span:
-    if dtype == ir.DataType.INT64:
+    if dtype in _SIGNED:
         return -most - (most == _MOST), most
     return 0, most
 
@@ -146,9 +158,30 @@ def _leaving(model: ir.Model, inputs: dict[str, Span], elements: int) -> frozens
     spans = Spans(inputs, elements)
     found = set()
     for _, node in walk(model):
-        if not any(v.dtype in _NARROWED for v in node.outputs):
+        if _makes_double(node):
+            low, high = -HELD, HELD
+        elif any(v.dtype in _NARROWED for v in node.outputs):
+            low, high = -_MOST - 1, _MOST
+        else:
             continue
         span = spans.before_fitting(node)
-        if span is not None and not -_MOST - 1 <= span[0] <= span[1] <= _MOST:
+        if span is not None and not low <= span[0] <= span[1] <= high:
             found.add(id(node))
     return frozenset(found)
+
+
+def _stays_double(value: ir.Value) -> bool:
+    """Whether float64 is more than rounded once."""
+    if value.dtype != ir.DataType.DOUBLE:
+        return False
+    users = value.uses()
+    return value.is_graph_output() or not all(
+        u.node.op_type == "Cast" and u.node.outputs[0].dtype == ir.DataType.FLOAT for u in users
+    )
+
+
+def _makes_double(node: ir.Node) -> bool:
+    """Whether integers of more than 24 bits become float64."""
+    x = node.inputs[0] if node.op_type in ("Cast", "CastLike") else None
+    wide = x is not None and x.dtype in _NARROWED | _SIGNED
+    return wide and node.outputs[0].dtype == ir.DataType.DOUBLE

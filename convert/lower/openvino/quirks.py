@@ -45,7 +45,7 @@ def _window(node: ir.Node) -> str:
 
 def _signed_shift(node: ir.Node) -> str:
     x = given(node, 0)
-    signed = x is not None and x.dtype in _SIGNED
+    signed = x is not None and x.dtype in _SIGNED and whole.SETTLED not in node.meta
     return "shifts of signed integers are computed otherwise" if signed else ""
 
 
@@ -277,10 +277,10 @@ WHOLE: tuple[Rule, ...] = (
     ),
     _whole("Div Mod", whole.divided, whole.divide_exactly),
     _whole(
-        "ReduceMax ReduceMin ReduceSum ReduceL1 ReduceSumSquare",
+        "ReduceMax ReduceMin ReduceSum ReduceL1 ReduceSumSquare ReduceMean",
         whole.reduced,
         whole.reduce_exactly,
-        "give constant axes",
+        "give constant axes, and sizes for a mean",
     ),
     _whole("Relu PRelu", whole.activated, whole.activate_exactly),
     _whole("Cast", whole.made_bool, whole.difference_from_zero),
@@ -288,7 +288,7 @@ WHOLE: tuple[Rule, ...] = (
     _whole("Pow", whole.raised, whole.power_by_products, _KNOWN),
     _whole("MatMul", whole.multiplied, whole.multiply_exactly, _KNOWN),
     _whole("Gemm Einsum", whole.multiplied, None, _KNOWN),
-    _whole("Add Sub Mul Neg Abs", whole.saturated, whole.wrap_bytes),
+    _whole("Add Sub Mul Neg Abs BitShift", whole.saturated, whole.wrap_bytes),
     _whole("BitShift", whole.shifted, moves.move_halves),
     _whole("ReverseSequence Resize", moves.moved, moves.move_halves),
     _whole("Pad", moves.padded, moves.fill_apart),

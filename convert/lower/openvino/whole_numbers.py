@@ -265,6 +265,8 @@ def saturated(node: ir.Node) -> str:
     x = given(node, 0)
     if x is None or x.dtype not in _BYTES:
         return ""
+    if node.op_type == "BitShift" and attribute(node, "direction", "") == "RIGHT":
+        return ""
     low, high = np.iinfo(x.dtype.numpy()).min, np.iinfo(x.dtype.numpy()).max
     found = Spans().before_fitting(node)
     return "" if found is not None and low <= found[0] <= found[1] <= high else SATURATED
@@ -291,7 +293,10 @@ def wrap_bytes(model: ir.Model, node: ir.Node) -> bool:
     own, build = values[0].dtype, builder(model, node)
     wide = [_as(build, v, ir.DataType.INT32) for v in values]
     steps = Arithmetic(build, wide[0])
-    _last_bits(steps, steps.op(node.op_type, *wide), own)
+    options = {k: a.value for k, a in node.attributes.items()}
+    made = steps.op(node.op_type, *wide, **options)
+    build.nodes[-1].meta[SETTLED] = True
+    _last_bits(steps, made, own)
     build.commit(model.graph, node)
     return True
 
@@ -335,7 +340,7 @@ def narrow_by_bits(model: ir.Model, node: ir.Node) -> bool:
 
 
 def reduce_exactly(model: ir.Model, node: ir.Node) -> bool:
-    """Take the last of running sums, and the extreme of halves.
+    """Take the last of running sums, their share for a mean, and the extreme of halves.
 
     Given::
 
@@ -367,6 +372,12 @@ def reduce_exactly(model: ir.Model, node: ir.Node) -> bool:
         elif node.op_type == "ReduceSumSquare":
             found = steps.op("Mul", x, x)
         found = _sum(steps, found, rank, over)
+        if node.op_type == "ReduceMean":
+            sizes = [x.shape[a] for a in over]
+            if not all(isinstance(d, int) and d for d in sizes):
+                return False
+            count = math.prod(d for d in sizes if isinstance(d, int))
+            found, _ = steps.divide(found, steps.number(count))
     if not attribute(node, "keepdims", 1):
         found = steps.op("Squeeze", found, build.const(np.asarray(over, np.int64), "axes"))
     else:

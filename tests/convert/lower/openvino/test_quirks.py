@@ -59,7 +59,7 @@ def test_fault_is_refused(text: str, detail: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'g (uint8[2] x) => (uint8[2] y) { y = BitShift<direction = "LEFT">(x, x) }',
+        'g (uint16[2] x) => (uint16[2] y) { y = BitShift<direction = "LEFT">(x, x) }',
         "g (float[1,10,1] x) => (float[1,10,2] y) { y = DFT(x) }",
         "g (float[1,4,10,1] x) => (float[1,4,10,2] y) <int64 a = {1}> { y = DFT(x, , a) }",
         # The usual pooling of detectors: dynamic, and no window can be all padding.

@@ -86,6 +86,7 @@ def test_quotients_and_remainders_are_exact(
         ("ReduceMin<keepdims = 0>(x, axes)", lambda x: x.min(1)),
         ("ReduceSum<keepdims = 0>(x, axes)", lambda x: x.sum(1, dtype=x.dtype)),
         ("ReduceL1(x, axes)", lambda x: np.abs(x).sum(1, keepdims=True, dtype=x.dtype)),
+        ("ReduceMean<keepdims = 0>(x, axes)", lambda x: np.trunc(x.sum(1) / 3).astype(np.int32)),
         ("ReduceSumSquare(m, axes)", lambda x: ((x % 9001) ** 2).sum(1, keepdims=True)),
         ("Relu(x)", lambda x: np.maximum(x, 0)),
         ("PRelu(x, k2)", lambda x: np.where(x < 0, x * 2, x)),
@@ -117,6 +118,66 @@ def test_bytes_wrap_around(op: str, dtype: str, tmp_path: Path) -> None:
     right = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[op](a, b)
     text = f"g ({dtype}[5] a, {dtype}[5] b) => ({dtype}[5] y) {{ y = {op}(a, b) }}"
     np.testing.assert_array_equal(_computed(text, tmp_path, a, b), right)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+def test_what_is_shifted_out_is_gone(dtype: str, tmp_path: Path) -> None:
+    ends = np.iinfo(dtype)
+    x = np.array([ends.max, ends.max - 5, ends.max // 4, 7], dtype)
+    amounts = np.array([1, 7, 3, 0], dtype)
+    text = f"""g ({dtype}[4] x, {dtype}[4] k) => ({dtype}[4] y, {dtype}[4] z) {{
+        y = BitShift<direction = "LEFT">(x, k) z = BitShift<direction = "RIGHT">(x, k) }}"""
+    of = lower(model(text), tmp_path, "openvino").files[0]
+    if dtype == "uint32":
+        x //= 2
+    left, right = run_openvino(of, x, amounts)
+    np.testing.assert_array_equal(left, x << amounts)
+    np.testing.assert_array_equal(right, x >> amounts)
+
+
+@pytest.mark.parametrize(
+    ("body", "right"),
+    [
+        ("y = ReduceProd<keepdims = 0>(x)", np.prod),
+        (
+            'y = ScatterElements<reduction = "mul">(x, i, x)',
+            lambda x: np.concatenate([x[:1] * np.prod(x), x[1:]]),
+        ),
+        ("y = ReduceMean<keepdims = 0>(x)", lambda x: x.sum() // 6),
+    ],
+)
+def test_products_and_means_of_64_bits_are_exact_or_refused(
+    body: str, right: Any, tmp_path: Path
+) -> None:
+    shape = "6" if "Scatter" in body else ""
+    places = "int64[6] i = {0, 0, 0, 0, 0, 0}"
+    text = f"g (int64[6] x) => (int64[{shape}] y) <{places}> {{ {body} }}"
+    session = _session(text.replace("[]", ""), tmp_path)
+    few = np.array([3, 4, 5, 6, 7, 8])
+    np.testing.assert_array_equal(session.run({"x": few})["y"], right(few))
+    with pytest.raises(RunError, match="computes 64-bit integers in 32 bits"):
+        session.run({"x": np.full(6, 1_790_000_031)})
+
+
+_LESS = "<double t = {1790000000.5}> { s = Sub(d, t) y = Cast<to = 1>(s) }"
+
+
+@pytest.mark.parametrize("dtype", ["double", "int64", "int32"])
+def test_time_stamps_of_64_bits_are_no_floats(dtype: str, tmp_path: Path) -> None:
+    cast = "d = Identity(x)" if dtype == "double" else "d = Cast<to = 11>(x)"
+    text = f"g ({dtype}[2] x) => (float[2] y) {_LESS.replace('{ s', '{ ' + cast + ' s')}"
+    session = _session(text, tmp_path)
+    kind = np.dtype("float64" if dtype == "double" else dtype)
+    small = session.run({"x": np.array([5, -7], kind)})["y"]
+    np.testing.assert_allclose(small, np.array([5, -7]) - 1790000000.5, rtol=1e-6)
+    with pytest.raises(RunError, match="in 32 bits"):
+        session.run({"x": np.array([1790000031, 0], kind)})
+
+
+def test_doubles_that_are_rounded_at_once_may_be_large(tmp_path: Path) -> None:
+    session = _session("g (double[2] x) => (float[2] y) { y = Cast<to = 1>(x) }", tmp_path)
+    x = np.array([1790000031.25, 0.1])
+    np.testing.assert_array_equal(session.run({"x": x})["y"], x.astype(np.float32))
 
 
 def test_products_of_matrices_are_exact_or_refused(tmp_path: Path) -> None:
