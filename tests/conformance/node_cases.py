@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnx.version_converter
 
-Case = tuple[str, onnx.ModelProto, list[tuple[Sequence[Any], Sequence[Any]]], float, float]
+COMPUTED = Path(__file__).parents[2] / "build" / "node-cases"
+"""Folder of what the onnx package computes for five seconds, for the next process."""
+
+
+class Case(NamedTuple):
+    """A model with inputs, what it is to give for each of them, and how near."""
+
+    name: str
+    model: onnx.ModelProto
+    data_sets: list[tuple[Sequence[Any], Sequence[Any]]]
+    rtol: float
+    atol: float
+
 
 PARAMETERS: dict[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
@@ -86,13 +103,27 @@ OLD = (17, 13, 11, 9, 7)
 
 
 def suite() -> list[Case]:
-    """Return the node cases of the installed onnx package."""
+    """Return the node cases of the installed onnx package, computed once for its version."""
+    versions = [sys.implementation.cache_tag, *map(version, ("onnx", "numpy", "ml_dtypes"))]
+    file = COMPUTED / f"{'-'.join(versions)}.pickle"
+    with suppress(OSError):
+        return [Case(*fields) for fields in pickle.loads(file.read_bytes())]
+    cases = _computed()
+    with suppress(OSError):
+        COMPUTED.mkdir(parents=True, exist_ok=True)
+        own = file.with_suffix(f".{os.getpid()}")
+        own.write_bytes(pickle.dumps([tuple(case) for case in cases]))
+        own.replace(file)
+    return cases
+
+
+def _computed() -> list[Case]:
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         cases = collect_testcases(None)
-    return [(c.name, c.model, c.data_sets, c.rtol, c.atol) for c in cases]
+    return [Case(c.name, c.model, c.data_sets, c.rtol, c.atol) for c in cases]
 
 
 def golden() -> list[Case]:
@@ -108,7 +139,7 @@ def golden() -> list[Case]:
         # Half precision keeps eleven bits.
         half = any(a.dtype == np.float16 for a in (*inputs, *outputs))
         tolerance = (2e-3, 1e-3) if half else (1e-4, 1e-5)
-        cases.append((entry["id"], model, [(inputs, outputs)], *tolerance))
+        cases.append(Case(entry["id"], model, [(inputs, outputs)], *tolerance))
     return cases
 
 
@@ -165,7 +196,7 @@ def _recorded() -> Iterator[Case]:
                 for one in sorted(path.parent.glob("test_data_set_*"))
             ]
             if sets and all(None not in part for one in sets for part in one):
-                yield f"{kind}/{path.parent.name}", model, sets, 1e-3, 1e-5
+                yield Case(f"{kind}/{path.parent.name}", model, sets, 1e-3, 1e-5)
 
 
 def _counts(model: onnx.ModelProto) -> tuple[int, int]:
@@ -192,20 +223,20 @@ def _taken_back() -> Iterator[Case]:
         if len(nodes) != 1 or nodes[0].domain or len(sets) != 1:
             continue
         newest = next(o.version for o in model.opset_import if not o.domain)
-        for version in OLD:
-            if version >= newest:
+        for old_version in OLD:
+            if old_version >= newest:
                 continue
-            schema = _schema(nodes[0].op_type, version)
+            schema = _schema(nodes[0].op_type, old_version)
             if schema is None or (nodes[0].op_type, schema.since_version) in seen:
                 continue
             try:
-                older = onnx.version_converter.convert_version(model, version)
+                older = onnx.version_converter.convert_version(model, old_version)
                 onnx.checker.check_model(older, full_check=True)
             except Exception:
                 # There is no way back for this one.
                 continue
             seen.add((nodes[0].op_type, schema.since_version))
-            yield f"{name}@{version}", older, sets, rtol, atol
+            yield Case(f"{name}@{old_version}", older, sets, rtol, atol)
 
 
 def _schema(op: str, version: int) -> Any:

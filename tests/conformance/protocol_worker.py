@@ -2,7 +2,7 @@
 
 A process of its own, for an engine may abort on an odd graph. Prints a line of JSON a case.
 
-Usage: protocol_worker.py FIRST STEP BACKEND...
+Usage: python -m tests.conformance.protocol_worker FIRST STEP BACKEND...
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.engines import import_onnxruntime, import_openvino
 from edgeinfer.errors import BackendError
+from tests.conformance.node_cases import suite
 
 Feeds = dict[str, np.ndarray]
 Engine = Callable[[Path, Feeds], list[Any]]
@@ -122,11 +123,9 @@ def fault(expected: Any, received: np.ndarray) -> str:
 
 def main(first: int, step: int, backends: list[str]) -> None:
     """Print two lines a case and backend: before it runs, and with the verdict."""
-    from onnx.backend.test.case.node import collect_testcases
-
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    cases = sorted(collect_testcases(None), key=lambda case: str(case.name))[first::step]
+    cases = sorted(suite(), key=lambda case: case.name)[first::step]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         for case in cases:

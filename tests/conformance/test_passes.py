@@ -7,7 +7,6 @@ own tolerance. Cases that ONNX Runtime cannot run as given are no part of this s
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -25,6 +24,7 @@ from edgeinfer.convert.passes import OPSET, normalise, pass_name
 from edgeinfer.convert.passes.infra import all_nodes, is_op
 from edgeinfer.convert.passes.opset import OLDEST, RaiseOpset
 from edgeinfer.convert.passes.shapes import InferShapes
+from tests.conformance.node_cases import Case, suite
 
 NO_KERNEL = {
     "RoiAlign": "onnxruntime 1.32 has kernels up to opset 21 only",
@@ -37,17 +37,6 @@ MAY_ROUND = frozenset(
     }
 )
 """Passes that compute in another order; all others must be exact."""
-
-Case = Any
-
-
-@cache
-def _cases() -> tuple[Case, ...]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return tuple(collect_testcases(None))
 
 
 def _run(proto: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
@@ -69,7 +58,7 @@ def _feeds(case: Case) -> dict[str, Any]:
 def _runnable() -> tuple[tuple[Case, list[Any]], ...]:
     """Cases that ONNX Runtime runs as given, with what it computes."""
     found = []
-    for case in _cases():
+    for case in suite():
         try:
             found.append((case, _run(case.model, _feeds(case))))
         # One class per status in ONNX Runtime, none of them a common base.
@@ -163,7 +152,7 @@ def _older() -> Iterator[tuple[Case, int, onnx.ModelProto, list[Any]]]:
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "":
             history[schema.name].append(schema.since_version)
-    for case in _cases():
+    for case in suite():
         version = next((o.version for o in case.model.opset_import if o.domain == ""), 0)
         if len(case.model.graph.node) != 1 or case.model.graph.node[0].op_type in NO_KERNEL:
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-WORKER = Path(__file__).with_name("protocol_worker.py")
+ROOT, WORKER = Path(__file__).parents[2], "tests.conformance.protocol_worker"
 
 NO_ARRAY = r"refused: .*(has no array|which it refuses)$"
 """Sequences, optionals, 4- and 8-bit floats: nothing that an edgeinfer tensor can be."""
@@ -35,8 +35,8 @@ Verdicts = dict[str, dict[str, str]]
 
 def verdicts(first: int, step: int, *backends: str) -> Verdicts:
     """Run the worker and return its verdict on each case, by backend."""
-    command = [sys.executable, str(WORKER), str(first), str(step), *backends]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", WORKER, str(first), str(step), *backends]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     found: Verdicts = {backend: {} for backend in backends}
     for line in done.stdout.splitlines():
         record = json.loads(line)

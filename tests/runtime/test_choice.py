@@ -289,8 +289,8 @@ def test_the_smaller_of_two_is_taken_though_it_is_slower(
 
 
 def test_a_history_of_ones_own(fakes: Any, make_bundle: MakeBundle, tmp_path: Path) -> None:
-    fake = fakes.add("one")
-    fakes.add("two")
+    fake = fakes.add("one", delay_s=0.001)
+    fakes.add("two", delay_s=0.002)
     path = make_bundle(("one", "two"))
     with ProfileDB(tmp_path / "mine.sqlite") as history:
         edgeinfer.load(path, history=history).close()

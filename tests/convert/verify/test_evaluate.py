@@ -13,6 +13,7 @@ import pytest
 from edgeinfer.convert.verify import operators
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator, in_tf32
 from edgeinfer.metrics import BUDGETS, check, compare
+from tests.conformance.node_cases import suite
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -45,10 +46,8 @@ _OTHERWISE = ("bernoulli", "dynamicquantizelinear", "downsample_scales_", "train
 
 @pytest.mark.slow
 def test_onnx_node_suite() -> None:
-    from onnx.backend.test.case.node import collect_testcases
-
     agreed, cannot, wrong = 0, [], []
-    for case in collect_testcases(None):
+    for case in suite():
         if any(word in case.name for word in _OTHERWISE):
             continue
         for ins, outs in case.data_sets:
