@@ -8,7 +8,8 @@ one scale for both it takes one value. A channel may have one element in a run, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ _FEW_CHANNELS, _FEW = 16, 4
 """Among so few channels none is nearly constant by chance, even with this many elements."""
 
 Floats = npt.NDArray[np.float64]
+Of = TypeVar("Of", bound=Array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,24 @@ def worst_channel(
     ranks = {e.ndim for e, _ in pairs}
     if not pairs or len(ranks) != 1 or ranks == {0}:
         return None
+    runs = of_one_shape(pairs)
     found: list[Lost] = []
     for axis in range(ranks.pop()):
-        sizes = {e.shape[axis] for e, _ in pairs}
+        sizes = {e.shape[1 + axis] for e, _ in runs}
         if len(sizes) == 1 and max(sizes) <= _MOST:
-            found += _along(pairs, axis, budget)
+            found += _along(runs, axis, budget)
     return min(found, key=lambda lost: lost.kept_db, default=None)
+
+
+def of_one_shape(pairs: Iterable[tuple[Of, Of]]) -> list[tuple[Of, Of]]:
+    """Return the runs of each shape as one array, what was expected and what came out."""
+    shapes: dict[tuple[int, ...], list[tuple[Of, Of]]] = {}
+    for pair in pairs:
+        shapes.setdefault(pair[0].shape, []).append(pair)
+    return [
+        (np.stack([e for e, _ in runs]), np.stack([a for _, a in runs]))  # type: ignore[misc]
+        for runs in shapes.values()
+    ]
 
 
 def breaches(expected: Sequence[Array], actual: Sequence[Array], budget: Budget) -> list[str]:
@@ -97,9 +111,9 @@ def _comparable(expected: object, actual: object) -> bool:
     return bool(np.isfinite(expected).all() and np.isfinite(actual).all())
 
 
-def _along(pairs: Sequence[tuple[Floats, Floats]], axis: int, budget: Budget) -> list[Lost]:
-    right = np.concatenate([_rows(e, axis) for e, _ in pairs], axis=1)
-    error = np.concatenate([_rows(a - e, axis) for e, a in pairs], axis=1)
+def _along(runs: Sequence[tuple[Floats, Floats]], axis: int, budget: Budget) -> list[Lost]:
+    right = np.concatenate([_rows(e, axis) for e, _ in runs], axis=1)
+    error = np.concatenate([_rows(a - e, axis) for e, a in runs], axis=1)
     channels, count = right.shape
     if count < (_ENOUGH if channels > _FEW_CHANNELS else _FEW):
         return []
@@ -126,4 +140,5 @@ def _along(pairs: Sequence[tuple[Floats, Floats]], axis: int, budget: Budget) ->
 
 
 def _rows(array: Floats, axis: int) -> Floats:
-    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+    """Return a row a channel; the first axis is that of the runs."""
+    return np.moveaxis(array, 1 + axis, 0).reshape(array.shape[1 + axis], -1)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgeinfer import channels
 from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.errors import UsageError
-from edgeinfer.metrics import budget_for
+from edgeinfer.metrics import Budget, budget_for
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
@@ -28,6 +28,9 @@ _CHANNELS = 256
 
 _FEW = 16
 """Elements below which a channel is not judged by itself."""
+
+Runs = list[tuple[Array, Array]]
+"""What was expected and what came out; runs of one shape are one array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Judgement:
 
     def signed_loss(self, actual: Sequence[Outputs]) -> Loss:
         """Compare likewise; the drop of a better model is below zero."""
-        shares = [_share(e, a) for e, a in self._pairs(actual) if e[0].dtype.kind == "f"]
+        shares = [_noise_share(e, a) for e, a in self._pairs(actual) if e[0].dtype.kind == "f"]
         noise = float(np.mean(shares)) if shares else 0.0
         error = max((_error(a, b) for a, b in self._pairs(actual)), default=0.0)
         drop, quality, metric = self.lost(actual)
@@ -167,23 +170,28 @@ def _error(expected: list[Array], actual: list[Array]) -> float:
         return 1.0 - float(np.mean([np.array_equal(e, a) for e, a in _both(expected, actual)]))
     if any(e.shape != a.shape for e, a in _both(expected, actual)):
         return 1.0
-    worst = _share(expected, actual)
+    runs = channels.of_one_shape(_both(expected, actual))
+    worst = _share(runs)
     if not np.isfinite(worst):
         return 1.0
-    for axis in _channel_axes(expected):
-        worst = max(worst, _worst_channel(expected, actual, axis))
     budget = budget_for("static_wi8_ai8").among(expected)
+    for axis in _channel_axes(expected):
+        worst = max(worst, _worst_channel(runs, axis, budget))
     if (lost := channels.worst_channel(expected, actual, budget)) is not None:
         worst = max(worst, 10.0 ** (-lost.kept_db / 10.0))
     return min(1.0, worst)
 
 
-def _share(expected: list[Array], actual: list[Array]) -> float:
-    """Return noise over signal of the whole; infinite where there is no comparing."""
+def _noise_share(expected: list[Array], actual: list[Array]) -> float:
     if any(e.shape != a.shape for e, a in _both(expected, actual)):
         return math.inf
-    signal = sum(float(np.sum(np.square(e, dtype=np.float64))) for e in expected)
-    noise = sum(float(np.sum(_noise(e, a))) for e, a in _both(expected, actual))
+    return _share(channels.of_one_shape(_both(expected, actual)))
+
+
+def _share(runs: Runs) -> float:
+    """Return noise over signal of the whole; infinite where there is no comparing."""
+    signal = sum(float(np.sum(np.square(e, dtype=np.float64))) for e, _ in runs)
+    noise = sum(float(np.sum(_noise(e, a))) for e, a in runs)
     if not np.isfinite(noise):
         return math.inf
     return noise / signal if signal > 0 else float(noise > 0)
@@ -204,21 +212,20 @@ def _channel_axes(arrays: list[Array]) -> tuple[int, ...]:
     )
 
 
-def _worst_channel(expected: list[Array], actual: list[Array], axis: int) -> float:
+def _worst_channel(runs: Runs, axis: int, budget: Budget) -> float:
     """Return the worst noise over signal of the channels whose error is more than a rounding."""
-    size = expected[0].shape[axis]
-    others = tuple(i for i in range(expected[0].ndim) if i != axis)
+    size = runs[0][0].shape[1 + axis]
+    others = tuple(i for i in range(runs[0][0].ndim) if i != 1 + axis)
     signal, noise, peak = np.zeros(size), np.zeros(size), np.zeros(size)
     count = 0
-    for e, a in _both(expected, actual):
+    for e, a in runs:
         signal += np.sum(np.square(e, dtype=np.float64), axis=others)
         squares = _noise(e, a)
         noise += squares.sum(axis=others)
         peak = np.maximum(peak, np.sqrt(squares.max(axis=others, initial=0.0)))
         count += e.size // size
     # The same floor as the gate's, so that the two agree on what a channel is judged for.
-    floor = budget_for("static_wi8_ai8").among(expected).channel_floor
-    heard = (peak > floor) & (signal > 0)
+    heard = (peak > budget.channel_floor) & (signal > 0)
     if count < _FEW or not heard.any():
         return 0.0
     return float((noise[heard] / signal[heard]).max())
