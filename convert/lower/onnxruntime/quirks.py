@@ -236,6 +236,13 @@ def _is_plain(node: ir.Node) -> bool:
     return value is not None and value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
+PROBABILITIES = Rule(
+    ops=frozenset({"Sigmoid"}),
+    fault=_small_results,
+    source="onnxruntime 1.32: Sigmoid(-14) is 0.57 of itself off, Sigmoid(-20) = 0",
+    repair=digits.sigmoid_by_exponential,
+)
+
 DIGITS: tuple[Rule, ...] = (
     Rule(
         ops=frozenset({"Elu", "Selu", "Celu"}),
@@ -267,12 +274,7 @@ DIGITS: tuple[Rule, ...] = (
         source="onnxruntime 1.32: equal elements give NaN, 1e-21 gives 0.8 for 8e-13",
         repair=digits.normalise_mean_variance,
     ),
-    Rule(
-        ops=frozenset({"Sigmoid"}),
-        fault=_small_results,
-        source="onnxruntime 1.32: Sigmoid(-14) is 0.57 of itself off, Sigmoid(-20) = 0",
-        repair=digits.sigmoid_by_exponential,
-    ),
+    PROBABILITIES,
     Rule(
         ops=frozenset({"DFT", "STFT"}),
         fault=_transform,

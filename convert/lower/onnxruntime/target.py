@@ -24,7 +24,13 @@ from edgeinfer.convert.lower.onnxruntime.faster import attention_by_products
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.product_biases import round_product_biases
-from edgeinfer.convert.lower.onnxruntime.quirks import DIGITS, FASTER, RULES, SWISH
+from edgeinfer.convert.lower.onnxruntime.quirks import (
+    DIGITS,
+    FASTER,
+    PROBABILITIES,
+    RULES,
+    SWISH,
+)
 from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
 from edgeinfer.convert.lower.onnxruntime.typed import (
@@ -156,7 +162,10 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         join_pairs(model, notes)
         model.metadata_props[TYPED_KEY] = "1"
     apply(model, HALF_RULES, notes)
-    if not profile.strongly_typed:
+    if profile.strongly_typed:
+        # TensorRT has all digits; a CPU that checks the file or takes its place has not.
+        apply(model, (PROBABILITIES,), notes)
+    else:
         apply(model, (*DIGITS, *FASTER), notes)
         multiply_stored(model)
     own = model.opset_imports.get("", opset.OLDEST)
