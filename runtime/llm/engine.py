@@ -373,9 +373,9 @@ class Engine:
         wanted = sequence.request.params.logprobs
         is_known = sequence.sampler.plain and sequence.matcher is None
         for place in range(len(guesses) + 1):
-            token = best[place] if best is not None and is_known else -1
-            if token < 0:
-                token = self._choose(sequence, rows[place])
+            token = -1 if best is None else best[place]
+            if token < 0 or not is_known:
+                token = self._choose(sequence, rows[place], token)
             if wanted is not None:
                 new.logprobs.append(logprobs(rows[place], token, wanted))
             new.tokens.append(token)
@@ -387,15 +387,15 @@ class Engine:
         if sequence.proposed or guesses:
             self._judge(sequence, new.tokens, len(guesses))
 
-    def _choose(self, sequence: Generation, row: Floats) -> int:
+    def _choose(self, sequence: Generation, row: Floats, likeliest: int) -> int:
         matcher, sampler = sequence.matcher, sequence.sampler
         if matcher is None:
             if sampler.plain:
                 return sampler.choose(row, 0, None)
-            token = sampler.choose(row, sequence.generated, None)
+            token = sampler.choose(row, sequence.generated, None, likeliest)
             sampler.told(token)
             return token
-        token = sampler.choose(row, sequence.generated, matcher.allowed())
+        token = sampler.choose(row, sequence.generated, matcher.allowed(), likeliest)
         sampler.told(token)
         matcher.take(token)
         return token

@@ -21,6 +21,9 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 Values = npt.NDArray[np.floating[Any]]
 _BLOCK = 256
+_GROUP = 64
+"""Values of which the largest is looked for first."""
+
 _TINY, _HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 Ids = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
@@ -88,13 +91,15 @@ class Sampler:
         if self._repeats:
             self._seen[token] = None
 
-    def choose(self, row: Floats, index: int, allowed: Mask | None) -> int:
+    def choose(self, row: Floats, index: int, allowed: Mask | None, likeliest: int = -1) -> int:
         """Return the next token.
 
         Args:
             row: (vocab,) logits; not changed.
             index: how many tokens were generated before.
             allowed: (vocab,) the tokens of a grammar; None for all.
+            likeliest: the token with the largest logit of a row that is known to be finite; -1
+                where nobody has looked.
 
         Raises:
             RunError: a logit is not finite.
@@ -106,9 +111,10 @@ class Sampler:
             if not -np.inf < row[token] < np.inf:
                 raise RunError(f"the model gave the logit {row[token]}")
             return token
-        _check(row)
+        if likeliest < 0:
+            _check(row)
         logits = self._changed(row, index, allowed)
-        best = int(logits.argmax())
+        best = likeliest if likeliest >= 0 and logits is row else int(logits.argmax())
         if logits[best] == -np.inf:
             what = "logit_bias, min_tokens, grammar"
             raise InputError(what, "a token that may be chosen", "none", "all are forbidden")
@@ -155,12 +161,14 @@ class Sampler:
         params = self.params
         # What float32 cannot hold would make NaN of the best, or of what is forbidden.
         factor = np.float32(min(max(1 / params.temperature, _TINY), _HUGE))
-        with np.errstate(over="ignore"):
-            weights: Floats = np.exp((logits - best) * factor)
         tokens: Ids | None = None
         if 0 < params.top_k < len(logits):
             tokens = _largest(logits, params.top_k)
-            weights = weights[tokens]
+            logits = logits[tokens]
+        weights: Floats = logits - best
+        with np.errstate(over="ignore"):
+            weights *= factor
+            np.exp(weights, out=weights)
         if params.top_p < 1:
             share = params.top_p * float(weights.sum(dtype=np.float64))
             found = _nucleus(weights, share)
@@ -174,8 +182,8 @@ class Sampler:
 def _pick(weights: Floats, share: float) -> int:
     """Return where the sum of all weights up to there first exceeds a share of the whole."""
     whole = len(weights) // _BLOCK * _BLOCK
-    blocks = weights[:whole].reshape(-1, _BLOCK).sum(axis=1, dtype=np.float64)
-    sums = np.append(blocks, weights[whole:].sum(dtype=np.float64)).cumsum()
+    blocks = weights[:whole].reshape(-1, _BLOCK).sum(axis=1)
+    sums = np.append(blocks, weights[whole:].sum()).cumsum(dtype=np.float64)
     limit = share * sums[-1]
     block = min(int(sums.searchsorted(limit, side="right")), len(sums) - 1)
     first = block * _BLOCK
@@ -190,16 +198,31 @@ def _pick(weights: Floats, share: float) -> int:
 
 
 def _check(row: Floats) -> None:
-    # The sum is finite only if all are, and overflows of sums are no logits.
-    if not np.isfinite(row.sum(dtype=np.float64)):
+    # NaN is the least and the largest of all.
+    if not -np.inf < row.min() <= row.max() < np.inf:
         count = len(row) - int(np.isfinite(row).sum())
         raise RunError(f"the model gave {count} logits that are not finite")
 
 
 def _largest(values: Values, count: int) -> Ids:
-    """Return where the ``count`` largest are, in order; of equal ones the first."""
-    least = np.partition(values, len(values) - count)[len(values) - count]
-    return _above(values, least, count)
+    """Return where the ``count`` largest are, in order; of equal ones the first.
+
+    Values are taken by groups: those ``count`` groups whose largest values are the largest hold as
+    many values that are no less than the least of these, so only what is not below it is sorted.
+    """
+    groups = len(values) // _GROUP
+    if groups < count:
+        return _above(values, _least(values, count), count)
+    tops = values[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+    near = np.flatnonzero(values >= _least(tops, count))
+    inner = values[near]
+    return np.asarray(near[_above(inner, _least(inner, count), count)])
+
+
+def _least(values: Values, count: int) -> Any:
+    """Return the least of the ``count`` largest."""
+    at = len(values) - count
+    return np.partition(values, at)[at]
 
 
 def _above(values: Values, least: Any, count: int) -> Ids:
@@ -217,14 +240,15 @@ def _nucleus(weights: Floats, share: float) -> Ids:
     """
     bound = np.float32(1e-2)
     while True:
-        near = weights[weights >= bound]
-        if bound == 0 or float(near.sum(dtype=np.float64)) >= share:
+        near = np.flatnonzero(weights >= bound)
+        inner = weights[near]
+        if bound == 0 or float(inner.sum(dtype=np.float64)) >= share:
             break
         bound = np.float32(bound * 1e-2) if bound > 1e-9 else np.float32(0)
-    ordered = np.sort(near)[::-1]
+    ordered = np.sort(inner)[::-1]
     sums = ordered.cumsum(dtype=np.float64)
     count = min(int(sums.searchsorted(share, side="left")) + 1, len(ordered))
-    return _above(weights, ordered[count - 1], count)
+    return np.asarray(near[_above(inner, ordered[count - 1], count)])
 
 
 def logprobs(row: Floats, token: int, top: int) -> Logprob:

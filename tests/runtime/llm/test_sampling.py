@@ -73,6 +73,31 @@ def test_frequencies_are_the_probabilities(
     assert (abs(found / count - wanted) < 6 * np.sqrt(wanted / count) + 2 / count).all()
 
 
+@pytest.mark.parametrize("vocab", [640, 1000, 5003])
+@pytest.mark.parametrize("levels", [3, 20, 0])
+@pytest.mark.parametrize(("top_k", "top_p"), [(7, 1.0), (100, 0.9), (0, 0.7), (0, 1.0)])
+def test_choices_of_large_vocabularies_are_those_of_the_definition(
+    vocab: int, levels: int, top_k: int, top_p: float
+) -> None:
+    """With few levels there are ties everywhere, also between groups that are looked at apart."""
+    rng = np.random.default_rng(vocab + levels)
+    asked: dict[str, Any] = {"temperature": 1.5, "top_k": top_k, "top_p": top_p, "min_p": 0.0}
+    chooser = sampler((), (), **asked)
+    checked = 0
+    for index in range(20):
+        logits = rng.standard_normal(vocab).astype(np.float32) * 3
+        logits = np.round(logits * levels / 9) if levels else logits
+        ends = expected(logits, **asked).cumsum()
+        share = uniform(0, 0, index)
+        token = chooser.choose(logits, index, None)
+        assert chooser.choose(logits, index, None, int(logits.argmax())) == token
+        # Next to an end the last bit of a sum decides.
+        if np.abs(ends - share).min() > 1e-6:
+            checked += 1
+            assert token == np.searchsorted(ends, share, side="right")
+    assert checked > 15
+
+
 def test_ties_at_the_edge_of_top_k_go_to_lower_ids() -> None:
     logits = np.zeros(VOCAB, np.float32)
     logits[[3, 40]] = 1
