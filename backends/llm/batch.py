@@ -13,6 +13,9 @@ from edgeinfer.types import Array
 
 _ALONE = 64
 _ARRAYS = ("tokens", "positions", "owner", "rows", "tiles1", "table")
+USUAL = 32
+"""Tokens of a batch whose arrays are remembered, at most: those come again that everybody's next
+token is in."""
 _NUMBERS = ("vocab", "positions", "sequences", "columns", "pages", "window")
 
 
@@ -49,6 +52,7 @@ class Taker:
         places = [arrays[name].ctypes.data for name in _ARRAYS]
         self._room = Room(*(numbers[name] for name in _NUMBERS), *places)
         self._given = ctypes.byref(self._room)
+        self._known: dict[int, tuple[tuple[Array, ...], tuple[int, ...]]] = {}
         self._take = library.batch_take
         self._take.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int] * 4
 
@@ -58,21 +62,11 @@ class Taker:
         Raises:
             InputError: something is outside; the message lists what.
         """
-        count, outputs, numbers = len(batch.tokens), len(batch.rows), self._numbers
-        sequences, columns = batch.table.shape
-        if found := self._sizes(batch, count, outputs):
-            raise _refused(found)
-        code = self._take(
-            self._given,
-            _address(batch.tokens),
-            _address(batch.positions),
-            _address(batch.owner),
-            _address(batch.rows),
-            _address(batch.table),
-            *(count, outputs, sequences, columns),
-        )
+        count, numbers = len(batch.tokens), self._numbers
+        given = self._places(batch, count)
+        code = self._take(self._given, *given)
         if code & ~_ALONE:
-            raise _refused(self._outside(code, count, sequences, columns))
+            raise _refused(self._outside(code, count, *given[-2:]))
         if batch.embedded is not None and batch.embeddings is not None:
             places = batch.embedded
             if len(places) and not 0 <= places.min() <= places.max() < count:
@@ -82,6 +76,28 @@ class Taker:
         if batch.adapter is not None and numbers["adapters"]:
             self._arrays["adapter"][:count] = batch.adapter
         return bool(code)
+
+    def _places(self, batch: StepBatch, count: int) -> tuple[int, ...]:
+        """Return addresses and sizes of a batch's arrays.
+
+        Raises:
+            InputError: sizes or types are not those that there is room for.
+        """
+        arrays = batch.tokens, batch.positions, batch.owner, batch.rows, batch.table
+        known = self._known.get(count)
+        if known is not None and batch.adapter is batch.embedded is None:
+            for one, other in zip(arrays, known[0], strict=True):
+                if one is not other:
+                    break
+            else:
+                return known[1]
+        outputs = len(batch.rows)
+        if found := self._sizes(batch, count, outputs):
+            raise _refused(found)
+        places = (*map(_address, arrays), count, outputs, *batch.table.shape)
+        if count <= USUAL:
+            self._known[count] = arrays, places
+        return places
 
     def _sizes(self, batch: StepBatch, count: int, outputs: int) -> list[str]:
         """List what has another size or type than it should."""

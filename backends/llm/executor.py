@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from edgeinfer import forks
 from edgeinfer.backends.llm.adapters import ARGUMENTS, AdaptedPhases, arrays_of
 from edgeinfer.backends.llm.arrays import BEST, SLACK, Arrays, aligned, map_weights, together
-from edgeinfer.backends.llm.batch import Taker
+from edgeinfer.backends.llm.batch import USUAL, Taker
 from edgeinfer.backends.llm.team import PHASE, Team
 from edgeinfer.backends.tvm import library as tvm_library
 from edgeinfer.errors import ClosedError, InputError, UsageError
@@ -67,6 +67,7 @@ class _Laid:
 
     Attributes:
         phases: Phases of ``PHASE``.
+        address: Address of these.
         rows: places of phases over tokens; ``outputs`` likewise.
         each: items of every token, of ``rows``.
         adapted: places of phases of adapters.
@@ -85,6 +86,7 @@ class _Laid:
     out_items: Array
     each: Array
     adapted: list[int]
+    address: int = 0
     filled: tuple[int, int, tuple[int, int]] = (0, 0, (0, 0))
 
 
@@ -125,7 +127,8 @@ class NativeExecutor:
         self.page_bytes = sum(a[0].nbytes for layer in self._made for a in layer)
         self._shared = self._arrays()
         self._team = Team(library, self.threads, 32 * config.layers + 16)
-        self._pid = os.getpid()
+        self._has_left = False
+        forks.watch(self)
         spans = self._team.spans()
         self._team.set_rows(spans, self._columns)
         self._given = Arrays(
@@ -134,6 +137,8 @@ class NativeExecutor:
         )
         self._adapted = AdaptedPhases(tape, self._given)
         self._laid: dict[_Key, _Laid] = {}
+        self._by_counts: dict[tuple[int, int, bool, bool], _Laid] = {}
+        self._views: dict[int, tuple[Floats, Ints]] = {}
         self._take = Taker(
             *(self._team.library, self._shared, self.max_tokens),
             vocab=self.vocab,
@@ -150,6 +155,10 @@ class NativeExecutor:
         self._has_twos = f"{self.cache} 2" in attention.tiles
         self.best: Ints | None = None
         self._closed = False
+
+    def forked(self) -> None:
+        """Note that the threads are the parent's."""
+        self._has_left = True
 
     def _cache(self, layers: int) -> list[list[Array]]:
         """The cache by layer, as kernels declare it but for the number of pages."""
@@ -205,16 +214,20 @@ class NativeExecutor:
 
     def step(self, batch: StepBatch) -> Floats:
         """Compute the logits of the wanted rows and append keys and values to the cache."""
-        self._team.run(self._ready(batch).phases)
+        laid = self._ready(batch)
+        self._team.run(laid.address, len(laid.phases))
         count = len(batch.rows)
-        self.best = self._shared["best"][:count]
-        return self._shared["logits"][:count, : self.vocab]
+        if count not in self._views:
+            whole, best = self._shared["logits"], self._shared["best"]
+            self._views[count] = whole[:count, : self.vocab], best[:count]
+        logits, self.best = self._views[count]
+        return logits
 
     def states(self, batch: StepBatch) -> Floats:
         """Like ``step``, but return what goes into the head."""
         laid = self._ready(batch)
         # The first phase over outputs gathers their rows.
-        self._team.run(laid.phases[: laid.outputs[0] + 1])
+        self._team.run(laid.address, laid.outputs[0] + 1)
         x = self._shared["xo"][: len(batch.rows)]
         mean = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
         weight = self._given.weight("output_norm")
@@ -233,11 +246,12 @@ class NativeExecutor:
             runs: as often; the least of each phase counts, since what else a machine does only
                 adds to it.
         """
-        phases = self._ready(batch).phases
+        laid = self._ready(batch)
+        phases = laid.phases
         least = np.full(len(phases), np.inf)
         for _ in range(runs):
             times = np.zeros(len(phases))
-            self._team.run(phases, times)
+            self._team.run(laid.address, len(phases), times)
             np.minimum(least, times, out=least)
         names = {self._team.function(name): name for name in self._tape.kernels}
         names[self._team.best] = "best"
@@ -252,7 +266,7 @@ class NativeExecutor:
     def _ready(self, batch: StepBatch) -> _Laid:
         if self._closed:
             raise ClosedError("the executor is closed")
-        if os.getpid() != self._pid:
+        if self._has_left:
             raise ClosedError("the executor's threads did not come along into this process")
         alone = self._take(batch)
         count = len(batch.tokens)
@@ -263,14 +277,18 @@ class NativeExecutor:
     def _filled(
         self, count: int, outputs: int, alone: bool, tiles: tuple[int, int], adapted: bool
     ) -> _Laid:
+        counts = count, outputs, alone, adapted
+        laid = self._by_counts.get(counts)
+        if laid is not None and laid.filled == (count, outputs, tiles):
+            return laid
         widths = self._width(count), self._width(outputs)
         # What adapters are multiplied by must be there before the product.
         key = _Key(*widths, alone, count == 1 and not adapted, outputs == 1, adapted)
         if key not in self._laid:
             self._laid[key] = self._lay(key)
         laid = self._laid[key]
-        if laid.filled == (count, outputs, tiles):
-            return laid
+        if count <= USUAL:
+            self._by_counts[counts] = laid
         laid.filled = (count, outputs, tiles)
         items, chunk, extra = (laid.phases[n] for n in ("items", "chunk", "extra"))
         items[laid.rows] = laid.each * count
@@ -333,6 +351,7 @@ class NativeExecutor:
         laid.outputs.append(len(made))
         add((self._team.best, self._given.of_best(self.vocab), 0, 0, 0, BEST, 0, 0, 1, 1, 0))
         laid.phases = np.array(made, PHASE)
+        laid.address = int(laid.phases.ctypes.data)
         laid.each = np.array([multiples.get(at, 1) for at in laid.rows], np.int32)
         laid.out_items = laid.phases["items"][laid.out_products].copy()
         return laid
@@ -453,9 +472,10 @@ class NativeExecutor:
         if self._closed:
             return
         self._closed = True
-        if os.getpid() == self._pid:
+        if not self._has_left:
             self._team.close()
         self._made, self._shared, self._laid = [], {}, {}
+        self._by_counts, self._views = {}, {}
         del self._given
 
 

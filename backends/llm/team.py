@@ -64,6 +64,7 @@ class Team:
         library.team_free.restype = None
         library.team_run.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int, ctypes.c_void_p]
         self.library, self.threads = library, threads
+        self._run = library.team_run
         self.best = self.function("logits_best", "")
         self._team = library.team_new(threads, phases, _SPINS)
         if not self._team:
@@ -92,14 +93,19 @@ class Team:
             for place in pair:
                 ctypes.cast(place, ctypes.POINTER(ctypes.c_int32))[3] = length
 
-    def run(self, phases: Array, times: Array | None = None) -> None:
-        """Run a tape of ``PHASE``; ``times`` (float64, one a phase) are added to in microseconds.
+    def run(self, phases: int, count: int, times: Array | None = None) -> None:
+        """Run a tape.
+
+        Args:
+            phases: Address of its phases, of ``PHASE``.
+            count: how many.
+            times: (phases,) float64, added to in microseconds.
 
         Raises:
             RunError: a kernel failed.
         """
         given = None if times is None else times.ctypes.data
-        if self.library.team_run(self._team, phases.ctypes.data, len(phases), given):
+        if self._run(self._team, phases, count, given):
             raise RunError("a kernel of the language model failed")
 
     def close(self) -> None:

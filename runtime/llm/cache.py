@@ -123,8 +123,9 @@ class PagedCache:
 
     def batch(self, parts: list[StepPart]) -> StepBatch:
         """Return the arrays of a step."""
-        if all(p.wants and p.count == 1 and not p.guesses and p.sequence.is_plain for p in parts):
-            return self._decoding(parts)
+        usual = self._decoding(parts)
+        if usual is not None:
+            return usual
         tokens: list[int] = []
         positions: list[int] = []
         owner: list[int] = []
@@ -160,11 +161,16 @@ class PagedCache:
         )
         return _with_embeddings(batch, parts) if embedded else batch
 
-    def _decoding(self, parts: list[StepPart]) -> StepBatch:
-        """Return the arrays of a step with one token of each sequence, without making new ones."""
+    def _decoding(self, parts: list[StepPart]) -> StepBatch | None:
+        """Return the arrays of a step with the next token of each sequence, which are kept.
+
+        None where it is another step.
+        """
         tokens, positions, owner = self._places
         for at, part in enumerate(parts):
             sequence, start = part.sequence, part.start
+            if part.count != 1 or part.guesses or not part.wants or not sequence.is_plain:
+                return None
             tokens[at] = sequence.tokens[start]
             positions[at] = start
             owner[at] = sequence.slot

@@ -29,7 +29,7 @@ from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import Event, FinishReason, Grammar, Logprob
 from edgeinfer.runtime.llm.sampling import Sampler, logprobs
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
-from edgeinfer.runtime.llm.sequence import SequenceRequest, StepPart
+from edgeinfer.runtime.llm.sequence import SequenceRequest, StepPart, room_for
 from edgeinfer.runtime.llm.stats import Counters, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
 from edgeinfer.runtime.llm.vocabulary import Vocabulary
@@ -102,6 +102,8 @@ class Engine:
         self._events: list[Event] = []
         self._counters = Counters(energy)
         self._closed = False
+        # When the tokens of the last step were there.
+        self._before = 0.0
         self._cache = PagedCache(open_executor, self._options, self._propose)
         if self._options.calibrate:
             self._cache.calibrate(CALIBRATION_S, clock)
@@ -122,7 +124,9 @@ class Engine:
             raise QueueFullError(
                 f"{self._options.max_queue} requests wait already; try again later"
             )
-        room = self._check(request)
+        if request.id in self._requests:
+            raise InputError("id", "one that no running request has", repr(request.id))
+        room = room_for(request, self._cache.executor)
         params = request.params
         if params.seed is None:
             seed = int.from_bytes(os.urandom(8), "little")
@@ -153,32 +157,6 @@ class Engine:
         self._counters.requests += 1
         self._counters.prompt_tokens += len(request.prompt)
 
-    def _check(self, request: SequenceRequest) -> int:
-        """Check a request; return how many tokens it may generate at most."""
-        executor, prompt = self._cache.executor, request.prompt
-        if request.id in self._requests:
-            raise InputError("id", "one that no running request has", repr(request.id))
-        if not prompt:
-            hint = "this model's sequences begin with no token of their own"
-            raise InputError("prompt", "at least one token", "none", hint)
-        limit = min(executor.context, executor.pages * executor.page)
-        if len(prompt) >= limit:
-            hint = "shorten it; one place is needed for what is generated"
-            if limit < executor.context:
-                hint += ", and the cache is smaller than the model's context"
-            raise InputError("prompt", f"at most {limit - 1} tokens", f"{len(prompt)}", hint)
-        if not 0 <= min(prompt) <= max(prompt) < executor.vocab:
-            raise InputError("prompt", f"tokens from 0 to {executor.vocab - 1}", "others")
-        request.params.fits(executor.vocab)
-        if request.adapter and request.adapter not in executor.adapters:
-            there = ", ".join(executor.adapters) or "none"
-            raise InputError("adapter", f"one of the bundle's ({there})", repr(request.adapter))
-        given = 0 if request.embeddings is None else len(request.embeddings)
-        shape = (len(request.embedded), executor.hidden)
-        if given and request.embeddings is not None and request.embeddings.shape != shape:
-            raise InputError("embeddings", str(shape), str(request.embeddings.shape))
-        return limit - len(prompt)
-
     def prepare(self, request: SequenceRequest) -> None:
         """Compile a request's grammar, which may take long; any thread may call it before.
 
@@ -204,6 +182,8 @@ class Engine:
         request, params = generation.request, generation.request.params
         seed = params.seed or 0
         generation.sampler = Sampler(params, seed, generation.index, self._eos, request.prompt)
+        no_more = generation.matcher is None and params.logprobs is None
+        generation.is_greedy = generation.sampler.plain and no_more
         generation.text = GrowingText(
             self._vocabulary,
             params.stop,
@@ -280,7 +260,7 @@ class Engine:
         # What is known well is looked at now and then only.
         if counters.steps < _LEARNING or counters.steps % 16 == 0 or not cache.cost.knows(tokens):
             cache.cost.measured(tokens, sum(part.reach for part in parts), spent)
-        known, row = cache.executor.best, 0
+        known, row, steady = cache.executor.best, 0, 0
         best = None if known is None else known.tolist()
         for part in parts:
             sequence = part.sequence
@@ -290,13 +270,52 @@ class Engine:
             if not part.wants:
                 cache.scheduler.settle(sequence)
                 continue
-            end = row + 1 + len(part.guesses)
             if sequence.index == 0 and not sequence.forked:
                 self._fork(sequence, logits[row], now)
+            is_usual = sequence.is_greedy and not (part.guesses or sequence.proposed)
+            if is_usual and best is not None and best[row] >= 0:
+                steady += self._follow(sequence, best[row], now)
+                row += 1
+                continue
+            end = row + 1 + len(part.guesses)
             likeliest = None if best is None else best[row:end]
             self._accept(sequence, logits[row:end], part.guesses, now, likeliest)
             row = end
+        if steady:
+            counters.generated_tokens += steady
+            counters.inter_token.add(int((now - self._before) * 1e9), steady)
+        self._before = now
         return spent
+
+    def _follow(self, sequence: Generation, token: int, now: float) -> bool:
+        """Append the likeliest token, as most steps do for most sequences.
+
+        Returns:
+            Whether it has to be counted still, with the time since the step before.
+        """
+        try:
+            text, finish, stop = self._append(sequence, token)
+        except Exception as e:
+            self._fail(sequence, e)
+            return False
+        if finish is not None:
+            self._end(sequence, finish, text, [token], stop=stop, now=now)
+            return False
+        scheduler = self._cache.scheduler
+        if sequence.computed // scheduler.page > sequence.kept:
+            scheduler.settle(sequence)
+        self._events.append(Event(sequence.request.id, sequence.index, text, (token,)))
+        if sequence.last_token != self._before or sequence.first_token is None:
+            self._time(sequence, 1, now)
+            return False
+        sequence.last_token = now
+        return True
+
+    def _fail(self, sequence: Generation, error: Exception) -> None:
+        """End a sequence whose next token could not be chosen; nobody else ends by it."""
+        if not isinstance(error, EdgeInferError):
+            _log.exception("the choice of a token failed")
+        self._end(sequence, "error", error=error)
 
     def _fork(self, parent: Generation, row: Floats, now: float) -> None:
         """Begin the other generations of a request, from the logits of its last token."""
@@ -346,12 +365,9 @@ class Engine:
         new = _New()
         try:
             self._take(sequence, rows, guesses, new, best)
-        # Whatever goes wrong in the choice for one must end nobody else.
         except Exception as e:
-            if not isinstance(e, EdgeInferError):
-                _log.exception("the choice of a token failed")
             self._give(sequence, new.text, new.tokens, new.logprobs, now)
-            self._end(sequence, "error", error=e)
+            self._fail(sequence, e)
             return
         if new.finish is not None:
             self._end(
@@ -564,14 +580,7 @@ class Engine:
 
     def histograms(self) -> dict[str, TimeHistogram]:
         """Return the times of all requests; the engine's thread goes on adding to them."""
-        counters = self._counters
-        return {
-            "first_token": counters.first_token,
-            "inter_token": counters.inter_token,
-            "queue": counters.queue,
-            "reading": counters.reading,
-            "writing": counters.writing,
-        }
+        return self._counters.times()
 
     def sizes(self) -> dict[str, SizeHistogram]:
         """Return the tokens of all texts that have ended, likewise."""

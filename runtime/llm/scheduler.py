@@ -119,13 +119,18 @@ class SequenceScheduler:
     def _decodes(self) -> list[StepPart]:
         """Return the next token of every sequence that has read all the others."""
         parts: list[StepPart] = []
+        most = min(self._executor.max_tokens, self._executor.max_rows)
+        page, uses = self.page, self._blocks.uses
         # Oldest first: who finds no page takes those of a younger one, which is not planned yet.
         for sequence in list(self.running):
-            if sequence.slot >= 0 and len(sequence.tokens) - sequence.computed == 1:
-                if len(parts) >= min(self._executor.max_tokens, self._executor.max_rows):
+            computed = sequence.computed
+            if sequence.slot >= 0 and len(sequence.tokens) - computed == 1:
+                if len(parts) >= most:
                     break
-                computed = sequence.computed
-                if self._owns(sequence, computed) or self._reserve(sequence, computed + 1, parts):
+                pages, place = sequence.pages, computed // page
+                # Most may write already where their next token goes.
+                is_own = place < len(pages) and uses(pages[place]) == 1
+                if is_own or self._reserve(sequence, computed + 1, parts):
                     parts.append(StepPart(sequence, computed, 1, []))
         if self._propose is not None and parts:
             self._guess(self._propose, parts)
@@ -196,11 +201,6 @@ class SequenceScheduler:
     def _counts(self) -> Counter[str]:
         """Return how many sequences of each request run."""
         return Counter(sequence.request.id for sequence in self.running)
-
-    def _owns(self, sequence: Sequence, position: int) -> bool:
-        """Whether a sequence may write at a position already."""
-        place = position // self.page
-        return place < len(sequence.pages) and self._blocks.uses(sequence.pages[place]) == 1
 
     def _own(self, sequence: Sequence, end: int) -> None:
         place = sequence.computed // self.page

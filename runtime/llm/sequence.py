@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from edgeinfer.errors import InputError
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.drafts import Acceptance, Lookup
-from edgeinfer.runtime.llm.executor import Floats
+from edgeinfer.runtime.llm.executor import Executor, Floats
 from edgeinfer.runtime.llm.grammar import Matcher
 from edgeinfer.runtime.llm.params import SamplingParams, Usage
 from edgeinfer.runtime.llm.sampling import Sampler
@@ -40,6 +41,35 @@ class SequenceRequest:
     priority: int = 0
 
 
+def room_for(request: SequenceRequest, executor: Executor) -> int:
+    """Check a request; return how many tokens it may generate at most.
+
+    Raises:
+        InputError: something in it is not what the model takes.
+    """
+    prompt = request.prompt
+    if not prompt:
+        hint = "this model's sequences begin with no token of their own"
+        raise InputError("prompt", "at least one token", "none", hint)
+    limit = min(executor.context, executor.pages * executor.page)
+    if len(prompt) >= limit:
+        hint = "shorten it; one place is needed for what is generated"
+        if limit < executor.context:
+            hint += ", and the cache is smaller than the model's context"
+        raise InputError("prompt", f"at most {limit - 1} tokens", f"{len(prompt)}", hint)
+    if not 0 <= min(prompt) <= max(prompt) < executor.vocab:
+        raise InputError("prompt", f"tokens from 0 to {executor.vocab - 1}", "others")
+    request.params.fits(executor.vocab)
+    if request.adapter and request.adapter not in executor.adapters:
+        there = ", ".join(executor.adapters) or "none"
+        raise InputError("adapter", f"one of the bundle's ({there})", repr(request.adapter))
+    given = 0 if request.embeddings is None else len(request.embeddings)
+    shape = (len(request.embedded), executor.hidden)
+    if given and request.embeddings is not None and request.embeddings.shape != shape:
+        raise InputError("embeddings", str(shape), str(request.embeddings.shape))
+    return limit - len(prompt)
+
+
 class Sequence:
     """One generation: its tokens, and where its keys and values are.
 
@@ -57,6 +87,7 @@ class Sequence:
         root: hash that the chain of keys starts with.
         adapter: index of the adapter, -1 for none.
         is_plain: it has neither adapter nor embeddings.
+        is_greedy: its next token is the likeliest one, and nobody wants to know more of it.
         proposed: guesses for this step, whether they are verified or not.
         blocked: hash of the page for which it waits while another sequence computes it.
     """
@@ -76,6 +107,7 @@ class Sequence:
         self.tokens = list(request.prompt)
         self.limit, self.root, self.adapter = limit, root, adapter
         self.is_plain = adapter < 0 and request.embeddings is None
+        self.is_greedy = False
         self.computed = self.kept = 0
         self.pages: list[int] = []
         self.slot = -1

@@ -109,6 +109,16 @@ class Counters:
             self.reading.add(int((usage.first_token_s - usage.queue_s) * 1e9))
             self.writing.add(int((usage.total_s - usage.first_token_s) * 1e9))
 
+    def times(self) -> dict[str, TimeHistogram]:
+        """Return the times of all requests."""
+        return {
+            "first_token": self.first_token,
+            "inter_token": self.inter_token,
+            "queue": self.queue,
+            "reading": self.reading,
+            "writing": self.writing,
+        }
+
     @property
     def tokens_per_second(self) -> float:
         """Generated tokens over the time in steps and between them."""

@@ -37,7 +37,8 @@ class GrowingText:
     ) -> None:
         self._bytes = vocabulary.bytes
         self._skipped = vocabulary.special if skip_special else frozenset[int]()
-        self._decode = _decoder("replace").decode
+        self._decoder = _decoder("replace")
+        self._is_cut = False
         self._stops = tuple(stops)
         self._longest = max(map(len, self._stops), default=0)
         self._include = include_stop
@@ -52,7 +53,7 @@ class GrowingText:
         """
         if token in self._skipped:
             return ""
-        new = self._decode(self._bytes[token])
+        new = self._decoded(self._bytes[token])
         if not self._stops:
             return new
         if not new:
@@ -67,6 +68,18 @@ class GrowingText:
         keep = self._beginning(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+    def _decoded(self, new: bytes) -> str:
+        """Return the characters that are whole by now."""
+        if not self._is_cut:
+            # Whole characters need no decoder that remembers.
+            try:
+                return new.decode()
+            except UnicodeDecodeError:
+                pass
+        text = self._decoder.decode(new)
+        self._is_cut = bool(self._decoder.getstate()[0])
+        return text
 
     def _beginning(self, text: str) -> int:
         """Return how many characters at the end may be the beginning of a stop text."""

@@ -269,3 +269,21 @@ def test_a_batch_of_other_integers_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match="int64 where int32"):
         executor.step(StepBatch(wide, good.positions, good.owner, good.table, good.rows))
     executor.close()
+
+
+def test_arrays_that_come_again_are_looked_at_again(folder: Path) -> None:
+    """An engine has one set of arrays for all its usual steps."""
+    executor, table = opened(folder, CONFIG)
+    made = batch(table, [(0, IDS[:1], 0, 1), (1, IDS[:1], 0, 1)])
+    first = executor.step(made).copy()
+    made.tokens[:] = IDS[1]
+    made.positions[:] = 1
+    assert not np.array_equal(executor.step(made), first)
+    made.tokens[0] = CONFIG.vocab
+    with pytest.raises(InputError, match="tokens beyond"):
+        executor.step(made)
+    made.tokens[0] = 0
+    made.owner = np.zeros(3, np.int32)
+    with pytest.raises(InputError, match="3 owner for 2 tokens"):
+        executor.step(made)
+    executor.close()

@@ -14,6 +14,7 @@ import pytest
 
 from edgeinfer.errors import InputError, OutputError, QueueFullError, RunError
 from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.executor import Floats, StepBatch
 from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
 from edgeinfer.runtime.llm.params import SamplingParams
 from edgeinfer.runtime.llm.sequence import SequenceRequest
@@ -145,10 +146,19 @@ def test_nothing_is_left_to_choose() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_are_an_error(value: float, temperature: float) -> None:
-    engine, executor = toy_engine()
+@pytest.mark.parametrize("looks", [True, False])
+def test_logits_that_are_no_numbers_are_an_error(
+    value: float, temperature: float, looks: bool
+) -> None:
+    engine, executor = toy_engine(looks=looks)
     step = executor.step
-    executor.step = lambda batch: np.full_like(step(batch), value)  # type: ignore[method-assign]
+
+    def spoilt(batch: StepBatch) -> Floats:
+        logits = np.full_like(step(batch), value)
+        executor.best = np.full(len(logits), -1, np.int32) if looks else None
+        return logits
+
+    executor.step = spoilt  # type: ignore[method-assign]
     results = generate(engine, request("a", [1], temperature=temperature))
     assert results.last["a", 0].finish == "error"
     assert isinstance(results.last["a", 0].error, RunError)
@@ -444,3 +454,18 @@ def test_equal_priorities_take_nothing_from_each_other() -> None:
     engine.submit(request("b", [4], max_tokens=3, ignore_eos=True))
     finish(engine, results)
     assert sum(e.usage.preemptions for e in results.last.values() if e.usage) == 0
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_every_token_but_the_first_has_a_time_between(looks: bool) -> None:
+    """However tokens are chosen, and whoever else was in the step."""
+    engine, _ = toy_engine(looks=looks)
+    kinds: tuple[dict[str, Any], ...] = ({}, {}, {"temperature": 1.0}, {"logprobs": 1})
+    for number, more in enumerate(kinds):
+        asked: dict[str, Any] = {"temperature": 0, "max_tokens": 9, **more}
+        engine.submit(request(str(number), range(5), **asked))
+    results = generate(engine)
+    tokens = sum(map(len, results.tokens.values()))
+    times = engine.histograms()["inter_token"].percentiles()
+    assert times is not None
+    assert times.count == tokens - 4 == engine.stats().generated_tokens - 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import random
 from typing import Any
 
@@ -32,6 +33,25 @@ def test_characters_come_whole() -> None:
 
 def test_cut_character_at_the_end_is_left_out() -> None:
     assert "".join(grown("ok🙂".encode()[:-1])) == "ok"
+
+
+def test_texts_are_those_of_all_bytes_together() -> None:
+    """However bytes are cut into tokens, whole characters or not."""
+    rng = random.Random(3)
+    for _ in range(300):
+        text = "".join(rng.choice("aé🙂\u0301 漢") for _ in range(8)).encode()
+        if rng.random() < 0.5:
+            at = rng.randrange(len(text))
+            text = text[:at] + bytes([rng.randrange(256)]) + text[at:]
+        pieces: list[bytes] = []
+        while text:
+            size = rng.randint(1, 5)
+            pieces, text = [*pieces, text[:size]], text[size:]
+        known = Vocabulary(tuple(pieces), frozenset(), 0)
+        growing = GrowingText(known, (), include_stop=False, skip_special=True)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token, piece in enumerate(pieces):
+            assert growing.add(token) == decoder.decode(piece)
 
 
 def test_bytes_that_are_no_text_are_marked() -> None:

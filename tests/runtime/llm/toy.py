@@ -46,12 +46,15 @@ class ToyExecutor:
         memory: int = 1000,
         window: int = 0,
         adapters: tuple[str, ...] = (),
+        looks: bool = True,
     ) -> None:
         self.vocab, self.context, self.page, self.pages = VOCAB, context, page, pages
         self.max_tokens = self.max_rows = max_tokens
         self.max_sequences, self.window, self.adapters = max_sequences, window, adapters
         self.memory = min(memory, window or memory)
         self.fingerprint = f"toy {memory} {window} {page}"
+        # It tells the likeliest tokens, as some executors do.
+        self.looks = looks
         self.best: Ints | None = None
         # Of each position: its number and what was fed there.
         self.cache: npt.NDArray[np.int64] = np.full((pages, page, 2), -1, np.int64)
@@ -89,7 +92,9 @@ class ToyExecutor:
             self.cache[page, position % self.page] = position, fed * 16 + adapter + 1
             if index in wanted:
                 rows.append(self._row(position, table))
-        return np.array(rows, np.float32).reshape(len(rows), self.vocab)
+        logits = np.array(rows, np.float32).reshape(len(rows), self.vocab)
+        self.best = logits.argmax(-1).astype(np.int32) if self.looks else None
+        return logits
 
     def _row(self, position: int, table: Any) -> Floats:
         first = max(0, position + 1 - self.memory)
