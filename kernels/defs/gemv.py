@@ -14,7 +14,18 @@ import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
+from edgeinfer.kernels.defs import dots
+from edgeinfer.kernels.defs.emit import (
+    Buffer,
+    Expr,
+    KernelCpu,
+    function,
+    load,
+    loop,
+    prefetch,
+    splat,
+    store,
+)
 from edgeinfer.kernels.defs.fold import folded
 from edgeinfer.kernels.defs.math import is_nan
 from edgeinfer.records import dataclass
@@ -56,6 +67,12 @@ DOTS = {
     "neoverse-v1": Dot("smmla", 4, together=2),
 }
 """By machine."""
+
+_AHEAD = 4096
+"""Bytes of weights that are asked for ahead: of several vectors each is multiplied for so long that
+the processor does not ask early enough by itself."""
+
+_LINE = 64
 
 _TILE = 4
 """Vectors at once: more sums than that leave the registers."""
@@ -281,6 +298,7 @@ def _tile(
         scale = tirx.Cast(f"float32x{rows}", load(s, [at, g, 0], rows))
         with _unrolled(inside) as i:
             part = g * inside + i
+            _ask_ahead(plan, w, at, part)
             weights = _weights(plan, w, at, part)
             given = (first * terms, width * terms)
             wholes = _SUMS[plan.dot.name](plan, weights, rounded, given, part)
@@ -470,6 +488,14 @@ def _joined(parts: list[Expr]) -> Expr:
     return word
 
 
+def _ask_ahead(plan: _Plan, w: Buffer, at: Expr, g: Expr) -> None:
+    """Ask for what comes some blocks later, of this run of rows or of those behind it."""
+    line = plan.dot.rows * 4
+    size = plan.bits * line
+    for start in range(0, size, _LINE):
+        prefetch(w, [at, g + _AHEAD // size, start // line, start % line])
+
+
 def _weights(plan: _Plan, w: Buffer, at: Expr, g: Expr) -> list[Expr]:
     """One block of all rows, as it lies; nibbles as bytes, first those of its first half."""
     bytes_ = plan.dot.rows * 4
@@ -484,11 +510,9 @@ def _weights(plan: _Plan, w: Buffer, at: Expr, g: Expr) -> list[Expr]:
 Columns = tuple[Expr, int]
 """The first vector, and how many."""
 
-_Pairs = list[tuple[Expr, Expr]]
-
 
 def _by_column(
-    add: Callable[[_Pairs, Expr, int, int], Expr],
+    add: Callable[[dots.Pairs, Expr, int, int], Expr],
 ) -> Callable[[_Plan, list[Expr], _Rounded, Columns, Expr], list[Expr]]:
     """Sums of one block of all rows, as 32-bit integers, for one vector after the other."""
 
@@ -506,61 +530,6 @@ def _by_column(
         return found
 
     return sums
-
-
-def _vnni(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
-    whole = first
-    for weight, value in pairs:
-        left, right = weight, value
-        if bits == 8:
-            # One factor has to be unsigned: signs move from the weight to the vector.
-            left, right = _signs_moved(weight, value, rows)
-        whole = T.call_llvm_pure_intrin(
-            f"int32x{rows}",
-            # LLVM's name for all widths; what is written is AVX-VNNI where the CPU has only that.
-            f"llvm.x86.avx512.vpdpbusd.{rows * 32}",
-            whole,
-            left,
-            right,
-        )
-    return whole
-
-
-def _signs_moved(weight: Expr, value: Expr, rows: int) -> tuple[Expr, Expr]:
-    zero = T.broadcast(tirx.const(0, "int8"), rows * 4)
-    below = weight < zero
-    return tirx.Select(below, zero - weight, weight), tirx.Select(below, zero - value, value)
-
-
-def _avx2(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
-    """Pairs of products in 16 bits: eight of 15 times 127 twice still fit; one of 128 does."""
-    halves = f"int16x{rows * 2}"
-    ones = T.broadcast(tirx.const(1, "int16"), rows * 2)
-    sums: list[Expr] = []
-    for weight, value in pairs:
-        left, right = weight, value
-        if bits == 8:
-            left, right = _signs_moved(weight, value, rows)
-        sums.append(T.call_llvm_pure_intrin(halves, "llvm.x86.avx2.pmadd.ub.sw", left, right))
-    if bits == 4:
-        while len(sums) > 1:
-            sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
-    whole = first
-    for one in sums:
-        wide = T.call_llvm_pure_intrin(f"int32x{rows}", "llvm.x86.avx2.pmadd.wd", one, ones)
-        whole = whole + wide
-    return whole
-
-
-def _sdot(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
-    whole = first
-    for weight, value in pairs:
-        # Nibbles are below 16: as bytes with a sign they are the same.
-        signed = tirx.reinterpret(f"int8x{rows * 4}", weight) if bits == 4 else weight
-        whole = T.call_llvm_pure_intrin(
-            f"int32x{rows}", "llvm.aarch64.neon.sdot.v4i32.v16i8", whole, signed, value
-        )
-    return whole
 
 
 def _smmla(
@@ -587,9 +556,9 @@ def _smmla(
 
 
 _SUMS = {
-    "vnni512": _by_column(_vnni),
-    "vnni256": _by_column(_vnni),
-    "avx2": _by_column(_avx2),
-    "sdot": _by_column(_sdot),
+    "vnni512": _by_column(dots.vnni),
+    "vnni256": _by_column(dots.vnni),
+    "avx2": _by_column(dots.avx2),
+    "sdot": _by_column(dots.sdot),
     "smmla": _smmla,
 }

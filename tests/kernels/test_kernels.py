@@ -336,6 +336,17 @@ def test_gemv_refuses_other_sizes(shape: tuple[int, int], block: int, vectors: i
         gemv.gemv_int4(gemv.DOTS["x86-64-v3"], *shape, block, vectors)
 
 
+@pytest.mark.parametrize("name", gemv.DOTS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_gemv_asks_for_weights_ahead(name: str, bits: int) -> None:
+    """Once for each line of 64 bytes of a step, whatever the number of vectors is."""
+    dot = gemv.DOTS[name]
+    make = gemv.gemv_int4 if bits == 4 else gemv.gemv_int8
+    for vectors in (1, 4):
+        text = make(dot, 4 * dot.rows, 256, vectors=vectors).script()
+        assert text.count("llvm.prefetch") == max(1, bits * dot.rows * 4 // 64)
+
+
 def test_a_transform_of_sound_is_no_straight_code() -> None:
     window = conv.ConvWindow(1, 1, 258, 1, (1, 640), (1, 256), (1, 128), (1, 1), (0, 0, 0, 0))
     made = conv.conv(cpu(HERE[0]), window, extra={}, finish=lambda: lambda value, *_: value)

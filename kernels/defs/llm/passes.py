@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.attention import PAGE
-from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, load, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, load, prefetch, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.heads import Attend, page_of
 from edgeinfer.kernels.defs.llm.steps import (
@@ -25,7 +25,6 @@ from edgeinfer.kernels.defs.llm.steps import (
     fma,
     held,
     larger,
-    prefetch,
     zeros,
 )
 

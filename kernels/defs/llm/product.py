@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
-from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, prefetch, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.form import STEP, SUPER, Form
 from edgeinfer.kernels.defs.llm.rounding import rounded_buffers
@@ -24,7 +24,6 @@ from edgeinfer.kernels.defs.llm.steps import (
     between,
     fma,
     held,
-    prefetch,
     span_of,
     zeros,
 )

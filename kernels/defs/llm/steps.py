@@ -86,10 +86,3 @@ def held(value: Expr, width: int = 1, dtype: str = "float32") -> Buffer:
     made = registers(width, dtype)
     store(made, [0], value, width)
     return made
-
-
-def prefetch(buffer: Buffer, index: list[Expr]) -> None:
-    """Ask for the line of an element; it may lie outside the buffer."""
-    place = tirx.address_of(T.BufferLoad(buffer, index))
-    read, near, data = (tirx.const(n, "int32") for n in (0, 3, 1))
-    T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", place, read, near, data))
