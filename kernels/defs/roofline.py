@@ -5,8 +5,17 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
-from edgeinfer.kernels.defs.llm.steps import prefetch
+from edgeinfer.kernels.defs.emit import (
+    Buffer,
+    Expr,
+    KernelCpu,
+    function,
+    load,
+    loop,
+    prefetch,
+    splat,
+    store,
+)
 
 _PARTS = 64
 """Threads share the array out in so many runs."""
