@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.oldest import let_tests_run_newer_models
-
 # Tests also import the engines by themselves, to compare; without telemetry (backends/engines.py).
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # NumPy is an engine here too; its BLAS has to know before it is imported that one thread is one.
@@ -30,7 +28,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     missing = [name for name in required if importlib.util.find_spec(name) is None]
     if missing:
         raise pytest.UsageError(f"EDGEINFER_TEST_REQUIRE names missing packages: {missing}")
-    let_tests_run_newer_models()
 
 
 def pytest_collection() -> None:

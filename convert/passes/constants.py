@@ -298,7 +298,7 @@ def run_node(
 
 @cache
 def takes(version: int) -> bool:
-    """Whether ONNX Runtime takes this version of the standard operators; 1.23 ends at 23."""
+    """Whether ONNX Runtime takes this version of the standard operators; 1.30 ends at 26."""
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
     node = ir.Node("", "Identity", [x], num_outputs=1)
     node.outputs[0].name = "y"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -39,22 +38,16 @@ class SplitAttention(ir.passes.InPlacePass):
         g = Where(IsNaN(p), 0, p)                                       y = MatMul(g, v)
     """
 
-    def __init__(
-        self,
-        longest: int | None = None,
-        wanted: Callable[[ir.Node], bool] = lambda node: True,
-    ) -> None:
-        """Take those that are wanted, none with more keys than ``longest`` or an unknown number."""
+    def __init__(self, longest: int | None = None) -> None:
+        """Leave what has more keys than ``longest``, or an unknown number."""
         super().__init__()
-        self._longest, self._wanted = longest, wanted
+        self._longest = longest
 
     def call(self, model: ir.Model) -> PassOutcome:
         """Split every node of the known form."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
-            if not (is_op(node, "Attention") and self._wanted(node)):
-                continue
-            if _plain(node) and _is_short(node, self._longest):
+            if is_op(node, "Attention") and _plain(node) and _is_short(node, self._longest):
                 build = ReplacementBuilder(namer, node.outputs[0].name or "attention")
                 _split(node, build)
                 before = [p for v in node.inputs if v is not None and (p := v.producer())]

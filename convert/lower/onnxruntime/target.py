@@ -53,7 +53,6 @@ from edgeinfer.convert.lower.transposed_weights import share_turned
 from edgeinfer.convert.lower.unscanned import keep_first_states, scan_one_row
 from edgeinfer.convert.lower.whole_spans import Spans
 from edgeinfer.convert.passes.constants import takes
-from edgeinfer.convert.passes.split_attention import SplitAttention
 from edgeinfer.errors import Problem, Remarks, UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.records import dataclass
@@ -145,8 +144,6 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         model = expand_newer(model, notes)
     if options.precision in profile.split_attention:
         attention_by_products(model, notes)
-    here = opset.release(probe.OnnxRuntimeProbe().version)
-    SplitAttention(wanted=lambda node: here < opset.release(opset.needed_by(node)))(model)
     if options.precision != "bf16" and probe.lacks_brain(model, probe.OnnxRuntimeProbe()):
         notes.add(
             f"bfloat16: {as_single(model)} operators computed in float32, each result rounded"

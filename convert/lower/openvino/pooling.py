@@ -56,8 +56,10 @@ def pad_before_average(model: ir.Model, node: ir.Node) -> bool:
 
     Result::
 
-        p = Pad(x, [0, 0, 3, 0, 0, 3])
-        y = AveragePool<ceil_mode=1>(p)
+        p = Neg(Pad(x, [0, 0, 3, 0, 0, 3]))
+        y = Neg(AveragePool<ceil_mode=1>(p))
+
+    Before 2026.4 OpenVINO joins a ``Pad`` right before the mean with it, and counts all again.
     """
     x = given(node, 0)
     if x is None or any(axis.starts_behind is None for axis in overhangs(node)):
@@ -69,7 +71,7 @@ def pad_before_average(model: ir.Model, node: ir.Node) -> bool:
     padded = build.op("Pad", x, build.const(amounts, "pads"))
     options = {a.name: a.value for a in node.attributes.values()}
     options = {k: v for k, v in options.items() if k not in ("pads", "count_include_pad")}
-    build.op("AveragePool", padded, **options)
+    build.op("Neg", build.op("AveragePool", build.op("Neg", padded), **options))
     build.commit(model.graph, node)
     return True
 

@@ -11,13 +11,9 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from edgeinfer.convert.passes.constants import takes
 from edgeinfer.types import Array
 
 Feeds = Mapping[str, Array]
-
-NEWEST = next(v for v in (24, 23) if takes(v))
-"""Version of the operators that the ONNX Runtime at hand takes; 1.23 ends at 23."""
 
 
 def f32(values: Any) -> Array:
@@ -25,7 +21,7 @@ def f32(values: Any) -> Array:
     return np.asarray(values, np.float32)
 
 
-def parse(text: str, opset: int = NEWEST) -> ir.Model:
+def parse(text: str, opset: int = 24) -> ir.Model:
     """Parse a graph; its shapes are what the text declares."""
     head = f'<ir_version: 10, opset_import: ["": {opset}, "local": 1]>\n'
     model: ir.Model = ir.from_proto(onnx.parser.parse_model(head + text))

@@ -126,7 +126,7 @@ def test_what_grows_out_of_itself_is_not_computed(second: str) -> None:
 def test_an_engine_that_is_too_old_for_the_operators_is_not_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """ONNX Runtime 1.23 refuses version 24, and nothing was folded."""
+    """It refused the version, and nothing was folded."""
     monkeypatch.setattr(constants, "takes", lambda version: version < 24)
     monkeypatch.setattr("onnxruntime.InferenceSession", None)
     model = parse(
