@@ -18,6 +18,7 @@ from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.onnx import fingerprint
 from edgeinfer.convert.sources.quiet import quiet
 from edgeinfer.convert.sources.repair import repair
+from edgeinfer.convert.sources.torch_checked import check_operands
 from edgeinfer.convert.sources.torch_compare import (
     compare_export,
     first_of_equal,
@@ -120,7 +121,7 @@ def read_program(
         names = program.graph_signature.user_inputs
         given = zip(names, leaves((args, kwargs)), strict=False)
         feeds = {str(key): leaf for key, leaf in given if is_tensor(leaf)}
-        module = program.module()
+        module = check_operands(program.module())
     except Exception as error:
         # Of a damaged file: PyTorch raises whatever its parts provoke.
         text = f"not a program that can be called ({reason(error)}); export it again"

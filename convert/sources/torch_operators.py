@@ -39,7 +39,7 @@ log_softmax logcumsumexp logsumexp max mean median min msort nanmean nanmedian n
 softmax sort std std_mean sum topk unique_consecutive unique_dim _unique _unique2 var var_mean
 """
 _PRODUCTS = """
-_linalg_det _grouped_mm addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul cdist
+_linalg_det addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul cdist
 _cdist_forward cosine_similarity cross det dot einsum inner kron linalg_cross linalg_det
 linalg_matmul linalg_multi_dot linalg_vecdot linear logdet matmul mm mv outer pairwise_distance
 tensordot trace vdot scaled_dot_product_attention _scaled_dot_product_attention_math
@@ -63,7 +63,7 @@ rnn_tanh rnn_tanh_cell stft upsample_bicubic2d upsample_bilinear2d upsample_line
 upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
 """
 _PLACES = """
-mT mH _conj _reshape_alias _reshape_copy _shape_as_tensor _to_copy _unsafe_view _neg_view adjoint
+mT mH _conj _reshape_copy _shape_as_tensor _to_copy _unsafe_view _neg_view adjoint
 alias alias_copy as_strided as_strided_copy atleast_1d atleast_2d atleast_3d block_diag
 broadcast_tensors broadcast_to bucketize cartesian_prod cat chunk clone column_stack combinations
 complex concat concatenate constant_pad_nd contiguous copy detach detach_copy diag diag_embed
@@ -174,6 +174,8 @@ def strangers(node: Mapping[str, Any]) -> Iterator[str]:
         yield f"the function {target[:80]!r}{why}"
     else:
         name = target.split(".")[3]
+        if (odd := _misplaced(target, inputs)) is not None:
+            yield f"the function {target!r} {odd}"
         yield from _words(name, target, arguments)
         _check_numbers(name, target, inputs)
 
@@ -191,6 +193,8 @@ def _unfit(target: str) -> str | None:
     if len(parts) != 5 or parts[:3] != ["torch", "ops", "aten"] or parts[3] not in _ATEN:
         return ""
     name, overload = parts[3:]
+    if overload == "data" or overload.startswith("prim_"):
+        return ", in a form that trusts what it is given"
     packet = getattr(torch.ops.aten, name, None)
     if packet is None or overload not in packet.overloads():
         return ", which this PyTorch does not have"
@@ -200,6 +204,36 @@ def _unfit(target: str) -> str | None:
     tensors = all("Tensor" in str(given.type) for given in schema.returns)
     if name not in _NO_TENSORS and not (schema.returns and tensors):
         return ", which gives no tensors"
+    return None
+
+
+_KINDS = {
+    "ScalarType": "as_scalar_type",
+    "Layout": "as_layout",
+    "MemoryFormat": "as_memory_format",
+    "Device": "as_device",
+}
+"""Types of arguments that a number may not stand for: PyTorch takes it for a place in a table."""
+
+_POSITIONAL = 1
+
+
+def _misplaced(target: str, inputs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Say which argument is not where its name says, or of another kind; None where all fit."""
+    import torch
+
+    name, overload = target.split(".")[3:]
+    known = getattr(getattr(torch.ops.aten, name), overload)._schema.arguments
+    names = [str(item["name"]) for item in inputs]
+    placed = [str(item["name"]) for item in inputs if item.get("kind") == _POSITIONAL]
+    order = [a.name for a in known]
+    if len(set(names)) < len(names) or placed != order[: len(placed)]:
+        return "with its arguments in another order"
+    types = {a.name: str(a.real_type).removeprefix("Optional[").rstrip("]") for a in known}
+    for item in inputs:
+        wanted = _KINDS.get(types.get(str(item["name"]), ""))
+        if wanted is not None and set(item["arg"]) - {wanted, "as_none"}:
+            return f"with a {str(item['name'])!r} that is none"
     return None
 
 

@@ -16,8 +16,11 @@ ATEN = "torch.ops.aten."
 X = {"as_tensor": {"name": "x"}}
 
 
-def call(target: str, **arguments: Any) -> dict[str, Any]:
-    inputs = [{"name": name, "arg": value, "kind": 1} for name, value in arguments.items()]
+POSITIONAL, KEYWORD = 1, 2
+
+
+def call(target: str, kind: int = KEYWORD, **arguments: Any) -> dict[str, Any]:
+    inputs = [{"name": name, "arg": value, "kind": kind} for name, value in arguments.items()]
     return {"target": target, "inputs": inputs, "outputs": [], "metadata": {}}
 
 
@@ -33,6 +36,10 @@ def numbers(**values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "target",
     [
+        # Trusts sizes and strides, or the lengths of sequences.
+        ATEN + "_reshape_alias.default",
+        ATEN + "lstm.data",
+        ATEN + "to.prim_dtype",
         # Trusts an index, and writes there.
         ATEN + "max_pool2d_with_indices_backward.default",
         ATEN + "adaptive_max_pool2d_backward.default",
@@ -150,3 +157,25 @@ def test_exports_of_models_are_let_through(core: bool, tmp_path: Path) -> None:
     assert len(nodes) > 20
     assert [text for node in nodes for text in strangers(node)] == []
     assert suspicions(tmp_path / "net.pt2") == []
+
+
+@pytest.mark.parametrize("name", ["dtype", "layout", "memory_format", "device"])
+def test_a_number_is_no_type(name: str) -> None:
+    """PyTorch looked behind the end of a table for it."""
+    found = list(strangers(call(ATEN + "_to_copy.default", self=X, **numbers(**{name: 1 << 30}))))
+    assert found == [f"the function 'torch.ops.aten._to_copy.default' with a {name!r} that is none"]
+
+
+def test_arguments_are_where_their_names_say() -> None:
+    target = ATEN + "full.default"
+    size, value = {"as_ints": [2]}, {"as_float": 1.0}
+    assert not list(strangers(call(target, POSITIONAL, size=size, fill_value=value)))
+    for odd in (
+        call(target, POSITIONAL, fill_value=value, size=size),
+        call(target, POSITIONAL, other=size, fill_value=value),
+        call(target, POSITIONAL, size=size, dtype={"as_none": True}),
+    ):
+        assert "with its arguments in another order" in next(strangers(odd))
+    twice = call(target, size={"as_ints": [2]}, fill_value=value)
+    twice["inputs"].append({"name": "size", "arg": size, "kind": 2})
+    assert "with its arguments in another order" in next(strangers(twice))
