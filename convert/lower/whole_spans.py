@@ -192,7 +192,7 @@ def _made(node: ir.Node, spans: list[Span | None], elements: int | None = None) 
         case "MatMul":
             return _product(node, first, second, elements)
         case "ReduceProd":
-            return _powers(first, _count(node, elements))
+            return _powers(first, _reduced(node, elements))
         case "Pow" if second is not None and second[0] == second[1] >= 0:
             return _powers(first, int(second[0]))
         case "ScatterElements" | "ScatterND":
@@ -238,6 +238,18 @@ def _count(node: ir.Node, elements: int | None, index: int = 0) -> int | None:
     if shape is None or not all(isinstance(d, int) for d in shape):
         return elements
     return math.prod(d for d in shape if isinstance(d, int))
+
+
+def _reduced(node: ir.Node, elements: int | None) -> int | None:
+    """How many elements each result is made of; all of them where the axes are not known."""
+    x, axes = given(node, 0), given(node, 1)
+    if x is None or x.shape is None or axes is None or axes.const_value is None:
+        return _count(node, elements)
+    over = {int(a) % len(x.shape) for a in axes.const_value.numpy().ravel()}
+    sizes = [x.shape[a] for a in over]
+    if not sizes or not all(isinstance(d, int) for d in sizes):
+        return _count(node, elements)
+    return math.prod(d for d in sizes if isinstance(d, int))
 
 
 def _joined(node: ir.Node, spans: list[Span | None]) -> Span | None:
