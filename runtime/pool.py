@@ -74,7 +74,7 @@ class Pool:
             self._wanted.notify()
         return future
 
-    async def run(self, function: Callable[[], T]) -> T:
+    async def run(self, function: Callable[[], T], owner: bytes = b"") -> T:
         """Likewise, and wait for it; a task that is cancelled takes back what has not begun.
 
         Raises:
@@ -90,7 +90,7 @@ class Pool:
                 failed.append(e)
 
         # The two futures hold each other until the collector comes, so neither has what was made.
-        await asyncio.wrap_future(self.submit(work))
+        await asyncio.wrap_future(self.submit(work, owner))
         if failed:
             raise failed.pop()
         return found.pop()

@@ -1,5 +1,6 @@
 """What forked processes know of their parent."""
 
+import gc
 import os
 import threading
 from concurrent.futures import wait
@@ -152,3 +153,33 @@ def test_what_a_killed_process_left_is_swept_and_nothing_else(
     assert strangers.exists()
     assert mine.path.exists()
     mine.cleanup()
+
+
+def test_garbage_of_the_parent_is_not_freed_in_a_forked_process() -> None:
+    """What is in a ring is not told: to free an engine there waits for the parent's threads."""
+
+    class Engine:
+        def __del__(self) -> None:
+            freed.append(os.getpid())
+
+    freed: list[int] = []
+
+    def left_in_a_ring() -> None:
+        ring: list[object] = [Engine()]
+        ring.append(ring)
+
+    def collected() -> list[int]:
+        gc.collect()
+        return freed
+
+    gc.collect()
+    gc.disable()
+    try:
+        left_in_a_ring()
+        forks.used("an engine")
+        assert in_fork(collected) == []
+        gc.collect()
+        assert freed == [os.getpid()]
+    finally:
+        gc.enable()
+        forks._used.discard("an engine")

@@ -139,7 +139,7 @@ class Tasks:
                 return told, meaning.drawn(given, results)
             return told, None
 
-        await held().take(await self._pool.run(weigh))
+        await held().take(await self._pool.run(weigh, owner()))
         found, picture = await self._worked(model, receive, work)
         if picture is not None and draw == "true":
             await answer(send, 200, picture, ((b"content-type", b"image/png"),))
@@ -161,7 +161,7 @@ class Tasks:
         def weigh() -> int:
             return meaning.cost(pipeline, recording, limits.elements, draws=False)
 
-        await held().take(await self._pool.run(weigh))
+        await held().take(await self._pool.run(weigh, owner()))
         found = await self._worked(model, receive, partial(pipeline, recording))
         text = " ".join(each.text for each in found if isinstance(each, Text))
         if form == "text":

@@ -13,6 +13,7 @@ survive.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -168,6 +169,10 @@ def _in_child() -> None:
     _gate = threading.Condition(_held)
     for each in list(_locks):
         each._at_fork_reinit()
+    if _used:
+        # An engine may lie in a ring of garbage that was not collected yet, as after an error; to
+        # free it would wait for threads that are the parent's.
+        gc.freeze()
     _inherited.update(_used)
     _used.clear()
     problems = []

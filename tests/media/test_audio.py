@@ -8,6 +8,7 @@ import pytest
 
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.media import load_audio
+from edgeinfer.media.audio import measured
 from edgeinfer.types import Array, AudioInput
 
 soundfile = pytest.importorskip("soundfile")
@@ -122,4 +123,29 @@ def test_without_soxr_only_another_rate_fails(
 def test_a_rate_that_no_sound_has_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", sine(1000, 1.0), 1)
     with pytest.raises(InputError, match="expected a recording of 2000 Hz at least"):
+        load_audio(path, AudioInput(16_000))
+
+
+@pytest.mark.parametrize("form", ["WAV", "AIFF", "FLAC", "OGG", "MP3", "AU", "CAF", "W64", "RF64"])
+def test_the_kinds_that_are_read(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "sound"
+    soundfile.write(path, sine(16_000, 1.0), 16_000, format=form)
+    found = load_audio(path, AudioInput(16_000))
+    assert np.abs(found[0, 4000:12_000]).max() == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("form", ["SVX", "MAT4", "VOC", "IRCAM", "NIST", "PVF"])
+def test_rare_kinds_are_refused_unread(form: str, tmp_path: Path) -> None:
+    """libsndfile's reader of 8SVX does not end on many empty chunks."""
+    path = tmp_path / "sound.wav"
+    soundfile.write(path, sine(16_000, 0.1), 16_000, format=form, subtype="PCM_16")
+    with pytest.raises(InputError, match="expected a recording"):
+        load_audio(path, AudioInput(16_000))
+    assert measured(path.read_bytes(), 16_000) == (0, 0)
+
+
+def test_empty_chunks_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "sound.wav"
+    path.write_bytes(b"FORM\x00\x01\x38\x80" + b"8SVX" + b"ANNO\x00\x00\x00\x00" * 10_000)
+    with pytest.raises(InputError, match="expected a recording"):
         load_audio(path, AudioInput(16_000))

@@ -175,6 +175,8 @@ def measured(given: bytes, rate: int) -> tuple[int, int]:
         NotAvailableError: soundfile is not installed.
     """
     library = _soundfile()
+    if not _is_known(given[:12]):
+        return 0, 0
     try:
         info = library.info(io.BytesIO(given))
     # What is wrong is reported when it is read.
@@ -182,6 +184,18 @@ def measured(given: bytes, rate: int) -> tuple[int, int]:
         return 0, 0
     frames = int(info.frames)
     return frames * int(info.channels), frames * rate // max(int(info.samplerate), 1)
+
+
+KINDS = "a recording (WAV, FLAC, OGG, MP3, AIFF, AU, CAF)"
+_BEGIN = (b"RIFF", b"RIFX", b"RF64", b"riff", b"fLaC", b"OggS", b"ID3", b".snd", b"dns.", b"caff")
+
+
+def _is_known(head: bytes) -> bool:
+    """Whether a file begins as recordings do; libsndfile's readers of rarer kinds may not end."""
+    if head.startswith(b"FORM"):
+        return head[8:12] in (b"AIFF", b"AIFC")
+    # An MPEG frame begins with eleven bits that are set.
+    return head.startswith(_BEGIN) or (len(head) > 1 and head[0] == 0xFF and head[1] >= 0xE0)
 
 
 def _soundfile() -> Any:
@@ -201,21 +215,26 @@ def _blocks(source: Path | bytes, name: str) -> Generator[Any, None, None]:
     count = 0
     try:
         opened = io.BytesIO(source) if isinstance(source, bytes) else open_file(source)
-        with opened, soundfile.SoundFile(opened) as file:
-            yield int(file.samplerate), int(file.channels)
-            frames = max(1, BLOCK // int(file.channels))
-            for block in file.blocks(blocksize=frames, dtype="float32", always_2d=True):
-                if not np.isfinite(block).all():
-                    raise InputError(name, "finite samples", "NaN or infinite ones")
-                count += len(block)
-                yield block.mean(axis=1, dtype=np.float32)
+        with opened:
+            head = opened.read(12)
+            opened.seek(0)
+            if not _is_known(head):
+                raise InputError(name, KINDS, "a damaged file or one of another kind")
+            with soundfile.SoundFile(opened) as file:
+                yield int(file.samplerate), int(file.channels)
+                frames = max(1, BLOCK // int(file.channels))
+                for block in file.blocks(blocksize=frames, dtype="float32", always_2d=True):
+                    if not np.isfinite(block).all():
+                        raise InputError(name, "finite samples", "NaN or infinite ones")
+                    count += len(block)
+                    yield block.mean(axis=1, dtype=np.float32)
     except soundfile.LibsndfileError as e:
         received = f"a damaged file or one of another kind ({' '.join(str(e).split())})"
-        raise InputError(name, "a recording (WAV, FLAC, OGG, ...)", received) from e
+        raise InputError(name, KINDS, received) from e
     except OSError as e:
         raise UsageError(f"{name}: cannot be read: {e.strerror or e}") from e
     if not count:
-        raise InputError(name, "a recording (WAV, FLAC, OGG, ...)", "a file without audio")
+        raise InputError(name, KINDS, "a file without audio")
 
 
 def _name(source: Path | bytes) -> str:
