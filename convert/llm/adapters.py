@@ -39,10 +39,17 @@ _GGUF = re.compile(r"(.+)\.weight\.lora_([ab])")
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _PLAIN = re.compile(r"[\w.]+")
 
-_BEYOND = (
-    *("use_dora", "use_qalora", "lora_bias", "fan_in_fan_out", "modules_to_save"),
-    *("layer_replication", "trainable_token_indices", "alora_invocation_tokens", "arrow_config"),
-)
+_KNOWN = frozenset({
+    *("auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules"),
+    *("inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout"),
+    *("lora_ga_config", "megatron_core", "peft_version", "qalora_group_size", "revision"),
+    *("runtime_config", "target_modules", "task_type", "ensure_weight_tying"),
+    *("peft_type", "bias", "init_lora_weights", "r", "lora_alpha", "use_rslora"),
+    *("rank_pattern", "alpha_pattern"),
+})  # fmt: skip
+"""What a configuration may say: how it was trained, or what is looked at here."""
+
+_GGUF_KNOWN = frozenset({"type", "lora.alpha", "lora.task_name"})
 _KEPT_BASE = (None, True, False, "gaussian", "eva", "orthogonal")
 """Ways to begin training that leave the model's own weights alone."""
 
@@ -171,6 +178,8 @@ def _paired(path: Path, tensors: Mapping[str, StoredTensor], form: re.Pattern[st
     for name, tensor in tensors.items():
         if (m := form.fullmatch(name)) is None or len(tensor.shape) != 2:
             others.append(name)
+        elif m[2].upper() in pairs.get(m[1], ()):
+            others.append(f"{name} once more")
         else:
             pairs.setdefault(m[1], {})[m[2].upper()] = tensor
     others += [f"{name} with {next(iter(p))} alone" for name, p in pairs.items() if len(p) != 2]
@@ -190,7 +199,12 @@ def _file(path: Path, family: Family, config: LlmConfig) -> Adapter:
         raise SourceError(
             f"{path}: an adapter of {architecture!r}, and the model is of {family.name!r}"
         )
-    alpha = float(file.fields.get("adapter.lora.alpha", 0.0))
+    own = {key.removeprefix("adapter.") for key in file.fields if key.startswith("adapter.")}
+    if odd := sorted(own - _GGUF_KNOWN):
+        raise SourceError(f"{path}: adapter.{odd[0][:60]} is not supported")
+    alpha = file.fields.get("adapter.lora.alpha", 0.0)
+    if not _is_number(alpha):
+        raise SourceError(f"{path}: adapter.lora.alpha: {str(alpha)[:60]!r} is no number")
     made: Adapter = {}
     for name, pair in _paired(path, file.tensors, _GGUF).items():
         low = pair["A"].float32()
@@ -199,8 +213,21 @@ def _file(path: Path, family: Family, config: LlmConfig) -> Adapter:
         highs = {name: in_halves(name, pair["B"], config) if family.paired else pair["B"]}
         if family.split is not None:
             highs = family.split(highs, config)
-        made |= {ours: LowRank(low, high.float32(), scale) for ours, high in highs.items()}
+        _take(made, path, low, highs, scale)
     return made
+
+
+def _take(
+    made: Adapter, path: Path, low: Array, highs: Mapping[str, StoredTensor], scale: float
+) -> None:
+    """Add the pairs of one product.
+
+    Raises:
+        SourceError: a matrix has one already.
+    """
+    if twice := sorted(made.keys() & highs.keys()):
+        raise SourceError(f"{path}: more than one pair for {twice[0]!r}")
+    made |= {ours: LowRank(low, high.float32(), scale) for ours, high in highs.items()}
 
 
 def _folder(folder: Path, family: Family, config: LlmConfig) -> Adapter:
@@ -215,7 +242,7 @@ def _folder(folder: Path, family: Family, config: LlmConfig) -> Adapter:
         highs = dict(renamed(family, {f"{name}.weight": pair["B"]}))
         if family.split is not None:
             highs = family.split(highs, config)
-        made |= {ours: LowRank(low, high.float32(), scale) for ours, high in highs.items()}
+        _take(made, folder, low, highs, scale)
     return made
 
 
@@ -225,21 +252,47 @@ def _unsupported(data: Any) -> Iterator[str]:
         kind = data.get("peft_type") if isinstance(data, dict) else data
         yield f"peft_type: expected 'LORA', received {str(kind)[:40]!r}"
         return
-    for name in _BEYOND:
-        if data.get(name):
-            yield f"{name}: {str(data[name])[:60]} is not supported"
+    for name in sorted(data.keys() - _KNOWN):
+        if data[name]:
+            yield f"{name[:60]}: {str(data[name])[:60]} is not supported"
+    for name in ("r", "lora_alpha"):
+        if not _is_number(data.get(name)):
+            yield f"{name}: expected a number, received {str(data.get(name))[:60]!r}"
+    if data.get("use_rslora") not in (None, True, False):
+        yield f"use_rslora: expected true or false, received {str(data['use_rslora'])[:60]!r}"
     if data.get("bias", "none") != "none":
         yield f"bias: {str(data['bias'])[:60]!r} is not supported"
     begun = data.get("init_lora_weights")
     if begun not in _KEPT_BASE:
         yield f"init_lora_weights: {str(begun)[:60]!r} changes the model's own weights"
     for name in ("rank_pattern", "alpha_pattern"):
-        if odd := [key for key in (data.get(name) or {}) if not _PLAIN.fullmatch(key)]:
+        pattern = data.get(name) or {}
+        if not isinstance(pattern, dict) or not all(map(_is_number, pattern.values())):
+            yield f"{name}: expected numbers by name, received {str(pattern)[:60]}"
+        elif odd := [key for key in pattern if not _PLAIN.fullmatch(key)]:
             yield f"{name}: {str(odd[0])[:60]!r} is no plain name"
 
 
+def _is_number(value: Any) -> bool:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and abs(value) <= float(np.finfo(np.float32).max)
+
+
+def _of(data: Mapping[str, Any], pattern: str, usual: str, name: str) -> float:
+    """Return what a configuration says of a matrix."""
+    matching = (
+        value for end, value in (data.get(pattern) or {}).items() if f".{name}".endswith(f".{end}")
+    )
+    return float(next(matching, data[usual]))
+
+
 def _scale(data: Mapping[str, Any], name: str, rank: int) -> float:
-    patterns = (data.get("alpha_pattern") or {}).items()
-    matching = (alpha for end, alpha in patterns if f".{name}".endswith(f".{end}"))
-    alpha = float(next(matching, data["lora_alpha"]))
+    """Return the factor of a pair.
+
+    Raises:
+        SourceError: its rank is another than the configuration says.
+    """
+    if (said := _of(data, "rank_pattern", "r", name)) != rank:
+        raise SourceError(f"{name!r}: the rank is {rank}, and {_CONFIG} says {said:g}")
+    alpha = _of(data, "alpha_pattern", "lora_alpha", name)
     return alpha / (math.sqrt(rank) if data.get("use_rslora") else rank)
