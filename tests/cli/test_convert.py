@@ -153,6 +153,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "labels": ("cat", "dog"),
         "data": "in.npz",
         "calibration": "photos",
+        "adapters": {},
         "block": 32,
         "calibrator": "minmax",
         "max_drop": 0.02,

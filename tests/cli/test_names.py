@@ -63,7 +63,7 @@ def test_help_lists_names(cli: Any, command: str, names: tuple[str, ...]) -> Non
 
 def test_every_option_that_takes_one_of_several_names_lists_them() -> None:
     """An option whose value is called NAME and that lists nothing is one of these few."""
-    free = {"metric", "expect_name", "cache_type", "draft", "device_name"}
+    free = {"metric", "expect_name", "cache_type", "draft", "device_name", "adapter"}
     context = click.Context(edgeinfer)
     commands = [edgeinfer.get_command(context, name) for name in COMMANDS]
     silent = {
