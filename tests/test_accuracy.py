@@ -1,3 +1,5 @@
+import contextlib
+import itertools
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -256,3 +258,36 @@ def test_classes_alone_are_judged_as_what_they_are(name: str) -> None:
     assert TaskMeasure(name)(runs, labels) == TaskMeasure(name)([{"y": scores}], labels)
     with pytest.raises(UsageError, match="as many labels as classes"):
         TaskMeasure(name)(runs, labels[:-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_that_is_no_number_is_wrong(name: str) -> None:
+    """In an order of scores NaN has a place, and label 0 was always found there."""
+    shape = (1, 4, 3) if name in ("cer", "wer") else (2, 6) if name == "map" else (1, 4)
+    labels: list[Any] = [0]
+    if name in ("cer", "wer"):
+        labels = ["a"]
+    elif name == "map":
+        labels = [np.ones((1, 5))]
+    elif name == "rmse":
+        labels = [np.zeros(shape)]
+    found = measure(name, [np.full(shape, np.nan)] * 2, labels * 2, ("", "a", "b"))
+    assert found == (-np.inf if name in ("cer", "wer", "rmse") else 0.0)
+
+
+LABELS = (
+    *(0, -1, 1 << 63, 1.5, None, True, "x", "", b"x", [0, 1], {"a": 1}, (), object()),
+    *(np.zeros((2, 4)), np.zeros(3), np.array("x"), np.array([None]), np.uint64(1 << 63)),
+)
+OUTPUTS = (
+    *(np.zeros((1, 3)), np.zeros((0, 3)), np.zeros((1, 0)), np.zeros(()), np.array([["a"]])),
+    *(np.array([[1 << 63]], np.uint64), np.zeros((1, 2, 3, 4)), np.ones((1, 3), bool)),
+    np.array([[None]]),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_outputs_and_labels_are_refused_in_one_sentence(name: str) -> None:
+    for output, label in itertools.product(OUTPUTS, LABELS):
+        with contextlib.suppress(UsageError):
+            assert isinstance(TaskMeasure(name)([{"y": output}], [label]), float)

@@ -74,7 +74,7 @@ class TaskMeasure:
             raise UsageError(f"metric {self.name!r} is unknown; known: {', '.join(NAMES)}")
 
     def __call__(self, outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
-        """Return the measure, the higher the better.
+        """Return the measure, the higher the better; an answer with NaN is wrong.
 
         Raises:
             UsageError: the labels or outputs are none that it can judge.
@@ -82,7 +82,12 @@ class TaskMeasure:
         if not labels:
             raise UsageError(f"metric {self.name!r} needs labels: {LABELLED}")
         found = [np.asarray(o[self.judged(o)]) for o in outputs]
-        return float(_MEASURES[self.name](self.name, found, labels, self.classes))
+        try:
+            return float(_MEASURES[self.name](self.name, found, labels, self.classes))
+        except (ValueError, TypeError, OverflowError, LookupError) as error:
+            first = found[0]
+            received = f"{first.dtype.name} {first.shape} and labels such as {labels[0]!r:.60}"
+            raise _refused(self.name, "outputs and labels of its kind", received) from error
 
     def judged(self, outputs: Mapping[str, Any]) -> str:
         """Return the name of the output that is judged.
@@ -168,7 +173,8 @@ def _top(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence
         return float(np.mean(predicted == wanted))
     rows = _rows(name, outputs, labels)
     best = np.argsort(-rows, axis=1, kind="stable")[:, : int(name[3:])]
-    return float(np.mean((best == wanted[:, None]).any(axis=1)))
+    # In an order of scores NaN has a place like any other, and may be the right one.
+    return float(np.mean((best == wanted[:, None]).any(axis=1) & ~np.isnan(rows).any(axis=1)))
 
 
 def _f1(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[str]) -> float:
@@ -181,6 +187,7 @@ def _f1(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[
         rows = _rows(name, outputs, labels)
         single = rows.shape[1] == 1
         found = (rows[:, 0] > 0.5).astype(np.int64) if single else rows.argmax(axis=1)
+        found[np.isnan(rows).any(axis=1)] = np.iinfo(np.int64).min
         count = 2 if single else rows.shape[1]
     # Labels may be any numbers: places in what occurs stand for them.
     kinds_there, places = np.unique(np.concatenate([[1], wanted, found]), return_inverse=True)
@@ -211,7 +218,8 @@ def _cosine(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[
         own = np.arange(len(near))
         near[own, start + own] = -np.inf
         nearest += near.argmax(axis=1).tolist()
-    return float(np.mean([labels[i] == labels[j] for i, j in enumerate(nearest)]))
+    known = ~np.isnan(rows).any(axis=1)
+    return float(np.mean([known[i] and labels[i] == labels[j] for i, j in enumerate(nearest)]))
 
 
 def _rmse(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str]) -> float:
@@ -227,6 +235,8 @@ def _text_errors(
     name: str, outputs: list[Array], labels: Sequence[Any], classes: Sequence[str]
 ) -> float:
     """One less the edits that the readings need, for each character or word that is written."""
+    if any(o.dtype.kind == "f" and np.isnan(o).any() for o in outputs):
+        return -np.inf
     readings = [r for o in outputs for r in _read(name, o)]
     if len(readings) != len(labels):
         raise _refused(
