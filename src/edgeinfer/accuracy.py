@@ -218,8 +218,9 @@ def _cosine(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[
         own = np.arange(len(near))
         near[own, start + own] = -np.inf
         nearest += near.argmax(axis=1).tolist()
-    known = ~np.isnan(rows).any(axis=1)
-    return float(np.mean([known[i] and labels[i] == labels[j] for i, j in enumerate(nearest)]))
+    lost = set(np.flatnonzero(np.isnan(rows).any(axis=1)).tolist())
+    right = [labels[i] == labels[j] for i, j in enumerate(nearest) if i not in lost]
+    return sum(map(bool, right)) / count
 
 
 def _rmse(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str]) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from edgeinfer.bounded import absence, open_file
 from edgeinfer.errors import EdgeInferError, InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.media.crowded import crowd
 from edgeinfer.media.geometry import TENSOR_BYTES, ImagePlacement, Laid, Size, steps
 from edgeinfer.types import Array, ImageInput
 
@@ -164,9 +165,11 @@ def measured(given: bytes, record: ImageInput) -> tuple[int, int]:
         NotAvailableError: Pillow is not installed.
     """
     image = _pillow()
-    made = 0
+    made, source = 0, io.BytesIO(given)
+    if crowd(source):
+        return 0, 0
     try:
-        with image.open(io.BytesIO(given), formats=_formats()) as opened:
+        with image.open(source, formats=_formats()) as opened:
             pixels: int = opened.width * opened.height
             decoding = pixels * _bytes_a_pixel(opened, "RGB", turned=True)
             ways = [opened.size, opened.size[::-1]]
@@ -186,6 +189,8 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
     except ImportError as e:
         raise NotAvailableError(f"reading images needs Pillow: {install('media')}") from e
     expected = f"an image that Pillow can read ({', '.join(FORMATS)})"
+    if crowded := crowd(source):
+        raise InputError(name, expected, crowded, "save it anew")
     try:
         with warnings.catch_warnings():
             # Pillow only warns between one and two times its limit, and raises above.
