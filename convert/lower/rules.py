@@ -26,12 +26,13 @@ class Rule:
     """One fault of an engine.
 
     Attributes:
-        ops: operators of the default domain concerned.
+        ops: operators concerned.
         fault: what is wrong about this node, or empty when nothing is.
         source: how it is known.
         repair: rewrites the node into what the engine does right; None refuses it.
         reason: code of the refusal.
         hint: what the user can do about a refusal.
+        domains: whose operators; the default domain's alone, unless said otherwise.
     """
 
     ops: frozenset[str]
@@ -40,6 +41,7 @@ class Rule:
     repair: Repair | None = None
     reason: Reason = "unsupported_attribute"
     hint: str = ""
+    domains: frozenset[str] = frozenset({""})
 
 
 def by_definition(model: ir.Model, node: ir.Node) -> bool:
@@ -85,10 +87,8 @@ def apply(model: ir.Model, rules: Sequence[Rule], notes: Remarks) -> list[Proble
 
 
 def _first(rules: Sequence[Rule], node: ir.Node) -> tuple[Rule, str] | None:
-    if node.domain:
-        return None
     for rule in rules:
-        if node.op_type in rule.ops and (fault := rule.fault(node)):
+        if node.domain in rule.domains and node.op_type in rule.ops and (fault := rule.fault(node)):
             return rule, fault
     return None
 

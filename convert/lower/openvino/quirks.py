@@ -15,7 +15,7 @@ from edgeinfer.convert.lower.faults import (
     inverted_bernoulli,
     move_batch,
 )
-from edgeinfer.convert.lower.openvino import moves
+from edgeinfer.convert.lower.openvino import moves, sixteen_bits
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
 from edgeinfer.convert.lower.openvino.heads import equal_axes, transpose_five
 from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_average
@@ -298,6 +298,14 @@ WHOLE: tuple[Rule, ...] = (
 """Integers that float32 does not hold."""
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        ops=frozenset({"QuantizeLinear"}),
+        fault=sixteen_bits.unbounded,
+        source="openvino 2026.4.1: QuantizeLinear(100, 1 / 32768) to int16 and back is 100",
+        repair=sixteen_bits.write_out,
+        hint="quantize it to 8 bits, or with one scale for the whole tensor",
+        domains=frozenset({"", "com.microsoft"}),
+    ),
     Rule(
         ops=frozenset({"Det", "DeformConv"}),
         fault=lambda _: "no conversion for it",
