@@ -62,3 +62,9 @@ def test_pictures_that_programs_write_are_taken_whole_or_cut_off(form: str) -> N
     whole = written(form, **({"progressive": True} if form == "JPEG" else {}))
     for end in (*range(0, 64), len(whole) // 2, len(whole)):
         assert crowd(io.BytesIO(whole[:end])) == ""
+
+
+def test_filling_without_end() -> None:
+    assert (
+        crowd(io.BytesIO(b"\xff\xd8" + b"\xff" * 10_000_000)) == "more than 1000 bytes of filling"
+    )

@@ -49,10 +49,14 @@ def _png(source: BinaryIO, _: bytes) -> str:
 
 def _jpeg(source: BinaryIO, _: bytes) -> str:
     source.seek(2)
+    filling = 0
     for _step in range(MOST):
         marker = source.read(2)
-        while marker == b"\xff\xff":
+        while marker == b"\xff\xff" and filling <= MOST:
             marker = b"\xff" + source.read(1)
+            filling += 1
+        if filling > MOST:
+            return f"more than {MOST} bytes of filling"
         if marker[0] != 0xFF or marker[1] in _SIZES or marker[1] in (0xD9, 0xDA):
             return ""
         if marker[1] not in (0x01, *range(0xD0, 0xD8)):
