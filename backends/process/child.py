@@ -233,6 +233,10 @@ class Child:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(longest)
+        # It holds the pipe of the process's words; the collector may end a child within it.
+        listener = self._listener
+        if listener is not None and listener is not threading.current_thread():
+            listener.join(_WORDS_S)
         self._socket.close()
         self._temporary.cleanup()
 
