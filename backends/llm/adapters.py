@@ -15,7 +15,7 @@ _BLOCK, _PANEL = 8, 16
 """Rows of ``A`` and of ``B`` that are an item."""
 
 ARGUMENTS = 2
-"""Of each phase."""
+"""Arguments that each phase takes."""
 
 _PAIR = np.dtype([("a", "<u8"), ("b", "<u8"), ("scale", "<f4"), ("rank", "<i4")])
 _ADAPTED = np.dtype(

@@ -1,7 +1,6 @@
 """What a process that works for another one tells it, and asks it for, meanwhile.
 
-Whoever works there has no need to know whether anybody listens: in a process that works for
-nobody, what is told is lost.
+Whoever works there need not know whether anybody listens: where nobody does, messages are dropped.
 """
 
 from __future__ import annotations
