@@ -1,8 +1,8 @@
 """Build edgeinfer-runtime: the wheel of what a device needs, without what converts or tests.
 
 Run from the repository: ``python -m release.runtime_wheel [FOLDER]``. It is the same tree but for
-``convert``, ``kernels`` and the checks for others' backends, under another name and for Python 3.10
-too; its extras are those of ``pyproject.toml`` that bring no converter.
+``convert``, ``kernels``, the checks for others' backends and what these alone use, under another
+name and for Python 3.10 too; its extras are those of ``pyproject.toml`` that bring no converter.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "edgeinfer-runtime"
-LEFT_OUT = ("convert", "kernels", "backends/testing", "backends/coreml_reference/ops")
+LEFT_OUT = ("convert", "kernels", "backends/testing", "backends/coreml_reference/ops", "numerics")
 """Folders of the package: what converts, and what judges where it is converted."""
 
 COMMANDS = tuple(
-    f"cli/{name}.py" for name in ("after", "check", "config", "convert", "join", "tune")
+    f"cli/{name}.py"
+    for name in ("after", "check", "config", "convert", "join", "roofline", "sections", "tune")
 )
 """Commands that need the converter, and what these alone use."""
+
+CONVERTERS = (
+    *(f"backends/process/{name}.py" for name in ("bounds", "channel", "deadline")),
+    *("machine/host.py", "runtime/llm/reference.py"),
+)
+"""Modules that the converter or its tests alone use."""
 
 EVALUATOR = tuple(
     f"backends/coreml_reference/{name}.py"
@@ -111,7 +118,7 @@ def build(folder: Path) -> Path:
 
         def unwanted(folder: str, found: list[str]) -> list[str]:
             inner = Path(folder).relative_to(package)
-            away = {*LEFT_OUT, *EVALUATOR, *COMMANDS}
+            away = {*LEFT_OUT, *EVALUATOR, *COMMANDS, *CONVERTERS}
             left = {"__pycache__"} | {n for n in found if (inner / n).as_posix() in away}
             return [name for name in found if name in left]
 

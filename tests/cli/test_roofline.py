@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.backends.testing.cases import graph
-from edgeinfer.cli import roofline
+from edgeinfer.cli import lmbench, roofline
 from edgeinfer.errors import NotAvailableError
 
 ROOF = roofline.Roof("x86-64-v3", 1, 10.0, 100.0)
@@ -101,3 +101,11 @@ def test_limits_of_this_machine_are_plausible() -> None:
     assert 0.1 < roof.gb_s < 1000
     assert 1 < roof.gflop_s < 5000
     assert roof.at(1e9) == roof.gflop_s
+
+
+def test_a_device_has_no_roof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing converts, a language model is timed all the same."""
+    monkeypatch.setitem(sys.modules, "edgeinfer.cli.roofline", None)
+    gb_s, why = lmbench._reading(1)
+    assert gb_s is None
+    assert why.startswith("share of reading: unknown: edgeinfer-runtime runs bundles and converts")

@@ -6,7 +6,20 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
+
+import edgeinfer
+from edgeinfer.cli.group import COMMANDS
 from release.runtime_wheel import CONVERTING, LARGEST, ROOT, build, project
+from tests.architecture.tree import Module, modules
+
+BY_NAME = {
+    *("edgeinfer.media.live", "edgeinfer.tracking"),  # documented, for users
+    "edgeinfer.remote.there",  # sent to a board as a text
+    "edgeinfer.runtime.pipelines.code_trial",  # a process of its own
+    "edgeinfer.runtime.serve.routing",  # named to Ray
+}
+"""What nothing in the package imports and yet is used."""
 
 MAIN = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
@@ -53,10 +66,15 @@ def test_a_checkout_without_links_says_so(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_the_wheel_is_small_and_holds_no_converter(tmp_path: Path) -> None:
-    made = build(tmp_path)
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The files of the wheel."""
+    made = build(tmp_path_factory.mktemp("wheel"))
     assert made.stat().st_size <= LARGEST
-    names = zipfile.ZipFile(made).namelist()
+    return set(zipfile.ZipFile(made).namelist())
+
+
+def test_it_holds_no_converter(names: set[str]) -> None:
     assert "edgeinfer/runtime/session.py" in names
     assert "edgeinfer/profiles/rpi5.toml" in names
     assert not [n for n in names if n.startswith(("edgeinfer/convert", "edgeinfer/kernels"))]
@@ -66,3 +84,38 @@ def test_the_wheel_is_small_and_holds_no_converter(tmp_path: Path) -> None:
     evaluator = [n for n in names if n.startswith("edgeinfer/backends/coreml_reference/")]
     assert "edgeinfer/backends/coreml_reference/package.py" in evaluator, "Core ML reads with it"
     assert not [n for n in evaluator if "/ops/" in n or n.endswith("evaluate.py")]
+
+
+def _modules(names: set[str]) -> dict[str, Module]:
+    return {m.name: m for m in modules() if str(m.path.relative_to(ROOT / "src")) in names}
+
+
+def test_no_module_needs_one_that_is_left_out(names: set[str]) -> None:
+    inside = _modules(names)
+    away = {module.name for module in modules()} - inside.keys()
+    needed = {
+        (name, found.module)
+        for name, module in inside.items()
+        for found in module.imports
+        if not found.deferred and {found.module, found.module.rpartition(".")[0]} & away
+    }
+    assert needed == set()
+
+
+def test_it_holds_nothing_that_nothing_in_it_uses(names: set[str]) -> None:
+    by_name = _modules(names)
+    backends = project(MAIN, "1.2.3")["entry-points"]["edgeinfer.backends"].values()
+    open_names = {"edgeinfer", "edgeinfer.__main__", *edgeinfer._LAZY.values(), *BY_NAME}
+    open_names |= {f"edgeinfer.cli.{name}" for name in COMMANDS}
+    open_names |= {place.partition(":")[0] for place in backends}
+    used: set[str] = set()
+    while open_names := (open_names & by_name.keys()) - used:
+        used |= open_names
+        imported = {i.module for name in open_names for i in by_name[name].imports}
+        # The last part may be a name in a module, and a folder is read with each of its modules.
+        open_names = {
+            ".".join(parts[:n])
+            for parts in (name.split(".") for name in imported)
+            for n in range(1, len(parts) + 1)
+        }
+    assert sorted(by_name.keys() - used) == []

@@ -243,15 +243,15 @@ def _limits(
     bundle: Bundle, feeds: dict[str, Array], threads: int
 ) -> tuple[list[str], dict[str, Any]]:
     """Measure this CPU, and place the operators of the bundle's first ONNX artifact below it."""
-    from edgeinfer.cli import roofline
+    from edgeinfer.cli.roofline import lines, measure, place, to_data
 
     variant = next((v for v in bundle.manifest.variants if v.format == "onnx"), None)
     if variant is None:
         raise BundleError(f"{bundle.location}: --roofline reads an ONNX artifact, and none is here")
-    roof = roofline.measure(threads)
+    roof = measure(threads)
     with Scratch() as folder:
-        found = roofline.place(bundle.paths(variant)[0], feeds, roof, folder)
-    return roofline.lines(roof, found), roofline.to_data(roof, found)
+        found = place(bundle.paths(variant)[0], feeds, roof, folder)
+    return lines(roof, found), to_data(roof, found)
 
 
 def _threads(text: str) -> list[int | None]:

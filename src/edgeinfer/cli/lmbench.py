@@ -11,6 +11,7 @@ import numpy as np
 
 from edgeinfer.cli.output import milliseconds, table
 from edgeinfer.errors import NotAvailableError, OutOfPagesError
+from edgeinfer.installed import without_converter
 from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
@@ -153,12 +154,16 @@ def _weights(bundle: Bundle) -> int:
 
 
 def _reading(threads: int | None) -> tuple[float | None, str]:
-    from edgeinfer.cli import roofline
-
     try:
-        return roofline.measure(threads or 1).gb_s, ""
+        from edgeinfer.cli.roofline import measure
+
+        return measure(threads or 1).gb_s, ""
     except NotAvailableError as e:
         return None, f"share of reading: unknown: {e}"
+    except ModuleNotFoundError as e:
+        if not (why := without_converter(e)):
+            raise
+        return None, f"share of reading: unknown: {why}"
 
 
 def _first_tokens(bundle: Bundle, sizes: Any) -> dict[str, float]:
