@@ -26,7 +26,7 @@ class Row:
         peer_ms: median of the plain engine there.
         peer: its name.
         machine: the processor of both.
-        why: reason of a refusal.
+        why: reason of a refusal, or of a time that is missing where the others were timed.
     """
 
     model: str
@@ -105,7 +105,8 @@ def _table(rows: Sequence[Row], target: str) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     machines = sorted({row.machine for row in rows if row.machine and target == "cpu"})
     told = f"\n\nTimes: {', '.join(machines)}." if machines else ""
-    return "\n".join(lines) + told
+    reasons = dict.fromkeys((row.model, row.why) for row in rows if row.why)
+    return "\n".join(lines) + told + "".join(f"\n\nNot timed: {m}: {why}." for m, why in reasons)
 
 
 def _times(row: Row, target: str) -> list[str]:

@@ -6,7 +6,8 @@ Each model is converted by the command that a user types, for all ``TARGETS``, `
 once. With ``--times`` ``edgeinfer bench`` then times, one by one, what runs here beside the plain
 engine; on a machine that does other things that says nothing. What was measured is kept in
 ``benchmarks/models.json``, a row for each artifact with the processor that timed it, and is not
-measured again unless ``--again``; ``docs/models.md`` is written of it. Bundles lie in ``--work``.
+measured again unless ``--again``; a time that is missing is measured without the rest.
+``docs/models.md`` is written of it. Bundles lie in ``--work``.
 ``--chat FILE.gguf`` adds a language model.
 """
 
@@ -158,15 +159,16 @@ def _refused(model: Model, target: str, told: dict[str, Any] | str) -> Row:
 
 def timed(rows: Sequence[Row], work: Path) -> list[Row]:
     """Time the artifacts of one model that are made for this machine, beside the plain engine."""
-    bundle = work / f"{_word(rows[0].model)}.edge"
-    if not bundle.exists():
-        bundle = bundle.with_name(f"{bundle.stem}-cpu.edge")
-    code, told = _command("bench", str(bundle), "--seconds", "6") if bundle.exists() else (1, {})
+    bundle = _bundle(rows[0].model, work)
+    if bundle is None:
+        return list(rows)
+    code, told = _command("bench", str(bundle), "--seconds", "6")
     if code:
+        sys.stderr.write(f"{rows[0].model}: not timed: {told}\n")
         return list(rows)
     found: dict[str, dict[str, Any]] = {}
     for row in told["rows"]:
-        times = found.setdefault(row["variant"], {"machine": told["machine"]["cpu"]})
+        times = found.setdefault(row["variant"], {"machine": told["machine"]["cpu"], "why": ""})
         plain = row["engine"].startswith("plain ")
         times.update(
             dict(zip(("peer_ms", "peer") if plain else ("ms",), _taken(row), strict=False))
@@ -174,6 +176,12 @@ def timed(rows: Sequence[Row], work: Path) -> list[Row]:
     return [
         replace(row, **found.get(row.variant, {})) if row.target == "cpu" else row for row in rows
     ]
+
+
+def _bundle(model: str, work: Path) -> Path | None:
+    """Return where the artifacts of a model are that are made for this machine."""
+    names = (f"{_word(model)}.edge", f"{_word(model)}-cpu.edge")
+    return next((work / name for name in names if (work / name).exists()), None)
 
 
 def _taken(row: dict[str, Any]) -> tuple[float, str]:
@@ -231,20 +239,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given.work.mkdir(parents=True, exist_ok=True)
     models = [*MODELS, *_chat(given.chat)]
     there = {row.model for row in kept()}
-    wanted = [
-        model
-        for model in models
-        if (model.name in given.only or not given.only) and (given.again or model.name not in there)
-    ]
+    asked = [model for model in models if model.name in given.only or not given.only]
+    wanted = [model for model in asked if given.again or model.name not in there]
     with ThreadPoolExecutor(given.jobs) as pool:
         for found in pool.map(lambda model: converted(model, given.work), wanted):
             _report(found)
     if given.times:
-        for model in wanted:
-            if rows := [row for row in kept() if row.model == model.name]:
+        for model in asked:
+            rows = [row for row in kept() if row.model == model.name]
+            if rows and (model in wanted or _lack_times(rows)):
+                if _bundle(model.name, given.work) is None:
+                    converted(model, given.work, ["cpu"])
                 _report(timed(rows, given.work))
     PAGE.write_text(page(kept()), "utf-8")
     return 0
+
+
+def _lack_times(rows: Sequence[Row]) -> bool:
+    """Whether an artifact that is made for this machine was not timed; a chat's is in tokens."""
+    return any(
+        row.ms is None and row.verdict != "refused" and row.target == "cpu" and row.task != "chat"
+        for row in rows
+    )
 
 
 def _chat(path: str | None) -> list[Model]:

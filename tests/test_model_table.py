@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,8 @@ def test_rows_are_whole() -> None:
             assert row.size_bytes > 0, row
             assert row.error is not None or row.verdict == "not run", row
         assert (row.ms is None) == (not row.machine), row
+        here = row.target == "cpu" and row.verdict != "refused"
+        assert not here or (row.ms is None) == bool(row.why), row
 
 
 def test_what_was_not_timed_says_so() -> None:
@@ -54,6 +57,38 @@ def test_what_was_not_timed_says_so() -> None:
     assert "| 2 | 3 (onnxruntime, 1.50 times ours) |" in text
     assert "Times: A CPU." in text
     assert "| not measured |\n" in page([replace(timed, target="rpi5")])
+    text = page([replace(HERE, why="too large to carry"), timed])
+    assert text.count("Not timed: Net: too large to carry.\n") == 1
+
+
+def test_a_time_that_is_missing_is_measured_without_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its artifact lies there; the other model is timed already, the third cannot be."""
+    words: list[tuple[str, ...]] = []
+
+    def run(*given: str) -> tuple[int, Any]:
+        words.append(given)
+        engines = {"onnxruntime": 2.0, "plain onnxruntime": 3.0}
+        rows = [
+            {"variant": HERE.variant, "engine": name, "median_ms": ms}
+            for name, ms in engines.items()
+        ]
+        return 0, {"machine": {"cpu": "A CPU"}, "rows": rows}
+
+    monkeypatch.setattr(model_table, "KEPT", tmp_path / "models.json")
+    monkeypatch.setattr(model_table, "PAGE", tmp_path / "models.md")
+    monkeypatch.setattr(model_table, "_command", run)
+    models = [model_table.Model(name, "zoo:none.onnx", "x") for name in ("Net", "Timed", "Other")]
+    monkeypatch.setattr(model_table, "MODELS", tuple(models))
+    timed = replace(HERE, model="Timed", ms=1.0, peer_ms=1.0, peer="plain x", machine="A CPU")
+    refused = Row("Other", "pictures", "cpu", verdict="refused", why="no kernel")
+    model_table.keep([replace(HERE, why="not yet"), timed, refused])
+    (tmp_path / "net.edge").touch()
+    assert model_table.main(["--times", "--work", str(tmp_path)]) == 0
+    assert words == [("bench", str(tmp_path / "net.edge"), "--seconds", "6")]
+    net = replace(HERE, ms=2.0, peer_ms=3.0, peer="plain onnxruntime", machine="A CPU")
+    assert kept() == [net, timed, refused]
 
 
 def test_a_refusal_has_its_reason() -> None:
