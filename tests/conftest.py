@@ -76,13 +76,13 @@ def private_cache(caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(autouse=True, scope="module")
 def conversions_stay_in_this_process(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Convert here, but in tests of commands and whole ways: another process imports for seconds.
+    """Convert here, but in tests of whole ways: another process imports for seconds.
 
-    A module about processes uses ``conversions_apart``.
+    A test about processes uses ``conversions_apart``.
     """
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     with pytest.MonkeyPatch.context() as patch:
-        if folder not in ("cli", "e2e"):
+        if folder != "e2e":
             patch.setenv("EDGEINFER_IN_PROCESS", "1")
         yield
 

@@ -128,10 +128,8 @@ def test_engines_are_cleared_with_the_cache(standin: StandIn, cli: Cli, jetson: 
 
 class TestTensorRT:
     def test_it_takes_part_in_the_race_and_its_engine_is_used(
-        self, trt: State, cli: Cli, own: Path, monkeypatch: pytest.MonkeyPatch
+        self, trt: State, cli: Cli, own: Path
     ) -> None:
-        # The stand-in for TensorRT is in this process.
-        monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
         built = cli("build", own)
         assert built.code == 0
         assert built.out.splitlines()[1].split()[:3] == ["jetson-onnx-fp32", "tensorrt", "built"]

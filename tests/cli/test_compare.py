@@ -61,6 +61,7 @@ def net(path: Path, *, bias: float = 0.25, x: str = "x", y: str = "y") -> Path:
     return save(path, NET.format(bias=bias, x=x, y=y))
 
 
+@pytest.mark.usefixtures("conversions_apart")
 def test_the_same(cli: Any, tmp_path: Path) -> None:
     result = cli("compare", net(tmp_path / "a.onnx"), net(tmp_path / "b.onnx"), "--json")
     assert result.code == 0

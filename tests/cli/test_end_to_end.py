@@ -15,6 +15,9 @@ import pytest
 
 from edgeinfer.media import read_arrays
 
+# As users run it, in the processes that it starts.
+pytestmark = pytest.mark.usefixtures("conversions_apart")
+
 NAMES = """
 <ir_version: 8, opset_import: ["" : 17]>
 net (float[1, 4] x) => (float[1, 4] y)

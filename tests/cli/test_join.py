@@ -13,10 +13,7 @@ TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[N,3] x) => (float[N,3] y) { y = Tanh(x) }"""
 
 
-def test_two_bundles_become_one_package(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
+def test_two_bundles_become_one_package(cli: Any, tmp_path: Path) -> None:
     for rows in (1, 4):
         edgeinfer.export(
             *(onnx.parser.parse_model(TEXT), tmp_path / f"m{rows}.edge"),

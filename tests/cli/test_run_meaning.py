@@ -112,10 +112,7 @@ def test_inspect_says_it(cli: Any, named: Path) -> None:
     assert json.loads(cli("inspect", named, "--json").out)["head"]["kind"] == "classify"
 
 
-def test_convert_takes_a_pipeline_file(
-    cli: Any, model: Path, red: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
+def test_convert_takes_a_pipeline_file(cli: Any, model: Path, red: Path) -> None:
     path = model.with_name("p.toml")
     path.write_text(
         "labels = 'l.txt'\n[inputs.image]\nkind = 'image'\nwidth = 2\nheight = 2\nlayout = 'NHWC'\n"

@@ -52,6 +52,7 @@ ENDLESS = """<ir_version: 10, opset_import: ["": 20]>
     }"""
 
 
+@pytest.mark.usefixtures("conversions_apart")
 def test_an_artifact_that_does_not_end_is_a_finding(cli: Any, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "m.edge", graph=ENDLESS)
     start = time.monotonic()
@@ -159,7 +160,6 @@ def test_values_that_an_artifact_has_no_number_for_are_bad_input(
         raise InputError("image", "no NaN, for which the file's int8 has no value", "NaN")
 
     monkeypatch.setattr(OnnxRuntimeExecutable, "run", refuse)
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
     bundle = write_bundle(tmp_path / "m.edge")
     told = cli("verify", bundle, "-b", "onnxruntime")
     assert told.code == 1
