@@ -23,7 +23,7 @@ PROMISES = {
         "batch 5: within 1e-6 of PyTorch: True",
     ],
     "03_bind_hot_loop.py": ["bound results are right", "session.run: ", "bound: "],
-    "04_own_backend.py": ["conformance: ", " passed", "runs were counted: True"],
+    "04_own_backend.py": ["runs were counted: True"],
     "05_name_a_photo.py": ["tomato.png: red", "meadow.jpg: green"],
     "06_photo_classifier_for_ios.py": [
         "precision, read back: weight_only_wp6_afp16",
@@ -54,7 +54,11 @@ def test_every_example_is_listed() -> None:
     assert {p.name for p in EXAMPLES.glob("*.py")} == set(PROMISES)
 
 
-@pytest.mark.parametrize("name", PROMISES)
+# `make demo` is the same run, and .ci/run starts with it.
+RUNS = [pytest.param(n, marks=pytest.mark.slow) if n == "demo.py" else n for n in PROMISES]
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_example(name: str, tmp_path: Path) -> None:
     if name.startswith("02") and importlib.util.find_spec("torch") is None:
         assert run(name, tmp_path).startswith("skipped: PyTorch is not installed")
@@ -62,13 +66,10 @@ def test_example(name: str, tmp_path: Path) -> None:
     out = run(name, tmp_path)
     for promise in PROMISES[name]:
         assert promise in out
+    if name.startswith("04"):
+        assert re.search(r"conformance: \d+ passed$", out, re.MULTILINE), out
 
 
 @pytest.mark.parametrize("name", PROMISES)
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < 100
-
-
-def test_own_backend_passes_every_check(tmp_path: Path) -> None:
-    out = run("04_own_backend.py", tmp_path)
-    assert re.search(r"conformance: \d+ passed$", out, re.MULTILINE), out
