@@ -29,6 +29,7 @@ from edgeinfer.runtime.serve.app import App
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.options import ServeOptions, keys_of
 from edgeinfer.runtime.serve.protocol import protocol
+from edgeinfer.runtime.serve.reading import feed
 
 _DATE = (b"date", b"Mon, 30 Nov 2026 01:00:00 GMT")
 _SHORT = 8
@@ -86,7 +87,7 @@ async def spent_us(net: Net, server: Server, clients: int, stretches: int) -> li
     async def ask() -> None:
         wanted = lines[0][1].count + 1
         for connection, _ in lines:
-            connection.data_received(text)
+            feed(connection, text)
         turns = 0
         while any(wire.count < wanted for _, wire in lines):
             # Turns without work cost as well; threads have some that lasts.

@@ -16,9 +16,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from edgeinfer.runtime.serve.reading import feed
+
 _log = logging.getLogger("edgeinfer.serve")
 
 _LEAST, _MANY = 512, 1 << 16
+
+_MOST_LENT = 16 << 20
+"""Bytes of all bodies that are waited for, whose senders nobody has asked for a key yet."""
 
 
 class Door(Protocol):
@@ -38,10 +43,11 @@ class Connections:
     Attributes:
         share: Connections that one network may have.
         most: Connections in all.
+        lent: Bytes of bodies that are waited for.
     """
 
     def __init__(self, files: int) -> None:
-        self.share, self.most = files // 4, files * 3 // 4
+        self.share, self.most, self.lent = files // 4, files * 3 // 4, 0
         self._networks: Counter[str] = Counter()
         self._open: dict[Door, str] = {}
         # In the order in which they began to be so.
@@ -84,6 +90,13 @@ class Connections:
         """Note that all that a connection asked for is answered."""
         if door in self._open:
             self._resting[door] = None
+
+    def lend(self, size: int) -> bool:
+        """Let a body be waited for; False where others take what memory there is for that."""
+        if self.lent + size > _MOST_LENT:
+            return False
+        self.lent += size
+        return True
 
     def _made_room(self) -> bool:
         if not self._is_told:
@@ -190,7 +203,7 @@ class Handshake(asyncio.Protocol):
             )
             await asyncio.sleep(0)
             if self._early:
-                _feed(self._transport.get_protocol(), self._early)
+                feed(self._transport.get_protocol(), self._early)
             secured: Any = await begun
         except (OSError, RuntimeError, asyncio.TimeoutError):
             # What TLS says is nobody's to be told; who left has ended it.
@@ -203,18 +216,7 @@ class Handshake(asyncio.Protocol):
         protocol = self._make()
         secured.set_protocol(protocol)
         protocol.connection_made(secured)
-        if waiting.parts:
-            protocol.data_received(waiting.parts)
-
-
-def _feed(protocol: Any, data: bytes) -> None:
-    """Give data to a protocol as a transport does that reads into its buffers."""
-    while data:
-        buffer = protocol.get_buffer(len(data))
-        count = min(len(buffer), len(data))
-        buffer[:count] = data[:count]
-        protocol.buffer_updated(count)
-        data = data[count:]
+        feed(protocol, waiting.parts)
 
 
 class _Waiting(asyncio.Protocol):

@@ -103,7 +103,7 @@ class WholeRequest:
 
     more_body = False
 
-    def __init__(self, connection: Any, body: bytes, keep_alive: bool) -> None:
+    def __init__(self, connection: Any, body: bytes | memoryview, keep_alive: bool) -> None:
         self._connection, self.body, self.keep_alive = connection, body, keep_alive
         self.url: bytes = connection.url
         self.headers: list[tuple[bytes, bytes]] = connection.headers

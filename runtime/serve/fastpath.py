@@ -96,7 +96,7 @@ class FastPath:
             return None
         return model if model.waiting < hub.options.limits.queue else None
 
-    def _read(self, model: Served, scope: Scope, body: bytes) -> InferRequest | None:
+    def _read(self, model: Served, scope: Scope, body: bytes | memoryview) -> InferRequest | None:
         limits, memory = self.hub.options.limits, self.hub.memory
         self._origins.check(scope)
         if header(scope, b"origin") is not None or header(scope, b"content-encoding") is not None:
@@ -105,7 +105,7 @@ class FastPath:
             return None
         told = header(scope, LENGTH)
         size = None if told is None else int(told) if told.isdigit() else -1
-        text = body if size is None else body[: max(size, 0)]
+        text = b"" if size is None else bytes(body[: max(size, 0)])
         if size is not None and (known := model.plans.read(text, body)) is not None:
             return known
         if len(body) >= min(LARGE_BYTES, limits.json_bytes):

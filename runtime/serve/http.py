@@ -211,7 +211,7 @@ def _is_free(value: Any, free: tuple[Any, ...] | type) -> bool:
     return isinstance(value, free | None) if isinstance(free, type) else value in free
 
 
-def from_json(body: bytes, what: str = "the body") -> Any:
+def from_json(body: bytes | memoryview, what: str = "the body") -> Any:
     """Read JSON.
 
     Raises:

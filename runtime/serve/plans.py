@@ -35,7 +35,7 @@ class RequestPlan:
             self._parts.append((name, array.dtype, math.prod(shape), start, shape))
             start += array.nbytes
 
-    def read(self, body: bytes) -> InferRequest | None:
+    def read(self, body: bytes | memoryview) -> InferRequest | None:
         """Return a request; None where there are fewer or more bytes than the JSON says."""
         if len(body) != self._length:
             return None
@@ -65,12 +65,12 @@ class Plans:
         """Whether raw tensors are taken as they lie."""
         return self._is_on
 
-    def read(self, head: bytes, body: bytes) -> InferRequest | None:
+    def read(self, head: bytes, body: bytes | memoryview) -> InferRequest | None:
         """Return a request whose JSON is known; None where it has to be read."""
         plan = self._known.get(head)
         return None if plan is None else plan.read(body)
 
-    def keep(self, head: bytes, body: bytes, request: InferRequest) -> None:
+    def keep(self, head: bytes, body: bytes | memoryview, request: InferRequest) -> None:
         """Keep what was read, where others may send the same."""
         if not self._is_on or len(head) > MOST_BYTES:
             return

@@ -7,14 +7,17 @@ import logging
 import math
 import ssl
 import time
-from functools import partial
 from typing import Any, ClassVar, Protocol, cast
 
+import httptools
+import numpy as np
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from edgeinfer.runtime.serve.connections import Connections, Handshake, address_of, files
 from edgeinfer.runtime.serve.exchange import KEY, Exchange, WholeRequest
+from edgeinfer.runtime.serve.inflight import LENGTH
+from edgeinfer.runtime.serve.reading import BodyReader, RequestBody
 
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers, and of all else that is no body."""
@@ -22,8 +25,17 @@ MOST_HEAD = 64 << 10
 MOST_AHEAD = 32
 """Requests that a client may send before the first of them is answered."""
 
-SMALL, SOON_S = 16 << 10, 0.05
+MOST_EARLY, SOON_S = 1 << 20, 0.05
 """Bytes of a body that is waited for before a request is begun, and seconds for which it is."""
+
+ROOM_BYTES = 256 << 10
+"""Bytes that are read at once of bodies that nobody waits for."""
+
+_DIGITS = 12
+"""Of the length of a text of JSON before raw tensors."""
+
+_IS_LENIENT = hasattr(httptools.HttpRequestParser, "set_dangerous_leniencies")
+"""Whether uvicorn lets requests come behind one that closes the connection."""
 
 _SHARE = 8
 """Bytes of a body in chunks that allow one more of what stands between them."""
@@ -128,11 +140,15 @@ class _Protocol(HttpToolsProtocol):
         seconds: until a head must be there.
         taker: answers what came whole; None where ASGI answers all.
         doors: Connections of the server.
+        room: what they are read into.
+        body: what is waited for; None where the parser reads.
     """
 
     seconds: ClassVar[float]
     taker: ClassVar[RequestTaker | None]
     doors: ClassVar[Connections]
+    room: ClassVar[memoryview]
+    body: RequestBody | None = None
     _head: asyncio.TimerHandle | None = None
     _around = _inside = 0
     _is_open = False
@@ -140,6 +156,7 @@ class _Protocol(HttpToolsProtocol):
     _since: float | None = None
     _early: bytes | None = None
     _soon: asyncio.TimerHandle | None = None
+    _awaited = 0.0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
@@ -150,17 +167,24 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
+        self._taken_back()
         self.doors.leave(self)
-        if self._rest is not None:
-            self._rest.cancel()
+        for timer in (self._rest, self._soon):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
+    @property
+    def is_inside(self) -> bool:
+        """Whether a body has begun."""
+        return self._inside > 0
+
+    def data_received(self, data: bytes | memoryview) -> None:
         if self.transport.is_closing():
             return
         self._around += len(data)
-        super().data_received(data)
-        if self._early is not None and self._soon is None and not self.transport.is_closing():
+        super().data_received(cast("bytes", data))
+        if self._early is not None and self.body is None and not self.transport.is_closing():
             self._wait()
         cycle = self.cycle
         # To rest and go on again costs two calls of the system: not for what is whole.
@@ -176,8 +200,8 @@ class _Protocol(HttpToolsProtocol):
         self._around -= len(body)
         self._inside += len(body)
         if self._early is not None:
-            if self._soon is not None or not self._early:
-                self._early += body
+            if not self._early:
+                self._early = body
                 return
             self._begin()
         cycle = self.cycle
@@ -186,6 +210,24 @@ class _Protocol(HttpToolsProtocol):
         # One that comes as a whole is not copied.
         cycle.body = cycle.body + body if cycle.body else body  # type: ignore[assignment]
         cycle.message_event.set()
+
+    def body_received(self, count: int) -> None:
+        """Take bytes that were read into the body that is waited for."""
+        body = self.body
+        if body is None or self.transport.is_closing() or not body.came(count):
+            return
+        self._taken_back()
+        self._around = self._inside = 0
+        if not self._is_taken(body.whole()):
+            self._early = bytes(body.whole())
+            self._begin()
+            super().on_message_complete()
+        # The one before waits for what it was not given.
+        self.parser = httptools.HttpRequestParser(self)
+        if _IS_LENIENT:
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        if more := body.behind():
+            self.data_received(more)
 
     def on_message_complete(self) -> None:
         self._around = self._inside = 0
@@ -214,16 +256,45 @@ class _Protocol(HttpToolsProtocol):
             self._begin()
 
     def _wait(self) -> None:
-        """Wait for the rest of a small body, which many clients send on its own, or begin."""
-        told = dict(self.headers).get(b"content-length")
-        if told is not None and int(told) <= SMALL:
-            self._soon = self.loop.call_later(SOON_S, self._begin)
+        """Wait for the rest of a body that is not large, or begin.
+
+        Many clients send it on its own, and larger ones come in pieces.
+        """
+        headers = dict(self.headers)
+        told = headers.get(b"content-length")
+        size = 0 if told is None else int(told)
+        if not (0 < size <= MOST_EARLY and self.doors.lend(size)):
+            self._begin()
+            return
+        start = headers.get(LENGTH, b"0")
+        place = int(start) if start.isdigit() and len(start) < _DIGITS else 0
+        self.body = RequestBody(size, self._early or b"", place)
+        # One timer for many, as below.
+        self._awaited = self.loop.time()
+        if self._soon is None:
+            self._soon = self.loop.call_later(SOON_S, self._waited)
+
+    def _waited(self) -> None:
+        self._soon = None
+        if self.body is None:
+            return
+        left = self._awaited + SOON_S - self.loop.time()
+        if left > 0:
+            self._soon = self.loop.call_later(left, self._waited)
         else:
             self._begin()
+
+    def _taken_back(self) -> RequestBody | None:
+        """Wait for a body no more; return it."""
+        body, self.body = self.body, None
+        if body is not None:
+            self.doors.lent -= body.size
+        return body
 
     def _begin(self) -> None:
         """Hand a request to ASGI, with what has come of it."""
         self._arrived()
+        body = self._taken_back()
         url, headers, waits, early = self.url, self.headers, self.expect_100_continue, self._early
         super().on_message_begin()
         self.url, self.headers, self.expect_100_continue, self._early = url, headers, waits, None
@@ -234,8 +305,10 @@ class _Protocol(HttpToolsProtocol):
         if early:
             self.cycle.body = early  # type: ignore[assignment]
             self.cycle.message_event.set()
+        if body is not None:
+            self.data_received(body.read())
 
-    def _is_taken(self, body: bytes) -> bool:
+    def _is_taken(self, body: bytes | memoryview) -> bool:
         """Whether what came whole is answered without ASGI."""
         parser, taker, before = self.parser, self.taker, self.cycle
         # Who does not read what was answered is answered by ASGI, which waits for that.
@@ -287,9 +360,6 @@ class _Protocol(HttpToolsProtocol):
         if self._head is not None:
             self._head.cancel()
             self._head = None
-        if self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
 
     def _late(self) -> None:
         self._head = None
@@ -299,8 +369,8 @@ class _Protocol(HttpToolsProtocol):
 
 def protocol(
     seconds: float, taker: RequestTaker | None = None, tls: ssl.SSLContext | None = None
-) -> type[asyncio.Protocol]:
-    """Return the protocol of a connection, which uvicorn makes.
+) -> Any:
+    """Return what makes the protocol of a connection for uvicorn.
 
     uvicorn limits how long a connection may rest between requests, but not how long one may take
     to send its first, so that clients that send a byte now and then keep connections forever. Its
@@ -314,16 +384,13 @@ def protocol(
     """
     logging.getLogger("uvicorn.error").addFilter(_SELDOM)
     connections = Connections(files())
-    own: dict[str, Any] = {"seconds": seconds, "taker": taker, "doors": connections}
+    room = np.empty(ROOM_BYTES, np.uint8).data
+    own: dict[str, Any] = {"seconds": seconds, "taker": taker, "doors": connections, "room": room}
     kind = type("Protocol", (_Protocol,), own)
-    return kind if tls is None else _secured(kind, connections, tls, seconds)
 
+    def make(**given: Any) -> BodyReader | Handshake:
+        if tls is None:
+            return BodyReader(kind(**given))
+        return Handshake(connections, tls, seconds, lambda: BodyReader(kind(**given)))
 
-def _secured(
-    kind: type[_Protocol], connections: Connections, tls: ssl.SSLContext, seconds: float
-) -> type[asyncio.Protocol]:
-    class Secured(Handshake):
-        def __init__(self, **given: Any) -> None:
-            super().__init__(connections, tls, seconds, partial(kind, **given))
-
-    return Secured
+    return make

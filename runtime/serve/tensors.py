@@ -64,7 +64,7 @@ def datatype(spec: TensorSpec) -> str:
 
 
 def read(
-    body: bytes,
+    body: bytes | memoryview,
     json_size: int | None,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
