@@ -62,6 +62,7 @@ GRID, ROWS = partial(DetectGrid, "output0", channels_first=True), partial(Detect
         ("pose", {"kpt_shape": "[5, 2]"}, GRID(extra=Keypoints(5, scored=False))),
         ("obb", {"end2end": "True"}, ROWS(box="xywh", extra=Turned())),
         ("classify", {}, Classify("output0")),
+        ("detect", {"head": "RTDETRDecoder"}, ROWS(box="xywh", unit="share")),
     ],
 )
 def test_what_a_yolo_says(
@@ -70,7 +71,15 @@ def test_what_a_yolo_says(
     said = loaded("from_ultralytics").describe(written(tmp_path / "y.onnx", task, **more))
     assert said.head == expected
     assert said.labels == ("cat", "dog")
-    assert said.preprocessing["images"].resize == ("crop" if task == "classify" else "letterbox")
+    resize = {"classify": "crop"}.get(task, "stretch" if "head" in more else "letterbox")
+    assert said.preprocessing["images"].resize == resize
+
+
+def test_an_rt_detr_that_does_not_say_what_it_is_is_refused(tmp_path: Path) -> None:
+    """Its rows were one box and a score for each class, which the head for rows does not read."""
+    older = {"description": "Ultralytics rtdetr-l model", "version": "8.3.0"}
+    with pytest.raises(SystemExit, match=r"RT-DETR of Ultralytics 8\.3\.0, .*newer"):
+        loaded("from_ultralytics").describe(written(tmp_path / "r.onnx", "detect", **older))
 
 
 BOX = """
@@ -153,6 +162,21 @@ def test_a_model_that_is_refused_fails(photos: Path, tmp_path: Path) -> None:
     done = budget(photos, "0.1", tmp_path / "s.md", "--targets", "no-such-target")
     assert done.returncode == 1
     assert "not converted: " in done.stderr
+
+
+def test_data_that_cannot_be_measured_fails_with_the_reason(photos: Path, tmp_path: Path) -> None:
+    done = budget(photos, "0.1", tmp_path / "s.md", "--metric", "map")
+    assert done.returncode == 1
+    assert "not measured: " in done.stderr
+    assert "expected" in done.stderr
+    assert "kept" not in done.stdout
+
+
+def test_an_artifact_that_nothing_here_runs_fails(photos: Path, tmp_path: Path) -> None:
+    done = budget(photos, "0.1", tmp_path / "s.md", "--targets", "onnxruntime tvm-cortex-a76")
+    assert done.returncode == 1
+    assert "not measured: tvm-cortex-a76" in done.stderr
+    assert "| kept |" in done.stdout
 
 
 def test_the_action_passes_what_the_script_takes() -> None:

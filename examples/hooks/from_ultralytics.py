@@ -5,8 +5,9 @@
 
     export(YOLO("yolo11n-seg.pt"), "yolo.edge", targets=["rpi5", "ios"])
 
-Boxes, masks, keypoints and rotated boxes of versions 8 to 12 and 26, and classes. What they mean
-stands in the ONNX file that Ultralytics writes, so that ``convert`` takes such a file alone:
+Boxes, masks, keypoints and rotated boxes of versions 8 to 12 and 26, RT-DETR, and classes. What
+they mean stands in the ONNX file that Ultralytics writes, so that ``convert`` takes such a file
+alone:
 
     python from_ultralytics.py yolo11n-seg.onnx yolo.edge --target rpi5
 """
@@ -63,14 +64,31 @@ def describe(file: str | Path) -> Description:
         )
     height, width = ast.literal_eval(said["imgsz"])
     classes = said["task"] == "classify"
-    picture = ImageInput(width, height, "crop" if classes else "letterbox", antialias=classes)
+    picture = ImageInput(
+        width,
+        height,
+        "crop" if classes else "stretch" if _is_detr(said) else "letterbox",
+        antialias=classes,
+    )
     labels = tuple(name for _, name in sorted(ast.literal_eval(said["names"]).items()))
     return Description({model.graph.input[0].name: picture}, _head(said), labels)
+
+
+def _is_detr(said: dict[str, str]) -> bool:
+    """Whether it is an RT-DETR, whose task is that of any detector."""
+    if "head" not in said and "rtdetr" in said.get("description", "").lower():
+        raise SystemExit(
+            f"an RT-DETR of Ultralytics {said.get('version')}, whose rows are others: export it "
+            "with 8.4.190 or newer, which says what its head is"
+        )
+    return said.get("head") == "RTDETRDecoder"
 
 
 def _head(said: dict[str, str]) -> Head:
     if said["task"] == "classify":
         return Classify("output0")
+    if _is_detr(said):
+        return DetectRows("output0", "xywh", unit="share")
     count, numbers = ast.literal_eval(said.get("kpt_shape", "(17, 3)"))
     extras: dict[str, Extra | None] = {
         "detect": None,

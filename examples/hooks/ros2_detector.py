@@ -1,10 +1,10 @@
 """A ROS 2 node that finds objects in a camera's images and publishes them.
 
-    ros2 run … or: python ros2_detector.py --ros-args -p bundle:=yolo.edge -p track:=true
+    python3 ros2_detector.py --ros-args -p bundle:=yolo.edge -r image:=/camera/image_raw
 
 Takes ``sensor_msgs/Image`` (rgb8 or bgr8) on ``image``, gives ``vision_msgs/Detection2DArray`` on
-``detections`` with the image's header, so that they go together. With ``track`` the number of an
-object is its ``id``.
+``detections`` with the image's header, so that they go together. With
+``-p track:=true`` the number of an object is its ``id``.
 """
 
 from __future__ import annotations

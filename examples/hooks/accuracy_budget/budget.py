@@ -66,14 +66,21 @@ def main() -> int:
             sys.stderr.write(f"not converted: {said.get('message', f'exit {code}')}\n")
             return 1
         code, found = edgeinfer("eval", bundle, asked.data, "--metric", asked.metric)
-    rows = found.get("rows", [])
+    if "rows" not in found:
+        sys.stderr.write(f"not measured: {found.get('message', f'exit {code}')}\n")
+        return 1
+    rows = found["rows"]
+    missing = {v["id"] for v in said["variants"]} - {row["variant"] for row in rows}
+    problems = [f"{row['variant']}: {row['problem']}" for row in rows if row["problem"]]
+    problems += [f"{name}: no engine here runs it" for name in sorted(missing)]
+    sys.stderr.writelines(f"not measured: {problem}\n" for problem in problems)
     told = table(rows, asked.metric, asked.at_least)
     sys.stdout.write(f"{told}\n")
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(f"{told}\n")
-    kept = rows and all(holds(row, asked.at_least) for row in rows)
-    return 0 if kept and not code else 1
+    kept = all(holds(row, asked.at_least) for row in rows)
+    return 0 if kept and not missing and not code else 1
 
 
 if __name__ == "__main__":
