@@ -4,8 +4,9 @@ Two users: ``isolated``, where an engine may fail without taking its caller alon
 converter, whose memory goes back to the system when its process ends. Neither ``fork`` (engines'
 threads do not survive it) nor ``multiprocessing`` (it runs the user's ``__main__`` again) will do.
 
-Messages are pickles; both ends are the same user's and the same program's, over a socket that
-nobody else can open. Arrays travel beside the pickle and are never copied into it.
+What it is sent are pickles, which only this process makes. What it answers is data (``answers``),
+never unpickled: a process that reads a stranger's file may be the stranger's by then. Arrays travel
+beside either and are never copied into it.
 """
 
 from __future__ import annotations
@@ -23,18 +24,23 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeinfer import forks
+from edgeinfer.backends.process.answers import NOTHING, Known, NoAnswerError, decode, encode
+from edgeinfer.backends.process.answers import portable as answerable
 from edgeinfer.backends.process.isolation import SUPPORTED
+from edgeinfer.bounded import visible
 from edgeinfer.bundle.held import remove
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.bundle.sealing import KEY_ENV
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.machine.cgroup import read_limits
+from edgeinfer.machine.facts import free_mb
 
 if TYPE_CHECKING:
     from edgeinfer.backends.process.emulator import Emulator
@@ -48,6 +54,9 @@ _TICK_S = 1.0
 _END_S = 5.0
 _WORDS_S = 1.0
 _WORDS = 400
+
+_SURELY = 16 << 20
+"""Bytes of an answer that there is always memory for."""
 
 
 # The folder that a process is started in has no say in what is imported.
@@ -161,19 +170,29 @@ class Child:
         Raises:
             ChildEndedError: nobody reads it.
         """
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
         try:
-            write(self._socket, message)
+            _write(self._socket, head, [buffer.raw() for buffer in buffers])
         except OSError as error:
             raise ChildEndedError(self.how()) from error
 
-    def receive(self, seconds: float | None = None) -> Any:
-        """Wait for the next message.
+    def receive(self, seconds: float | None = None, known: Known = NOTHING) -> Any:
+        """Wait for the next answer.
+
+        Args:
+            seconds: to wait.
+            known: what it may consist of.
 
         Raises:
-            ChildEndedError: the process ended first.
+            ChildEndedError: the process ended first, or what came is no answer.
             TimeoutError: nothing came in the given time.
         """
-        return self._waited(partial(read, self._socket), seconds)
+        try:
+            text, buffers = self._waited(partial(_message, self._socket, _refuse_more), seconds)
+            return decode(text, buffers, known)
+        except NoAnswerError as error:
+            raise ChildEndedError(f"its answer is none: {visible(str(error))[:_WORDS]}") from error
 
     def wait_for_answer(self, seconds: float | None = None) -> None:
         """Wait for a message without looking into it: whoever sends it may be anybody by now.
@@ -261,30 +280,39 @@ def connect() -> tuple[socket.socket, list[int]]:
 
 
 def portable(error: Exception) -> tuple[Exception, str]:
-    """Return an error as it can be sent, and its traceback."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}"), text
-    return error, text
+    """Return an error as it can be answered, and its traceback."""
+    return answerable(error), "".join(traceback.format_exception(error))
 
 
-def write(connection: socket.socket, message: Any) -> None:
-    """Write a message; buffers of arrays are written from where they are."""
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    raws = [buffer.raw() for buffer in buffers]
+def answer(connection: socket.socket, message: Any) -> None:
+    """Be the child: write an answer; arrays are written from where they are."""
+    _write(connection, *encode(message))
+
+
+def read(connection: socket.socket) -> Any:
+    """Be the child: read what the parent sent.
+
+    Raises:
+        EOFError: the other end is closed.
+    """
+    head, buffers = _message(connection)
+    return pickle.loads(head, buffers=buffers)
+
+
+def _write(connection: socket.socket, head: bytes, raws: Sequence[memoryview]) -> None:
     sizes = b"".join(_SIZE.pack(raw.nbytes) for raw in raws)
     connection.sendall(_HEAD.pack(len(raws), len(head)) + sizes + head)
     for raw in raws:
         connection.sendall(raw)
 
 
-def read(
-    connection: socket.socket, is_alive: Any = lambda: True, until: float | None = None
-) -> Any:
-    """Read a message.
+def _message(
+    connection: socket.socket,
+    refuse_more: Callable[[int], None] = lambda size: None,
+    is_alive: Callable[[], bool] = lambda: True,
+    until: float | None = None,
+) -> tuple[bytearray, list[bytearray]]:
+    """Read a message, unless ``refuse_more`` raises for its bytes.
 
     Raises:
         EOFError: the other end is closed, or ``is_alive`` says so.
@@ -295,11 +323,26 @@ def read(
         return _exactly(connection, size, is_alive, until)
 
     count, length = _HEAD.unpack(exactly(_HEAD.size))
-    sizes = [_SIZE.unpack(exactly(_SIZE.size))[0] for _ in range(count)]
+    refuse_more(count * _SIZE.size + length)
+    sizes = [size for (size,) in _SIZE.iter_unpack(exactly(count * _SIZE.size))]
+    refuse_more(length + sum(sizes))
     head = exactly(length)
     buffers = [exactly(size) for size in sizes]
     connection.settimeout(None)
-    return pickle.loads(head, buffers=buffers)
+    return head, buffers
+
+
+def _refuse_more(size: int) -> None:
+    """Refuse an answer that this machine has no memory for.
+
+    Raises:
+        NoAnswerError: it has less.
+    """
+    if size <= _SURELY:
+        return
+    free = free_mb(Path("/"), read_limits(Path("/")))
+    if free is not None and size > free << 20:
+        raise NoAnswerError(f"{size >> 20} MiB, more than what is free")
 
 
 def _exactly(

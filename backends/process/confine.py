@@ -33,14 +33,15 @@ _FORBIDDEN: dict[str, tuple[int, ...]] = {
     # socket, connect, accept, bind, listen, execve, ptrace, accept4, process_vm_readv,
     # process_vm_writev, execveat, bpf, userfaultfd, unshare, setns, mount, pivot_root, kexec_load,
     # init_module, finit_module, keyctl, add_key, request_key, perf_event_open, open_by_handle_at,
-    # io_uring_setup, pidfd_open, pidfd_getfd, pidfd_send_signal. What is connected may be used.
+    # io_uring_setup, pidfd_open, pidfd_getfd, pidfd_send_signal, rt_sigqueueinfo,
+    # rt_tgsigqueueinfo. What is connected may be used.
     "x86_64": (
         *(41, 42, 43, 49, 50, 59, 101, 288, 310, 311, 322, 321, 323, 272, 308, 165, 155, 246, 175),
-        *(313, 250, 248, 249, 298, 304, 425, 434, 438, 424),
+        *(313, 250, 248, 249, 298, 304, 425, 434, 438, 424, 129, 297),
     ),
     "aarch64": (
         *(198, 203, 202, 200, 201, 221, 117, 242, 270, 271, 281, 280, 282, 97, 268, 40, 41, 104),
-        *(105, 273, 219, 217, 218, 241, 265, 425, 434, 438, 424),
+        *(105, 273, 219, 217, 218, 241, 265, 425, 434, 438, 424, 138, 240),
     ),
 }
 _STARTS = {"x86_64": (59, 322), "aarch64": (221, 281)}
@@ -48,6 +49,12 @@ _STARTS = {"x86_64": (59, 322), "aarch64": (221, 281)}
 
 _SIGNALS = {"x86_64": (62, 200, 234), "aarch64": (129, 130, 131)}
 """kill, tkill, tgkill: abort() signals this very process."""
+
+_CONTROL = {"x86_64": 16, "aarch64": 29}
+"""ioctl."""
+
+_TYPE, _PASTE = 0x5412, 0x541C
+"""What puts letters into a terminal's input, as if its user had typed them: TIOCSTI, TIOCLINUX."""
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050001, 0x80000000
@@ -139,6 +146,14 @@ def program(machine: str, process: int, *, programs: bool = False) -> bytes:
     allowed = _STARTS[machine] if programs else ()
     for number in (n for n in _FORBIDDEN[machine] if n not in allowed):
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
+    steps += [
+        (_EQUAL, 0, 5, _CONTROL[machine]),
+        (_LOAD, 0, 0, 24),
+        (_EQUAL, 1, 0, _TYPE),
+        (_EQUAL, 0, 1, _PASTE),
+        (_RETURN, 0, 0, _DENY),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
     kill, tkill, tgkill = _SIGNALS[machine]
     # Of a signal the receiver counts: this process alone, by kill and tgkill.
     steps += [(_EQUAL, 0, 1, tkill), (_RETURN, 0, 0, _DENY)]

@@ -29,6 +29,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, LoadOptions, Probe
 from edgeinfer.backends.checks import array_type, check_buffers, one_line
 from edgeinfer.backends.operators import OperatorProfile, Placement
+from edgeinfer.backends.process.answers import Known
 from edgeinfer.backends.process.child import Child, ChildEndedError, RemoteTraceback
 from edgeinfer.backends.process.emulator import Emulator
 from edgeinfer.backends.process.isolated_host import AGAIN, MESSAGE, spinner
@@ -42,9 +43,12 @@ from edgeinfer.errors import (
     RunError,
 )
 from edgeinfer.machine.pages import resident_mb
-from edgeinfer.types import Array, Feeds
+from edgeinfer.types import Array, Feeds, TensorSpec
 
 _HOST = "edgeinfer.backends.process.isolated_host"
+_KNOWN = Known(Slot, TensorSpec, Probe, Coverage, Placement, OperatorProfile)
+"""What the other process gives."""
+
 _LOOK_S = 0.1
 """Seconds between two looks at how much memory a process holds."""
 
@@ -295,7 +299,7 @@ class _Process:
             return None
         if not byte:
             raise ChildEndedError(self._child.how())
-        kind, content = self._child.receive(seconds)
+        kind, content = self._child.receive(seconds, _KNOWN)
         self.owes = False
         if kind == "done":
             return content

@@ -198,7 +198,7 @@ def _answer(
 def _tell(connection: socket, answers: int, kind: str, content: object) -> None:
     # The byte first: a long message waits for a reader.
     os.write(answers, MESSAGE)
-    child.write(connection, (kind, content))
+    child.answer(connection, (kind, content))
 
 
 if __name__ == "__main__":

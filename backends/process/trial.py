@@ -131,9 +131,9 @@ def answer(attempt: Callable[[Any], None], *, confined: bool = True) -> None:
     try:
         attempt(request)
     except Exception as error:
-        child.write(connection, str(error))
+        child.answer(connection, str(error))
     else:
-        child.write(connection, "")
+        child.answer(connection, "")
 
 
 def limit_memory(more: int) -> None:

@@ -66,8 +66,8 @@ class Written:
         name: Name of its folder among the variants.
         lowered: its files and what the lowering says of them.
         checks: Checks of its numbers, beyond those of its engines.
-        plain: the float model for the same engine, outside of the variants' folders, where this
-            machine can tell whether integers are faster; whoever has measured removes it.
+        plain: the float model for the same engine, beside the variants' folders, where this
+            machine can tell whether integers are faster; whoever has measured removes its folder.
         on_request: Checks in arithmetic that no engine here has, by the floats that an engine may
             be told to compute the files in.
         errors: how far each node is off; None where nobody asked.
@@ -464,7 +464,7 @@ class Front:
                     checks, line = self._halves.check(normal, lowered, report)
             lowered = replace(lowered, notes=(*lowered.notes, line))
         return Written(
-            *(job, name, lowered, checks, self._plain(job), self._told(job, report)),
+            *(job, name, lowered, checks, self._plain(job, variants), self._told(job, report)),
             self._errors(job, lowered, report) if self._request.layers else None,
         )
 
@@ -501,11 +501,11 @@ class Front:
                     found[kind] = check_told(self._normalised.model, kind, report)
         return found
 
-    def _plain(self, job: Job) -> Path | None:
+    def _plain(self, job: Job, variants: Path) -> Path | None:
         """Write the float model beside one of integers that this machine's engines run."""
         if not clock.is_raced(self._request, job):
             return None
-        folder = Path(tempfile.mkdtemp(prefix="edgeinfer-"))
+        folder = Path(tempfile.mkdtemp(prefix="fp32-", dir=variants))
         options = replace(self._options, precision="fp32", recipe="fp32", one_file=False)
         try:
             lower = target_for(job.format).lower

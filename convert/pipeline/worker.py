@@ -6,25 +6,29 @@ are run, and a model that takes an engine down does not take its caller along.
 
 from __future__ import annotations
 
+import builtins
 import gc
 import logging
 import math
+import os
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from socket import socket
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.backends.process import bounds, channel, child, isolation
+from edgeinfer.backends.process.answers import Known, fits
 from edgeinfer.backends.process.confine import confine
 from edgeinfer.convert.late import late
+from edgeinfer.convert.model_info import ModelInfo
 from edgeinfer.convert.pipeline.clock import uncounted
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
 from edgeinfer.convert.pipeline.front import AlreadyKnown, Front, PreparedConversion
@@ -67,8 +71,9 @@ class Worker:
             VerifyError: an engine did not come back in time.
         """
         writable = [variants, *([] if self._request.keep is None else [Path(self._request.keep)])]
-        prepared: PreparedConversion = self._do("prepare", variants, known, writable=writable)
-        return prepared
+        prepared = self._do("prepare", variants, known, writable=writable)
+        _refuse_places(prepared, variants)
+        return cast("PreparedConversion", prepared)
 
     def explain(
         self, job: Job, engine: str, feeds: Feeds, budget: Budget, folder: Path
@@ -79,8 +84,8 @@ class Worker:
             CrashedError: the process ended half-way.
         """
         arguments = job, engine, feeds, budget, folder
-        explained: tuple[Finding, bool] = self._do("explain", *arguments, writable=[folder])
-        return explained
+        explained = self._do("explain", *arguments, writable=[folder])
+        return cast("tuple[Finding, bool]", explained)
 
     def check(self) -> dict[str, list[Problem]]:
         """See ``Front.check``.
@@ -89,8 +94,7 @@ class Worker:
             SourceError: the model takes far more memory or time than its size explains.
             CrashedError: the process ended half-way.
         """
-        found: dict[str, list[Problem]] = self._do("check")
-        return found
+        return cast("dict[str, list[Problem]]", self._do("check"))
 
     def _do(self, method: str, *arguments: Any, writable: Sequence[Path] = ()) -> Any:
         message = self._request, method, arguments, writable
@@ -125,6 +129,47 @@ def inspected(path: Path) -> Any:
     return _Asked((None, "inspect", (path,), ())).answer(path, _INSPECT_SPARE)
 
 
+_GIVEN: Mapping[str, Any] = {
+    "prepare": PreparedConversion,
+    "explain": tuple[Finding, bool],
+    "check": dict[str, list[Problem]],
+    "inspect": ModelInfo,
+}
+"""What the process gives for what it is asked to do."""
+
+_TOLD: Mapping[str, tuple[Any, ...]] = {
+    "failed": (Exception, str),
+    "limit": (float | None, str),
+    "stage": (str, float | None),
+    "log": (str, int, str),
+    "warning": (str, str, str, int),
+    "belongs": (int,),
+    "looked": (),
+    "measure": (list[Any], list[Any]),
+}
+"""What it says besides, or instead."""
+
+_WARNINGS: Mapping[str, type[Warning]] = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Warning)
+}
+
+
+def _refuse_places(prepared: PreparedConversion, variants: Path) -> None:
+    """Refuse what would have this process write or remove elsewhere; the other one has ended.
+
+    Raises:
+        CrashedError: there is such a thing.
+    """
+    names = [one.name for one in prepared.written]
+    if odd := [name for name in names if Path(name).name != name or name == ".."]:
+        raise CrashedError("converter", "name its files", f"no name of a folder: {odd[0]!r}")
+    for folder, folders, files in os.walk(variants):
+        if links := [n for n in (*folders, *files) if Path(folder, n).is_symlink()]:
+            raise CrashedError("converter", "write its files", f"{links[0]} is a link")
+
+
 _CHECK_SPARE, _INSPECT_SPARE = 700 << 20, 300 << 20
 """Bytes of memory; half of them are the libraries of all targets, and those that read models."""
 
@@ -147,6 +192,8 @@ class _Asked:
     ) -> None:
         self._message, self._progress, self._metric = message, progress, metric
         self._stage, self._until, self._what = _START, math.inf, ""
+        _, self._method, _, writable = message
+        self._known = Known(PreparedConversion, Finding, Problem, ModelInfo, folders=writable)
 
     def answer(self, model: Path, spare: int) -> Any:
         """Start the process and wait for what it gives, with bounds for its look at the model."""
@@ -184,7 +231,7 @@ class _Asked:
     def _waited(self, process: child.Child, watch: bounds.BoundedLook) -> Any:
         while True:
             left = None if self._until == math.inf else max(0.0, self._until - time.monotonic())
-            kind, *content = process.receive(left)
+            kind, *content = _heard(process.receive(left, self._known), _GIVEN[self._method])
             if kind == "done":
                 return content[0]
             if kind == "failed":
@@ -201,13 +248,28 @@ class _Asked:
                 name, level, line = content
                 logging.getLogger(name).log(level, "%s", line)
             elif kind == "warning":
-                warnings.warn_explicit(*content)
+                text, name, file, number = content
+                warnings.warn_explicit(text, _WARNINGS.get(name, UserWarning), file, number)
             elif kind == "belongs":
                 watch.grow(*content)
             elif kind == "looked":
                 watch.looked()
             elif kind == "measure" and self._metric is not None:
                 process.send(self._metric(*content))
+
+
+def _heard(message: Any, given: Any) -> tuple[Any, ...]:
+    """Return what was said, if it is something that is said.
+
+    Raises:
+        child.ChildEndedError: it is not; whoever says such things is asked no more.
+    """
+    if isinstance(message, tuple) and message and isinstance(message[0], str):
+        kind, *content = message
+        kinds = (given,) if kind == "done" else _TOLD.get(kind, (None,))
+        if len(kinds) == len(content) and all(map(fits, content, kinds)):
+            return message
+    raise child.ChildEndedError("its answer is none")
 
 
 class _Line:
@@ -218,11 +280,11 @@ class _Line:
 
     def tell(self, *message: Any) -> None:
         with self._lock:
-            child.write(self._connection, message)
+            child.answer(self._connection, message)
 
     def ask(self, *message: Any) -> Any:
         with self._lock:
-            child.write(self._connection, message)
+            child.answer(self._connection, message)
             return child.read(self._connection)
 
     def warn(
@@ -236,7 +298,7 @@ class _Line:
     ) -> None:
         # A class of some package would make the other process import that package.
         plain = next(kind for kind in category.__mro__ if kind.__module__ == "builtins")
-        self.tell("warning", str(message), plain, filename, lineno)
+        self.tell("warning", str(message), plain.__name__, filename, lineno)
 
 
 class _MeasuredThere:

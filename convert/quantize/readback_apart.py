@@ -56,7 +56,7 @@ def _answer() -> None:
         answer = _named(Path(path), format), ""
     except Exception as error:
         answer = "", " ".join(str(error).split())[:200] or type(error).__name__
-    child.write(connection, answer)
+    child.answer(connection, answer)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def _answer() -> None:
     _limit_time()
     with _less_memory(Path(path)):
         found = _run(Path(path), outputs)
-    child.write(connection, found)
+    child.answer(connection, found)
 
 
 @contextmanager

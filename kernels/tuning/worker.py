@@ -96,6 +96,6 @@ def serve(host: Any) -> None:
         try:
             result = getattr(host, method)(*arguments)
         except Exception as error:
-            child.write(connection, ("failed", child.portable(error)))
+            child.answer(connection, ("failed", child.portable(error)))
         else:
-            child.write(connection, ("done", result))
+            child.answer(connection, ("done", result))

@@ -365,11 +365,11 @@ def main() -> None:
     order: RegionRequest = child.read(connection)
     isolation.make_expendable()
     try:
-        outcome = Racer(order, lambda line: child.write(connection, ("stage", line))).run()
+        outcome = Racer(order, lambda line: child.answer(connection, ("stage", line))).run()
     except EdgeInferError as error:
-        child.write(connection, ("failed", *child.portable(error)))
+        child.answer(connection, ("failed", *child.portable(error)))
     else:
-        child.write(connection, ("done", outcome))
+        child.answer(connection, ("done", outcome))
 
 
 if __name__ == "__main__":

@@ -127,6 +127,38 @@ def test_programs_that_it_starts_are_confined_too(tmp_path: Path) -> None:
         assert network == "0"
 
 
+_TYPE = """
+import errno, fcntl, os, pty, sys, termios
+from edgeinfer.backends.process.confine import confine
+_, terminal = pty.openpty()
+os.setsid()
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+def typed(what):
+    try:
+        fcntl.ioctl(terminal, what, b"x")
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "typed"
+stands = confine([])
+fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8))
+print(",".join(stands), typed(termios.TIOCSTI), typed(0x541C))
+"""
+
+
+def test_nothing_is_typed_into_the_terminal(tmp_path: Path) -> None:
+    """A shell behind the command would run it."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TYPE],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    stands, *typed = done.stdout.split(" ")
+    if "seccomp" in stands:
+        assert [word.strip() for word in typed] == ["EPERM", "EPERM"]
+
+
 _END = """
 import tempfile
 from pathlib import Path

@@ -197,6 +197,102 @@ def in_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> N
     monkeypatch.syspath_prepend(str(site))
 
 
+@pytest.mark.parametrize("raw", ["pickle.dumps(Runs())", "b'3'", 'b\'["tuple","done",3]\''])
+def test_what_it_answers_is_run_by_nobody(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: str
+) -> None:
+    """Whoever hands over the model is in the process by then."""
+    mark = tmp_path / "mark"
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        f"""
+        import os, pickle, struct
+        from edgeinfer.backends.process import child
+        class Runs:
+            def __reduce__(self):
+                return os.mkdir, ({str(mark)!r},)
+        def answer(connection, message):
+            raw = {raw}
+            connection.sendall(struct.pack("<IQ", 0, len(raw)) + raw)
+        child.answer = answer
+        """,
+    )
+    for act in (lambda: worker.inspected(net), lambda: export(net)):
+        with pytest.raises(CrashedError, match="its answer is none"):
+            act()
+    assert not mark.exists()
+    assert not (tmp_path / "net.edge").exists()
+
+
+_ELSEWHERE = {
+    "file": "return with_files(tmp / 'precious' / 'x')",
+    "dots": "return with_files(variants / '..' / '..' / 'precious' / 'x')",
+    "link": "os.symlink(tmp / 'precious', variants / 'l'); return with_files(variants / 'l' / 'x')",
+    "name": "return replace(made, written=(replace(written, name='../../precious'),))",
+    "plain": "return replace(made, written=(replace(written, plain=tmp / 'precious' / 'x'),))",
+    "later": "os.symlink(tmp / 'precious', variants / 'later'); return made",
+}
+
+
+@pytest.mark.parametrize("code", _ELSEWHERE.values(), ids=_ELSEWHERE)
+def test_it_says_nothing_of_files_elsewhere(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """What lies there would be taken into the bundle, or removed."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "x").write_text("x")
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        f"""
+        import os
+        from dataclasses import replace
+        from pathlib import Path
+        import edgeinfer.convert.pipeline.front as front
+        prepare, tmp = front.Front.prepare, Path({str(tmp_path)!r})
+        def hostile(self, variants, known=None):
+            made = prepare(self, variants, known)
+            written, = made.written
+            def with_files(*files):
+                lowered = replace(written.lowered, files=files)
+                return replace(made, written=(replace(written, lowered=lowered),))
+            {code}
+        front.Front.prepare = hostile
+        """,
+    )
+    with pytest.raises(CrashedError, match=r"is not where|no name of a folder|is a link"):
+        export(net)
+    assert (precious / "x").read_text() == "x"
+    assert not (tmp_path / "net.edge").exists()
+
+
+def test_integers_are_timed_beside_floats(tmp_path: Path) -> None:
+    """The float model is there until it was timed, and goes then."""
+    rng = np.random.default_rng(3)
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["": 21]> net (float[8,64] x) => (float[8,64] y)'
+        " { y = MatMul(x, w) }",
+        initializers=[ir.tensor(rng.normal(size=(64, 64)).astype(np.float32), name="w")],
+    )
+    ir.save(model, tmp_path / "net.onnx")
+    timed: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "edgeinfer.convert.pipeline.stages.times_slower",
+            lambda engines, artifact, plain, feeds: timed.append(plain.path.stat().st_size),
+        )
+        edgeinfer.export(
+            *(tmp_path / "net.onnx", tmp_path / "net.edge"),
+            targets=["cpu"],
+            precision="int8",
+            data=[{"x": rng.normal(size=(8, 64)).astype(np.float32)} for _ in range(16)],
+        )
+    assert timed
+    assert not list((tmp_path).rglob("fp32-*"))
+
+
 def test_a_failed_gate_is_explained_by_a_second_process(
     net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

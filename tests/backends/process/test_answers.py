@@ -1,0 +1,258 @@
+"""What a process answers is data: whoever reads it runs nothing of it."""
+
+import json
+import os
+import pickle
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from edgeinfer import errors
+from edgeinfer.backends.process import answers, child
+from edgeinfer.backends.process.answers import Known, NoAnswerError, NotPlainError
+
+
+@dataclass(frozen=True)
+class Inner:
+    number: float
+    kind: Literal["a", "b"] = "a"
+
+
+@dataclass
+class Outer:
+    inner: tuple[Inner, ...]
+    by_name: dict[str, Inner | None] = field(default_factory=dict)
+    array: np.ndarray[Any, np.dtype[Any]] | None = None
+    place: Path | None = None
+
+
+KNOWN = Known(Outer)
+
+
+def sent(message: object, known: Known = KNOWN) -> Any:
+    text, buffers = answers.encode(message)
+    return answers.decode(text, [bytearray(raw) for raw in buffers], known)
+
+
+def read(plain: object, *buffers: bytes, known: Known = KNOWN) -> Any:
+    return answers.decode(json.dumps(plain).encode(), [bytearray(b) for b in buffers], known)
+
+
+def test_data_come_as_they_were() -> None:
+    message = {
+        "scalars": (None, True, 1 << 70, 0.1, "\ud800\x1b", float("inf")),
+        3: [{1, 2}, frozenset("a"), b"bytes", Path("a/b")],
+        "object": Outer((Inner(1.5), Inner(2, "b")), {"x": None}, None, Path("/tmp")),
+        "types": [np.dtype("int8"), np.dtype(ml_dtypes.bfloat16), np.dtype("<M8[s]")],
+        "number": np.float32(0.1),
+    }
+    got = sent(message)
+    assert got == message
+    assert type(got["number"]) is np.float32
+    assert [type(one) for one in got[3]] == [set, frozenset, bytes, type(Path())]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        np.zeros((0, 3), np.int64),
+        np.array(2.5),
+        np.array([1 + 2j, 3]),
+        np.array(["a", "longer"]),
+        np.array([["a"], [None]], object),
+        np.arange(4).astype(ml_dtypes.bfloat16),
+        np.arange(4).astype(ml_dtypes.int4),
+        np.array([True, False]),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_arrays_come_as_they_were(array: np.ndarray[Any, Any]) -> None:
+    got = sent([array, array])
+    np.testing.assert_array_equal(got[0], array)
+    assert (got[0].dtype, got[0].shape) == (array.dtype, array.shape)
+    if array.dtype != object:
+        assert got[0] is got[1]
+        got[0][...] = 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.InputError("x", "one", "two"),
+        errors.UnsupportedError("t", [errors.Problem("n", "Op", "unsupported_op", "why")]),
+        errors.CrashedError("engine", "run", "SIGSEGV"),
+        PermissionError(13, "no", "/x"),
+        KeyError("a"),
+        UnicodeDecodeError("utf8", b"a", 0, 1, "x"),
+        MemoryError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_come_as_they_were(error: Exception) -> None:
+    got = sent(answers.portable(error))
+    assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
+
+
+class StrangeError(Exception):
+    """No reader knows it."""
+
+
+def test_other_errors_come_in_words() -> None:
+    class KeyError(Exception):
+        pass
+
+    assert str(sent(answers.portable(StrangeError("why")))) == "StrangeError: why"
+    assert type(answers.portable(KeyError("a"))) is RuntimeError
+    assert type(answers.portable(ValueError(object()))) is RuntimeError
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        print,
+        Inner,
+        StrangeError(),
+        np.zeros(1, [("a", "i4")]),
+        np.zeros(1, np.dtype([("a", "O")])),
+    ],
+    ids=repr,
+)
+def test_what_is_no_data_is_not_answered(value: object) -> None:
+    with pytest.raises(NotPlainError):
+        answers.encode([value])
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        ["object", "Path", "x"],
+        ["object", "Known"],
+        ["object", "Inner", 1.0],
+        ["object", "Inner", "x", "a"],
+        ["object", "Inner", 1.0, "c"],
+        ["object", "Outer", ["list"], ["dict"], None, None],
+        ["object", "Outer", ["tuple", 1], ["dict"], None, None],
+        ["object", "Outer", ["tuple"], ["dict", ["x", 1]], None, None],
+        ["error", "SystemExit", ["tuple"], ["dict"]],
+        ["error", "KeyboardInterrupt", ["tuple"], ["dict"]],
+        ["error", "Exception", 3, ["dict"]],
+        ["error", "Problem", ["tuple"], ["dict"]],
+        ["value", 1],
+        ["__init__", 1, 2],
+        ["object_", 1],
+        ["array", "O", [1], 0],
+        ["array", "object", [1], 0],
+        ["array", "|V8", [1], 0],
+        ["array", "i4,O", [1], 0],
+        ["array", "<i4,O", [1], 0],
+        ["array", "<f4", [1 << 40], 0],
+        ["array", "<f4", [-1, -1], 0],
+        ["array", "<f4", [2], 7],
+        ["array", "<f8", [1], 0],
+        ["dtype", "O8"],
+        ["dtype", "finfo"],
+        ["dtype", ["a"]],
+        ["set", ["list"]],
+        ["path", 3],
+        ["path", "a\0b"],
+        [],
+        [["list"]],
+        {"a": 1},
+    ],
+    ids=repr,
+)
+def test_what_is_no_answer_is_refused(plain: object) -> None:
+    with pytest.raises(NoAnswerError):
+        read(plain, b"1234", known=Known(Outer, folders=[Path("/")]))
+
+
+@pytest.mark.parametrize("text", [b"\x80\x05.", b"", b"[" * 100_000, b"1" * 10_000, b'"\xff"'])
+def test_what_is_no_text_of_an_answer_is_refused(text: bytes) -> None:
+    with pytest.raises(NoAnswerError):
+        answers.decode(text, [], KNOWN)
+
+
+def test_a_short_text_does_not_take_much_memory() -> None:
+    with pytest.raises(NoAnswerError, match="MiB"):
+        answers.decode(b"[" + b"[]," * 2_000_000 + b"1]", [], KNOWN)
+
+
+def test_paths_lead_nowhere_else(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "out").symlink_to(tmp_path)
+    known = Known(folders=[own])
+    assert sent([own / "x", own], known) == [own / "x", own]
+    for place in (tmp_path, own / ".." / "x", own / "out" / "x", Path("x"), tmp_path / "own2"):
+        with pytest.raises(NoAnswerError, match="is not where"):
+            sent([place], known)
+
+
+MARK = "answers-mark"
+
+
+class Runs:
+    """Its pickle is a command."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (MARK,)
+
+
+def answering(raw: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> child.Child:
+    """Return a process that answers these bytes."""
+    module = f"answers_{folder.name.replace('-', '_')}"
+    (folder / f"{module}.py").write_text(
+        "import time\nfrom edgeinfer.backends.process import child\n"
+        f"connection, _ = child.connect()\nconnection.sendall({raw!r})\ntime.sleep(60)\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    return child.Child(module, keep_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (pickle.dumps(("done", Runs())), "its answer is none"),
+        (b'["object","Child"]', "its answer is none"),
+    ],
+    ids=["pickle", "object"],
+)
+def test_a_process_runs_nothing_here(
+    raw: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = answering(struct.pack("<IQ", 0, len(raw)) + raw, tmp_path, monkeypatch)
+    try:
+        with pytest.raises(child.ChildEndedError, match=why):
+            process.receive(60)
+    finally:
+        process.kill()
+    assert not Path(MARK).exists()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("<IQ", 0, 1 << 60),
+        struct.pack("<IQ", (1 << 32) - 1, 2),
+        struct.pack("<IQQQ", 2, 2, 1 << 60, 1 << 63),
+    ],
+    ids=["text", "count", "sizes"],
+)
+def test_an_answer_is_no_larger_than_the_memory(
+    head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "free_mb", lambda *_: 1000)
+    process = answering(head, tmp_path, monkeypatch)
+    try:
+        with pytest.raises(child.ChildEndedError, match="more than what is free"):
+            process.receive(60)
+    finally:
+        process.kill()
