@@ -64,7 +64,7 @@ class NotPlainError(TypeError):
     """What is to be answered holds something that is no data: a mistake of ours."""
 
 
-class Known:
+class Listed:
     """What a reader lists.
 
     Args:
@@ -72,7 +72,7 @@ class Known:
         folders: where the paths in it lead, whatever links say; None for anywhere.
     """
 
-    def __init__(self, *roots: type, folders: Sequence[Path] | None = None) -> None:
+    def __init__(self, *roots: Any, folders: Sequence[Path] | None = None) -> None:
         self._roots = roots
         self.folders = None if folders is None else [folder.resolve() for folder in folders]
 
@@ -82,12 +82,12 @@ class Known:
         return _named((errors.Problem, *self._roots))
 
 
-NOTHING = Known()
+NOTHING = Listed()
 """Numbers, texts, arrays and errors."""
 
 
 @functools.cache
-def _named(roots: tuple[type, ...]) -> Mapping[str, type]:
+def _named(roots: tuple[Any, ...]) -> Mapping[str, type]:
     """Return dataclasses by name, and those that their fields may hold."""
     found: dict[str, type] = {}
     waiting: list[Any] = list(roots)
@@ -141,7 +141,7 @@ def encode(message: object) -> tuple[bytes, list[memoryview]]:
     return text.encode("ascii"), writer.buffers
 
 
-def decode(text: bytes | bytearray, buffers: Sequence[bytearray], known: Known) -> Any:
+def decode(text: bytes | bytearray, buffers: Sequence[bytearray], listed: Listed) -> Any:
     """Make an answer of what came.
 
     Raises:
@@ -149,7 +149,7 @@ def decode(text: bytes | bytearray, buffers: Sequence[bytearray], known: Known) 
     """
     try:
         plain = parse_json(bytes(text), _SPARE)
-        return _Reader(buffers, known).value(plain)
+        return _Reader(buffers, listed).value(plain)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as e:
         raise NoAnswerError(f"{type(e).__name__}: {e}") from e
     except (OSError, ValueError) as e:
@@ -251,8 +251,8 @@ def _type(name: str) -> np.dtype[Any]:
 class _Reader:
     """Makes an answer of text; whatever else it finds there raises."""
 
-    def __init__(self, buffers: Sequence[bytearray], known: Known) -> None:
-        self._buffers, self._known = buffers, known
+    def __init__(self, buffers: Sequence[bytearray], listed: Listed) -> None:
+        self._buffers, self._listed = buffers, listed
         self._arrays: dict[tuple[Any, ...], Array] = {}
 
     def value(self, plain: Any) -> Any:
@@ -285,7 +285,7 @@ class _Reader:
         return memoryview(self._buffers[place]).tobytes()
 
     def path(self, text: str) -> Path:
-        found, folders = Path(text), self._known.folders
+        found, folders = Path(text), self._listed.folders
         if folders is not None:
             real = found.resolve()
             if not any(real.is_relative_to(folder) for folder in folders):
@@ -320,7 +320,7 @@ class _Reader:
         return error
 
     def object(self, name: str, *values: Any) -> Any:
-        kind = self._known.classes[name]
+        kind = self._listed.classes[name]
         made: Any = object.__new__(kind)
         hints = _hints(kind)
         for field, value in zip(dataclasses.fields(kind), values, strict=True):

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeinfer import forks
-from edgeinfer.backends.process.answers import NOTHING, Known, NoAnswerError, decode, encode
+from edgeinfer.backends.process.answers import NOTHING, Listed, NoAnswerError, decode, encode
 from edgeinfer.backends.process.answers import portable as answerable
 from edgeinfer.backends.process.isolation import SUPPORTED
 from edgeinfer.bounded import visible
@@ -177,12 +177,12 @@ class Child:
         except OSError as error:
             raise ChildEndedError(self.how()) from error
 
-    def receive(self, seconds: float | None = None, known: Known = NOTHING) -> Any:
+    def receive(self, seconds: float | None = None, listed: Listed = NOTHING) -> Any:
         """Wait for the next answer.
 
         Args:
             seconds: to wait.
-            known: what it may consist of.
+            listed: what it may consist of.
 
         Raises:
             ChildEndedError: the process ended first, or what came is no answer.
@@ -190,7 +190,7 @@ class Child:
         """
         try:
             text, buffers = self._waited(partial(_message, self._socket, _refuse_more), seconds)
-            return decode(text, buffers, known)
+            return decode(text, buffers, listed)
         except NoAnswerError as error:
             raise ChildEndedError(f"its answer is none: {visible(str(error))[:_WORDS]}") from error
 

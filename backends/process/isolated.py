@@ -29,7 +29,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, LoadOptions, Probe
 from edgeinfer.backends.checks import array_type, check_buffers, one_line
 from edgeinfer.backends.operators import OperatorProfile, Placement
-from edgeinfer.backends.process.answers import Known
+from edgeinfer.backends.process.answers import Listed
 from edgeinfer.backends.process.child import Child, ChildEndedError, RemoteTraceback
 from edgeinfer.backends.process.emulator import Emulator
 from edgeinfer.backends.process.isolated_host import AGAIN, MESSAGE, spinner
@@ -46,7 +46,7 @@ from edgeinfer.machine.pages import resident_mb
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 _HOST = "edgeinfer.backends.process.isolated_host"
-_KNOWN = Known(Slot, TensorSpec, Probe, Coverage, Placement, OperatorProfile)
+_LISTED = Listed(Slot, TensorSpec, Probe, Coverage, Placement, OperatorProfile)
 """What the other process gives."""
 
 _LOOK_S = 0.1
@@ -299,7 +299,7 @@ class _Process:
             return None
         if not byte:
             raise ChildEndedError(self._child.how())
-        kind, content = self._child.receive(seconds, _KNOWN)
+        kind, content = self._child.receive(seconds, _LISTED)
         self.owes = False
         if kind == "done":
             return content

@@ -25,10 +25,9 @@ from typing import Any, TextIO, cast
 
 from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.backends.process import bounds, channel, child, isolation
-from edgeinfer.backends.process.answers import Known, fits
+from edgeinfer.backends.process.answers import Listed, fits
 from edgeinfer.backends.process.confine import confine
 from edgeinfer.convert.late import late
-from edgeinfer.convert.model_info import ModelInfo
 from edgeinfer.convert.pipeline.clock import uncounted
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
 from edgeinfer.convert.pipeline.front import AlreadyKnown, Front, PreparedConversion
@@ -98,7 +97,7 @@ class Worker:
 
     def _do(self, method: str, *arguments: Any, writable: Sequence[Path] = ()) -> Any:
         message = self._request, method, arguments, writable
-        asked = _Asked(message, self._progress, self._metric)
+        asked = _Asked(message, _GIVEN[method], self._progress, self._metric)
         with _there(writable):
             return asked.answer(Path(self._request.model), _CHECK_SPARE)
 
@@ -126,14 +125,14 @@ def inspected(path: Path) -> Any:
         SourceError: it cannot be read, or takes far more memory or time than its size explains.
         CrashedError: the process ended half-way.
     """
-    return _Asked((None, "inspect", (path,), ())).answer(path, _INSPECT_SPARE)
+    given = late("model_info").ModelInfo
+    return _Asked((None, "inspect", (path,), ()), given).answer(path, _INSPECT_SPARE)
 
 
 _GIVEN: Mapping[str, Any] = {
     "prepare": PreparedConversion,
     "explain": tuple[Finding, bool],
     "check": dict[str, list[Problem]],
-    "inspect": ModelInfo,
 }
 """What the process gives for what it is asked to do."""
 
@@ -183,17 +182,21 @@ class _Asked:
     Args:
         message: the request, the name of what is to be done, its arguments, and the folders that
             it may write into.
+        given: what it gives for that.
         progress: hears of stages.
         metric: what answers ``_MeasuredThere``.
     """
 
     def __init__(
-        self, message: tuple[Any, ...], progress: Any = None, metric: Metric | None = None
+        self,
+        message: tuple[Any, ...],
+        given: Any,
+        progress: Any = None,
+        metric: Metric | None = None,
     ) -> None:
         self._message, self._progress, self._metric = message, progress, metric
         self._stage, self._until, self._what = _START, math.inf, ""
-        _, self._method, _, writable = message
-        self._known = Known(PreparedConversion, Finding, Problem, ModelInfo, folders=writable)
+        self._given, self._listed = given, Listed(given, folders=message[3])
 
     def answer(self, model: Path, spare: int) -> Any:
         """Start the process and wait for what it gives, with bounds for its look at the model."""
@@ -231,7 +234,7 @@ class _Asked:
     def _waited(self, process: child.Child, watch: bounds.BoundedLook) -> Any:
         while True:
             left = None if self._until == math.inf else max(0.0, self._until - time.monotonic())
-            kind, *content = _heard(process.receive(left, self._known), _GIVEN[self._method])
+            kind, *content = _heard(process.receive(left, self._listed), self._given)
             if kind == "done":
                 return content[0]
             if kind == "failed":

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY, TOLD
 from edgeinfer.backends.process import child
-from edgeinfer.backends.process.answers import Known
+from edgeinfer.backends.process.answers import Listed
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.onnxruntime.target import OnnxTarget
 from edgeinfer.convert.lower.precision import read_back
@@ -123,7 +123,7 @@ def _raced(order: RegionRequest, tell: Callable[[str], None] | None) -> RegionOu
     try:
         process.send(order)
         while True:
-            kind, *content = process.receive(order.seconds + _PATIENCE_S, Known(RegionOutcome))
+            kind, *content = process.receive(order.seconds + _PATIENCE_S, Listed(RegionOutcome))
             if kind == "stage":
                 stage = content[0]
                 if tell is not None:

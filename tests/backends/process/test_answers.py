@@ -14,7 +14,7 @@ import pytest
 
 from edgeinfer import errors
 from edgeinfer.backends.process import answers, child
-from edgeinfer.backends.process.answers import Known, NoAnswerError, NotPlainError
+from edgeinfer.backends.process.answers import Listed, NoAnswerError, NotPlainError
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Outer:
     place: Path | None = None
 
 
-KNOWN = Known(Outer)
+LISTED = Listed(Outer)
 
 
-def sent(message: object, known: Known = KNOWN) -> Any:
+def sent(message: object, listed: Listed = LISTED) -> Any:
     text, buffers = answers.encode(message)
-    return answers.decode(text, [bytearray(raw) for raw in buffers], known)
+    return answers.decode(text, [bytearray(raw) for raw in buffers], listed)
 
 
-def read(plain: object, *buffers: bytes, known: Known = KNOWN) -> Any:
-    return answers.decode(json.dumps(plain).encode(), [bytearray(b) for b in buffers], known)
+def read(plain: object, *buffers: bytes, listed: Listed = LISTED) -> Any:
+    return answers.decode(json.dumps(plain).encode(), [bytearray(b) for b in buffers], listed)
 
 
 def test_data_come_as_they_were() -> None:
@@ -133,7 +133,7 @@ def test_what_is_no_data_is_not_answered(value: object) -> None:
     "plain",
     [
         ["object", "Path", "x"],
-        ["object", "Known"],
+        ["object", "Listed"],
         ["object", "Inner", 1.0],
         ["object", "Inner", "x", "a"],
         ["object", "Inner", 1.0, "c"],
@@ -170,29 +170,29 @@ def test_what_is_no_data_is_not_answered(value: object) -> None:
 )
 def test_what_is_no_answer_is_refused(plain: object) -> None:
     with pytest.raises(NoAnswerError):
-        read(plain, b"1234", known=Known(Outer, folders=[Path("/")]))
+        read(plain, b"1234", listed=Listed(Outer, folders=[Path("/")]))
 
 
 @pytest.mark.parametrize("text", [b"\x80\x05.", b"", b"[" * 100_000, b"1" * 10_000, b'"\xff"'])
 def test_what_is_no_text_of_an_answer_is_refused(text: bytes) -> None:
     with pytest.raises(NoAnswerError):
-        answers.decode(text, [], KNOWN)
+        answers.decode(text, [], LISTED)
 
 
 def test_a_short_text_does_not_take_much_memory() -> None:
     with pytest.raises(NoAnswerError, match="MiB"):
-        answers.decode(b"[" + b"[]," * 2_000_000 + b"1]", [], KNOWN)
+        answers.decode(b"[" + b"[]," * 2_000_000 + b"1]", [], LISTED)
 
 
 def test_paths_lead_nowhere_else(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "out").symlink_to(tmp_path)
-    known = Known(folders=[own])
-    assert sent([own / "x", own], known) == [own / "x", own]
+    listed = Listed(folders=[own])
+    assert sent([own / "x", own], listed) == [own / "x", own]
     for place in (tmp_path, own / ".." / "x", own / "out" / "x", Path("x"), tmp_path / "own2"):
         with pytest.raises(NoAnswerError, match="is not where"):
-            sent([place], known)
+            sent([place], listed)
 
 
 MARK = "answers-mark"
