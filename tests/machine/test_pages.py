@@ -1,7 +1,10 @@
 """Which pages are given back: those that a file on disk can give again, and no others."""
 
+import ctypes
 import mmap
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +41,63 @@ def test_a_mapped_file_is_still_readable(tmp_path: Path) -> None:
         assert view[:10] == b"0123456789"
         pages.give_back()
         assert view[:] == b"0123456789" * 1000
+
+
+@pytest.mark.parametrize(
+    ("line", "own_kb", "taken"),
+    [
+        (f"7f00-7f10 r-xp 00001000 {INODE}    /usr/lib/lib with space.so", 0, True),
+        (f"7f00-7f10 r--p 00001000 {INODE}    /usr/lib/libm.so.6", 0, True),
+        (f"7f00-7f10 r-xp 00001000 {INODE}    /usr/lib/libm.so.6", 4, False),
+        (f"7f00-7f10 r--p 00001000 {INODE}    /usr/lib/libm.so.6", 120, False),
+        (f"7f00-7f10 rw-p 00001000 {INODE}    /usr/lib/libm.so.6", 0, False),
+        (f"7f00-7f10 rwxp 00001000 {INODE}    /usr/lib/libm.so.6", 0, False),
+        (f"7f00-7f10 r--s 00001000 {INODE}    /data/model.onnx", 0, False),
+        (f"7f00-7f10 r-xp 00001000 {INODE}    /memfd:jit (deleted)", 0, False),
+        ("7f00-7f10 r-xp 00000000 00:00 0    [vdso]", 0, False),
+    ],
+)
+def test_code_that_is_the_files_own_is_given_back(line: str, own_kb: int, taken: bool) -> None:
+    def told(line: str, own_kb: int) -> str:
+        sizes = {"Size": 64, "Rss": 64, "Private_Dirty": own_kb, "Anonymous": own_kb, "Swap": 0}
+        return f"{line}\n" + "".join(f"{n}: {kb:8} kB\n" for n, kb in sizes.items())
+
+    other = "7e00-7e10 r-xp 00000000 00:00 0"
+    table = told(other, 8) + told(line, own_kb) + "VmFlags: rd ex\n" + told(other, 0)
+    assert re.findall(pages._UNTOUCHED, table, re.MULTILINE) == (
+        [("7f00", "7f10")] if taken else []
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are given back on Linux alone")
+def test_what_differs_from_its_file_stays(tmp_path: Path) -> None:
+    path, size = tmp_path / "library", mmap.PAGESIZE
+    path.write_bytes(b"a" * size)
+    with path.open("rb") as file:
+        view = mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    view[:1] = b"b"
+    address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+    library = ctypes.CDLL(None)
+    assert library.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.PROT_READ) == 0
+    pages.give_back_code()
+    assert ctypes.string_at(address, 2) == b"ba"
+
+
+CODE = """
+import numpy
+import onnxruntime
+from edgeinfer.machine.pages import give_back_code, resident_mb
+before = resident_mb()
+give_back_code()
+total = numpy.ones((300, 300)).dot(numpy.ones(300)).sum()
+print(before - resident_mb(), total, onnxruntime.__version__)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are given back on Linux alone")
+def test_an_engine_gives_most_of_its_code_back_and_still_runs() -> None:
+    pytest.importorskip("onnxruntime")
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    given_mb, total, _ = done.stdout.split()
+    assert float(total) == 90_000.0
+    assert float(given_mb) > 8

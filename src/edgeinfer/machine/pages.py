@@ -19,6 +19,13 @@ _MAPPED_FILE = (
 private one may hold pages that differ from the file, a library's relocations for one; one of a
 device, such as a GPU's registers, has no file to come back from."""
 
+_UNTOUCHED = (
+    r"^([0-9a-f]+)-([0-9a-f]+) r-[-x]p [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +"
+    r"/(?!memfd:|dev/|proc/|sys/).*\n(?:[A-Z]\w+: .*\n)*?Anonymous: +0 kB$"
+)
+"""A private mapping of a file, of which no page differs from it: code and constants of libraries,
+but for those which were relocated."""
+
 
 _asked: list[Callable[[], None]] = []
 
@@ -75,12 +82,28 @@ def give_back(above_mb: float = 0.0) -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
+    _drop("/proc/self/maps", _MAPPED_FILE)
+
+
+def give_back_code() -> None:
+    """Give pages of libraries back, most of which only their start needed; Linux only.
+
+    Of a server of one small model that is a third of its memory. What is touched again comes back
+    from the system's cache.
+    """
+    if sys.platform == "linux":
+        _drop("/proc/self/smaps", _UNTOUCHED)
+
+
+def _drop(table: str, kind: str) -> None:
+    """Drop the pages of mappings of one kind."""
+    library = ctypes.CDLL(None)
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        with open(table, encoding="utf-8", errors="replace") as file:
             maps = file.read()
     except OSError:
         return
-    for start, end in re.findall(_MAPPED_FILE, maps, re.MULTILINE):
+    for start, end in re.findall(kind, maps, re.MULTILINE):
         first = int(start, 16)
         size = ctypes.c_size_t(int(end, 16) - first)
         library.madvise(ctypes.c_void_p(first), size, mmap.MADV_DONTNEED)
