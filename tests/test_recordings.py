@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -156,6 +157,8 @@ hears (float[1,N] sound) => (float[1,1,1] frames) {
 """Whatever it hears is the token of one sentence."""
 
 SENTENCE = "turn on the light"
+ASKED = (3, 4, 1, 2)
+"""Recordings of somebody who speaks, one behind each word: 25 seconds with the pauses."""
 
 
 @pytest.fixture
@@ -178,10 +181,11 @@ def assistant(tmp_path: Path) -> Path:
     said = {"letters.json": json.dumps(letters).encode()}
     write_graph(tmp_path, "speaker", test_voice.TENTHS, said, head=Speak(8), preprocessing=spoken)
     word, rate = soundfile.read(ROOT / "examples" / "pi_listen" / "alexa.wav", dtype="float32")
-    asked, _ = soundfile.read(fetch("speech-cards-003.wav"), dtype="float32")
-    silence = np.zeros(rate, np.float32)
-    sound = np.concatenate([silence, word, silence, asked, silence, silence])
-    soundfile.write(tmp_path / "talk.wav", sound, rate)
+    silence, parts = np.zeros(rate, np.float32), []
+    for number in ASKED:
+        asked, _ = soundfile.read(fetch(f"speech-cards-{number:03d}.wav"), dtype="float32")
+        parts += [silence, word, silence, asked, silence, silence]
+    soundfile.write(tmp_path / "talk.wav", np.concatenate(parts), rate)
     return tmp_path
 
 
@@ -191,14 +195,18 @@ def test_an_assistant_that_hears_and_answers(assistant: Path) -> None:
     shown = (
         "python assistant.py --word mel.edge embedding.edge alexa.edge --voice vad.edge "
         "--speech hears.edge writes.edge --chat chat.edge --action light=true "
-        "--say speaker.edge --player true --source talk.wav"
+        "--say speaker.edge --player true --source talk.wav --paced"
     )
     made = play(assistant, "pi_assistant", "assistant.py", shown, "-m", "tests.stand_in")
-    assert text(made)[1:] == [
+    round_trip = [
         "heard 'alexa' at # s",
         f"understood: {SENTENCE}",
         f"answer: {SAYS} [light]",
         "said: # s",
-        "",
     ]
+    assert text(made)[1:] == [*round_trip * len(ASKED), ""]
+    heard = [float(t) for t in re.findall(r"heard 'alexa' at ([\d.]+) s", made)]
+    assert np.all(np.diff(heard) > 5), "times are of the whole recording"
+    # As slowly as it was spoken, so that somebody can read along.
+    assert events(made)[-1][0] > 20
     kept("pi_assistant", made)

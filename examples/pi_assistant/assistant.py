@@ -48,19 +48,21 @@ class Listener:
     def __post_init__(self) -> None:
         if self.word.rate != self.voice.rate:
             raise SystemExit(f"sample rates differ: {self.word.rate} and {self.voice.rate}")
+        self.samples = 0
         self.wait()
 
     def wait(self) -> None:
         """Begin to wait for the word."""
-        self.waits = self.word.stream()
+        self.waits, self.since = self.word.stream(), self.samples / self.word.rate
         self.spoken: AudioStream[VoiceActivity] | None = None
         self.heard: list[Array] = []
 
     def feed(self, piece: Array) -> Array | None:
         """Take sound; return what was said behind the word, once it is."""
+        self.samples += len(piece)
         if self.spoken is None:
             for heard in self.waits.feed(piece):
-                print(f"heard {heard.label!r} at {heard.time:.2f} s", flush=True)
+                print(f"heard {heard.label!r} at {self.since + heard.time:.2f} s", flush=True)
                 self.spoken = self.voice.stream()
             return None
         self.heard.append(piece)
@@ -134,6 +136,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--say", metavar="BUNDLE", help="a voice of letters; it says the answer")
     parser.add_argument("--player", default="aplay -q -", help="gets a WAV file")
     parser.add_argument("--source", default="mic", help="mic, mic:DEVICE, or a recording")
+    parser.add_argument("--paced", action="store_true", help="play a recording at its own speed")
     args = parser.parse_args()
     if any("=" not in action for action in args.action):
         parser.error("--action: expected NAME=COMMAND")
@@ -149,7 +152,8 @@ def assist(args: argparse.Namespace) -> None:
         llm = stack.enter_context(edgeinfer.LLM(args.chat))
         speaker = stack.enter_context(Speaker(args.say)) if args.say else None
         listener = Listener(word, voice)
-        source = stack.enter_context(contextlib.closing(sound(args.source, voice.rate)))
+        pieces = sound(args.source, voice.rate, paced=args.paced)
+        source = stack.enter_context(contextlib.closing(pieces))
 
         def tell(said: Array | None) -> None:
             if said is None or not (text := speech.transcribe(said, voice.rate)):
