@@ -32,7 +32,7 @@ class Pool:
     Args:
         name: Name of its threads.
         threads: at most.
-        waiting: functions that may wait; more are refused.
+        waiting: functions that may wait; more are refused, and of one owner three quarters of them.
     """
 
     def __init__(self, name: str, threads: int, waiting: int) -> None:
@@ -65,7 +65,7 @@ class Pool:
         with self._lock:
             if len(self._waiting) >= self._room:
                 self._waiting = deque(each for each in self._waiting if not each[0].cancelled())
-            if len(self._waiting) >= self._room:
+            if self._is_full(owner):
                 raise QueueFullError(f"{self._room} requests wait already; try again later")
             self._waiting.append((future, function, owner))
             if self._resting < len(self._waiting) and self._threads < self._most:
@@ -73,6 +73,12 @@ class Pool:
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
             self._wanted.notify()
         return future
+
+    def _is_full(self, owner: bytes) -> bool:
+        count, most = len(self._waiting), self._room - self._room // 4
+        if count >= self._room:
+            return True
+        return bool(owner) and count >= most and sum(o == owner for *_, o in self._waiting) >= most
 
     async def run(self, function: Callable[[], T], owner: bytes = b"") -> T:
         """Likewise, and wait for it; a task that is cancelled takes back what has not begun.

@@ -28,7 +28,7 @@ from edgeinfer.runtime.serve.http import (
 )
 from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
 from edgeinfer.runtime.serve.inflight import LENGTH, Held
-from edgeinfer.runtime.serve.keys import Grant, Keys
+from edgeinfer.runtime.serve.keys import Grant, Keys, share_of
 from edgeinfer.runtime.serve.lanes import Ran
 from edgeinfer.runtime.serve.origins import Origins
 from edgeinfer.runtime.serve.refusals import refusal
@@ -68,7 +68,7 @@ class FastPath:
                 return False
             if asked.terms.sequence is not None:
                 return False
-            grant = self._granted(model, scope, asked.terms.priority or 0)
+            grant = self._granted(model, scope, asked.terms.priority or 0, len(request.body))
         except (EdgeInferError, RequestError, RecursionError):
             return False
         call = _Call(self.hub, model, asked, request, self._id_of(scope), grant, started)
@@ -101,7 +101,7 @@ class FastPath:
         self._origins.check(scope)
         if header(scope, b"origin") is not None or header(scope, b"content-encoding") is not None:
             return None
-        if len(body) > limits.body_bytes or not memory.is_free(len(body)):
+        if len(body) > limits.body_bytes or not memory.is_free(len(body), 0):
             return None
         told = header(scope, LENGTH)
         size = None if told is None else int(told) if told.isdigit() else -1
@@ -115,7 +115,7 @@ class FastPath:
             model.plans.keep(text, body, made)
         return made
 
-    def _granted(self, model: Served, scope: Scope, ahead: float) -> Grant | None:
+    def _granted(self, model: Served, scope: Scope, ahead: float, size: int) -> Grant | None:
         """Let a request in, and count it.
 
         Raises:
@@ -127,6 +127,8 @@ class FastPath:
         if grant.models and model.name not in grant.models:
             raise RequestError(404, model.name)
         grant.check_ahead(ahead)
+        if not self.hub.memory.is_free(size, 0, share_of(grant)):
+            raise RequestError(429, model.name)
         grant.count_request()
         return grant
 
@@ -163,7 +165,7 @@ class _Call:
         self._id, self._grant, self._started = id, grant, started
         self._is_done = False
         self._running: asyncio.Future[None] | Future[Outputs] | None = None
-        self._held = Held(hub.memory)
+        self._held = Held(hub.memory, share_of(grant))
         self._held.add(len(request.body))
         model.waiting += 1
         request.left = self._left

@@ -8,13 +8,14 @@ it is read, until the request is made of it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from contextvars import ContextVar
 
 import numpy as np
 
 from edgeinfer.runtime.serve.exchange import Exchange
 from edgeinfer.runtime.serve.http import Message, Receive, RequestError, too_large
+from edgeinfer.runtime.serve.keys import sharer
 
 LENGTH = b"inference-header-content-length"
 
@@ -30,6 +31,10 @@ WAIT_S = 2.0
 """Seconds for which a request waits for others to end before it is told to come back."""
 
 
+_SHARES = 2
+"""One key of several has one of so many parts of the memory; its only request may take more."""
+
+
 class InFlight:
     """The memory of all requests.
 
@@ -39,39 +44,58 @@ class InFlight:
 
     def __init__(self, limit: int) -> None:
         self._limit, self.used = limit, 0
+        self._of: Counter[bytes] = Counter()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def is_free(self, size: int) -> bool:
+    def is_free(self, size: int, own: int, share: bytes = b"") -> bool:
         """Whether so many bytes more fit, and nobody waits before."""
-        return not self._waiting and self.used + size <= self._limit
+        return not self._waiting and not self._lacks(size, own, share)
 
-    async def wait(self, size: int, own: int) -> None:
+    def _lacks(self, size: int, own: int, share: bytes) -> int:
+        """Return the status that says why so many bytes more do not fit; 0 where they do."""
+        if self.used > own and self.used + size > self._limit:
+            return 503
+        others = self._of[share] - own
+        return 429 if share and others > 0 and _SHARES * (others + own + size) > self._limit else 0
+
+    async def wait(self, size: int, own: int, share: bytes) -> None:
         """Wait until so many bytes more fit.
 
         Args:
             size: bytes.
             own: that the request has already; others' must go, not its own.
+            share: whose share it is; empty for nobody's.
 
         Raises:
-            RequestError: 503, they do not fit in time.
+            RequestError: 503, they do not fit in time; 429 where the key's own are in the way.
         """
         end = asyncio.get_running_loop().time() + WAIT_S
-        while self.used > own and self.used + size > self._limit:
+        while status := self._lacks(size, own, share):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
                 await asyncio.wait_for(turn, max(0.0, end - asyncio.get_running_loop().time()))
             except TimeoutError as e:
-                raise RequestError(
-                    503, "requests under way take all the memory that they may", 1.0
-                ) from e
+                whose = "under way" if status == 503 else "of this key"
+                text = f"requests {whose} take all the memory that they may"
+                raise RequestError(status, text, 1.0) from e
             finally:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
 
-    def give(self, size: int) -> None:
+    def add(self, size: int, share: bytes) -> None:
+        """Count bytes that are there."""
+        self.used += size
+        if share:
+            self._of[share] += size
+
+    def give(self, size: int, share: bytes) -> None:
         """Give bytes back; who waits looks again."""
         self.used -= size
+        if share:
+            self._of[share] -= size
+            if not self._of[share]:
+                del self._of[share]
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)
@@ -82,27 +106,36 @@ class Held:
 
     Args:
         memory: Memory of all requests.
+        share: whose share it counts for; None: of whoever asks when the first bytes are taken.
     """
 
-    __slots__ = ("_data", "_memory", "_size")
+    __slots__ = ("_data", "_memory", "_share", "_size")
 
-    def __init__(self, memory: InFlight) -> None:
+    def __init__(self, memory: InFlight, share: bytes | None = None) -> None:
         self._memory, self._size, self._data = memory, 0, 0
+        self._share = share
 
     async def take(self, size: int) -> None:
         """Hold so many bytes more.
 
         Raises:
-            RequestError: 503, they do not fit in time.
+            RequestError: 503, they do not fit in time; 429 where the key's own are in the way.
         """
-        if not self._memory.is_free(size):
-            await self._memory.wait(size, self._size)
+        share = self._whose()
+        if not self._memory.is_free(size, self._size, share):
+            await self._memory.wait(size, self._size, share)
         self.add(size)
 
     def add(self, size: int) -> None:
         """Hold so many bytes more, which are there."""
-        self._memory.used += size
+        self._memory.add(size, self._whose())
         self._size += size
+
+    def _whose(self) -> bytes:
+        # Nothing is taken before it is known who asks.
+        if self._share is None:
+            self._share = sharer()
+        return self._share
 
     async def take_data(self, size: int) -> None:
         """Likewise for JSON that is to be read, until ``drop_data``.
@@ -117,13 +150,13 @@ class Held:
         """Give back what was read of JSON: nobody has it any more, but for so many bytes."""
         gone = max(0, self._data - kept)
         self._size -= gone
-        self._memory.give(gone)
+        self._memory.give(gone, self._whose())
         self._data -= gone
 
     def release(self) -> None:
         """Give all of it back."""
         if self._size:
-            self._memory.give(self._size)
+            self._memory.give(self._size, self._whose())
             self._size = self._data = 0
 
 

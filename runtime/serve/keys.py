@@ -57,6 +57,7 @@ class Grant:
         is_alone: there is no other one.
 
     Attributes:
+        is_alone: there is no other one, and nobody to share with.
         name: Name of the key.
         models: names that it may use; empty for all.
         digest: Digest of the key.
@@ -64,7 +65,7 @@ class Grant:
     """
 
     def __init__(self, key: AccessKey, *, is_alone: bool) -> None:
-        self.name, self.models = key.name, key.models
+        self.name, self.models, self.is_alone = key.name, key.models, is_alone
         self.ahead: float = math.inf if is_alone else 0
         if key.priority is not None:
             self.ahead = key.priority
@@ -119,6 +120,16 @@ def owner() -> bytes:
     """Return whose the request is that is answered: its key's digest, empty where none is asked."""
     grant = GRANT.get()
     return b"" if grant is None else grant.digest
+
+
+def sharer() -> bytes:
+    """Return the owner of the request that is answered; empty where nobody else has a share."""
+    return share_of(GRANT.get())
+
+
+def share_of(grant: Grant | None) -> bytes:
+    """Likewise, of the key that let a request in."""
+    return b"" if grant is None or grant.is_alone else grant.digest
 
 
 def check_ahead(distance: float) -> None:

@@ -58,9 +58,15 @@ _CONTEXTS = 8
 _DRAWN = 16
 """Bytes a pixel: the image, tinted, drawn upon and packed."""
 
-_SPOKEN = 4.0
-"""Bytes a sample a second for each letter of a text that is said: a quarter of a second of each,
-which is held in single precision, as integers of 16 bits, in a file and in its answer."""
+_LETTER_S = 0.25
+"""Seconds that a letter of a text takes to be said."""
+
+_SPOKEN = 16 * _LETTER_S
+"""Bytes a sample a second for each of these letters: in single precision, as integers of 16 bits,
+in a file and in its answer."""
+
+_LONGEST_S = 3600.0
+"""Seconds of sound that one request may hold or ask for: silence is packed to almost nothing."""
 
 _BLOCKS = 16
 """Bytes for each value of a block of a recording, which is decoded, averaged and converted."""
@@ -123,6 +129,7 @@ def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> 
             raise RequestError(400, f"this model takes {takes}: send text/plain, or JSON with text")
         if isinstance(pipeline, SentencePipeline):
             return 0
+        _check_length(_LETTER_S * len(given))
         return int(_SPOKEN * len(given) * pipeline.rate)
     if isinstance(given, str):
         raise RequestError(400, f"this model takes {takes}, not a text")
@@ -130,6 +137,7 @@ def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> 
         raise RequestError(400, f"the body is empty; this model takes {takes}")
     if isinstance(pipeline, AudioPipeline | SpeechPipeline):
         size, samples = audio.measured(given, pipeline.rate)
+        _check_length(samples / pipeline.rate)
         whole = audio.HELD_BYTES * samples if pipeline.takes_whole else 0
         needed = max(whole, min(_BLOCKS * audio.BLOCK, audio.HELD_BYTES * (size + samples)))
     else:
@@ -140,6 +148,16 @@ def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> 
     if size > limit:
         raise RequestError(413, f"{takes} with {size} values; at most {limit}")
     return needed
+
+
+def _check_length(seconds: float) -> None:
+    """Refuse more sound than one request may have worked on.
+
+    Raises:
+        RequestError: 413.
+    """
+    if seconds > _LONGEST_S:
+        raise RequestError(413, f"{seconds:.0f} s of sound; at most {_LONGEST_S:.0f} in a request")
 
 
 def told(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -49,6 +49,21 @@ def test_what_waits_has_a_bound_and_what_is_cancelled_waits_no_more() -> None:
         waiting[0].result(0)
 
 
+def test_places_are_left_for_other_owners() -> None:
+    pool, gate = Pool("owners", threads=2, waiting=8), threading.Event()
+    first = pool.submit(lambda: gate.wait(30), b"a")
+    while not first.running():
+        time.sleep(0.001)
+    waiting = [pool.submit(lambda: None, b"a") for _ in range(6)]
+    with pytest.raises(QueueFullError):
+        pool.submit(lambda: None, b"a")
+    assert pool.submit(lambda: 3, b"b").result(10) == 3
+    assert pool.submit(lambda: 3, b"").result(10) == 3
+    gate.set()
+    for future in waiting:
+        future.result(10)
+
+
 def test_task_that_is_cancelled_takes_back_what_has_not_begun() -> None:
     pool, gate, done = Pool("tasks", threads=1, waiting=2), threading.Event(), list[int]()
 

@@ -58,6 +58,34 @@ def test_who_is_alone_may_take_more() -> None:
     asyncio.run(main())
 
 
+def test_a_key_has_a_share_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "WAIT_S", 0.01)
+
+    async def main() -> None:
+        memory = InFlight(100)
+        first, second, other = Held(memory, b"a"), Held(memory, b"a"), Held(memory, b"b")
+        # A request that is the key's only one may be larger.
+        await first.take(70)
+        with pytest.raises(RequestError, match="of this key") as caught:
+            await second.take(1)
+        assert (caught.value.status, caught.value.retry_s) == (429, 1.0)
+        await other.take(30)
+        with pytest.raises(RequestError, match="under way") as caught:
+            await other.take(1)
+        assert caught.value.status == 503
+        first.drop_data()
+        first.release()
+        await second.take(25)
+        await first.take(25)
+        with pytest.raises(RequestError, match="of this key"):
+            await first.take(1)
+        for each in (first, second, other):
+            each.release()
+        assert (memory.used, memory._of) == (0, {})
+
+    asyncio.run(main())
+
+
 def test_who_waits_too_long_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflight, "WAIT_S", 0.01)
 

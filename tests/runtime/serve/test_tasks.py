@@ -8,6 +8,7 @@ import threading
 import time
 import wave
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.runtime.pipelines.test_sentence import COUNT, PIECES
 from tests.runtime.pipelines.test_speech import bundles as speech_bundles
 from tests.runtime.pipelines.test_speech import samples
 from tests.runtime.serve.conftest import KEY, Server, Starter, text_bundle
+from tests.runtime.serve.test_keys import OTHER
 
 pytest.importorskip("PIL")
 pytest.importorskip("tokenizers")
@@ -547,6 +549,54 @@ def test_what_decoding_takes_counts(server: Server, monkeypatch: pytest.MonkeyPa
     assert first[0].status_code == 200
     assert post(server, "colours", picture).status_code == 200
     assert eventually(lambda: server.hub.memory.used == 0)
+
+
+def test_one_key_leaves_memory_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sound of nothing is small until it is read."""
+    soundfile = pytest.importorskip("soundfile")
+    monkeypatch.setattr(inflight, "WAIT_S", 0.2)
+    sound = {"sound": AudioInput(16000, 160, 160)}
+    bundle = write_graph(tmp_path, "loud", LOUD, head=HearVoice(), preprocessing=sound)
+    out = io.BytesIO()
+    soundfile.write(out, np.zeros(1 << 16, np.int16), 16_000, format="FLAC")
+    silence = out.getvalue()
+    assert len(silence) < 10_000
+    start = Starter(tmp_path, Fakes())
+    try:
+        server = start(str(bundle), only=True, keys=(KEY, OTHER))
+        memory = server.hub.memory
+        monkeypatch.setattr(memory, "_limit", 9 << 20)
+        gate = Gate(server, "loud", monkeypatch)
+
+        def send(key: str) -> httpx.Response:
+            headers = {"authorization": f"Bearer {key}"}
+            address = f"{server.url}/v1/pipelines/loud"
+            return httpx.post(address, content=silence, headers=headers, timeout=60)
+
+        with ThreadPoolExecutor(8) as pool:
+            greedy = [pool.submit(send, KEY) for _ in range(6)]
+            assert eventually(lambda: sum(f.done() for f in greedy) == 4)
+            honest = pool.submit(send, OTHER)
+            assert eventually(lambda: len(memory._of) == 2)
+            gate.opened.set()
+            assert honest.result().status_code == 200
+            found = [f.result() for f in greedy]
+        assert sorted(f.status_code for f in found) == [200, 200, 429, 429, 429, 429]
+        assert all("of this key" in f.text for f in found if f.status_code == 429)
+        assert eventually(lambda: memory.used == 0)
+    finally:
+        start.close()
+
+
+def test_an_hour_of_sound_is_one_request(server: Server) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    out = io.BytesIO()
+    with soundfile.SoundFile(out, "w", 16_000, 1, format="FLAC", subtype="PCM_16") as file:
+        for _ in range(3601):
+            file.write(np.zeros(16_000, np.int16))
+    found = server.client.post("/v1/pipelines/loud", content=out.getvalue())
+    assert found.status_code == 413
+    assert "3601 s of sound; at most 3600" in found.text
 
 
 def test_why_a_model_is_no_pipeline_names_no_folder(tmp_path: Path) -> None:
