@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.mask_inputs import clamp_mask_inputs
+from edgeinfer.convert.lower.single import WHOLE
 from edgeinfer.convert.passes.clean_cast import CleanCast
 from edgeinfer.convert.passes.infra import Namer
 from edgeinfer.errors import Remarks
@@ -131,6 +132,7 @@ def _choose(
         for node in model.graph
         if not node.domain
         and node.op_type not in islands
+        and WHOLE not in node.metadata_props
         and (node.name or "") not in keep
         and not any(v.name in keep for v in node.outputs)
         and _halves(node, opset, kind)

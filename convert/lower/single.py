@@ -18,6 +18,9 @@ to be known; weights they only need the type of."""
 ORIGIN = "edgeinfer.node"
 """Metadata of a node that took part in the place of another one: the name that the user knows."""
 
+WHOLE = "edgeinfer.single"
+"""Metadata of a node that counts on every digit of single precision."""
+
 
 def walk(model: ir.Model) -> Iterator[tuple[str, ir.Node]]:
     """Yield every node, of subgraphs too, with the name to show for it."""
@@ -26,9 +29,10 @@ def walk(model: ir.Model) -> Iterator[tuple[str, ir.Node]]:
 
 
 def forget_origins(model: ir.Model) -> None:
-    """Drop, in place, what only messages need."""
+    """Drop, in place, what is said of nodes for this conversion alone."""
     for _, node in walk(model):
         node.metadata_props.pop(ORIGIN, None)
+        node.metadata_props.pop(WHOLE, None)
 
 
 def op_name(node: ir.Node) -> str:

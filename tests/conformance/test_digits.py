@@ -105,10 +105,10 @@ UNARY: dict[str, Definition] = {
     "Sigmoid": _sigmoid,
 }
 
-CANCELLING = {"Gelu": 3e-7, "Swish": 2e-7, "Mish": 2e-7, "Sigmoid": 2e-7}
-"""What is lost far below zero, of one and of the operand: engines' own kernels of the hottest
-activations add to one there, as ONNX's definitions of ``Gelu`` do; a product with the operand
-follows."""
+CANCELLING = {"Gelu": 3e-7, "Swish": 3e-38, "Mish": 3e-38, "Sigmoid": 3e-38}
+"""What is lost far below zero, of one and of the operand: engines' own kernels of ``Gelu`` add to
+one there, as ONNX's definitions do; exponentials of the others may end where normal numbers do, and
+a product with the operand follows."""
 
 WHOLE_TURNS = 1e11
 """Angles up to which a result is asked for; beyond, one number is thousands of turns from the next,

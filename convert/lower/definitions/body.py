@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.single import WHOLE
 from edgeinfer.types import Array
 
 OPSET = 24
@@ -20,10 +21,14 @@ class Body:
     """Collects the nodes of a function from ``i0, i1, ...`` to ``o0, o1, ...``.
 
     Values are known by their names.
+
+    Args:
+        node: that is defined.
+        whole: Whether half precision would spoil the steps.
     """
 
-    def __init__(self, node: ir.Node) -> None:
-        self._node = node
+    def __init__(self, node: ir.Node, *, whole: bool = False) -> None:
+        self._node, self._whole = node, whole
         self._nodes: list[onnx.NodeProto] = []
         self._made = 0
 
@@ -40,7 +45,10 @@ class Body:
         """Add a node with several results."""
         names = [f"v{self._made + i}" for i in range(count)]
         self._made += count
-        self._nodes.append(onnx.helper.make_node(kind, inputs, names, **attributes))
+        made = onnx.helper.make_node(kind, inputs, names, **attributes)
+        if self._whole:
+            made.metadata_props.add(key=WHOLE)
+        self._nodes.append(made)
         return names
 
     def const(self, values: Array | Sequence[int] | float) -> str:

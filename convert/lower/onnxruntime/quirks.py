@@ -15,7 +15,6 @@ from edgeinfer.convert.lower.faults import (
 )
 from edgeinfer.convert.lower.onnxruntime.faster import (
     contrib_gelu,
-    mish_by_exp,
     repeat_mask_rows,
     silu_by_sigmoid,
 )
@@ -183,27 +182,10 @@ def _moments(node: ir.Node) -> str:
     return "the mean of squares less the square of the mean" if _is_plain(node) else ""
 
 
-_MOVES = frozenset({
-    *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split"),
-    *("Gather", "Concat"),
-})  # fmt: skip
-"""Operators that hand elements on as they are."""
-
-
 def _small_results(node: ir.Node) -> str:
-    """Say where digits of small results count: in a logarithm, and where a user reads them."""
-    if not _is_plain(node):
+    if not _is_plain(node) or not digits.is_read(node):
         return ""
-    waiting, seen = list(node.outputs), set(node.outputs)
-    while waiting:
-        value = waiting.pop()
-        users = [user for user, _ in value.uses()]
-        if value.is_graph_output() or any(user.op_type == "Log" for user in users):
-            return "has no digits below -12 and is zero below -18"
-        moved = {o for user in users if user.op_type in _MOVES for o in user.outputs} - seen
-        waiting += moved
-        seen |= moved
-    return ""
+    return "has no digits below -12 and is zero below -18"
 
 
 def _transform(node: ir.Node) -> str:
@@ -289,7 +271,7 @@ SWISH = Rule(frozenset({"Swish"}), _swish, "see faster.py", repair=silu_by_sigmo
 
 FASTER: tuple[Rule, ...] = (
     SWISH,
-    Rule(frozenset({"Mish"}), _mish, "see faster.py", repair=mish_by_exp),
+    Rule(frozenset({"Mish"}), _mish, "see digits.py", repair=digits.mish_by_exponential),
     Rule(frozenset({"Gelu"}), _gelu, "see faster.py", repair=contrib_gelu),
 )
 """Slow forms; a repair that does not apply leaves the node as it is."""

@@ -38,6 +38,10 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT1
 _WINDOWS = ("left_window_size", "right_window_size")
 
 
+def _rounded_quotient(node: ir.Node) -> str:
+    return "a remainder of a rounded quotient" if digits.floats(node) else ""
+
+
 def _window(node: ir.Node) -> str:
     sizes = [attribute(node, name, -1) for name in _WINDOWS]
     return "the attention window is ignored" if any(s != -1 for s in sizes) else ""
@@ -246,6 +250,14 @@ def _digits(ops: str, fault: str, repair: Repair, seen: str) -> Rule:
     return Rule(frozenset(ops.split()), found, f"openvino 2026.4.1: {seen}", repair)
 
 
+def _small_mish(node: ir.Node) -> str:
+    x = given(node, 0)
+    single = x is not None and x.dtype == ir.DataType.FLOAT
+    if not single or not digits.is_read(node):
+        return ""
+    return "log(1 + exp(x)) has no digits left far below zero"
+
+
 DIGITS: tuple[Rule, ...] = (
     _digits(
         "Elu Selu Celu",
@@ -258,6 +270,12 @@ DIGITS: tuple[Rule, ...] = (
         "log(1 + exp(x)) has no digits left far below zero",
         digits.softplus_by_atanh,
         "Softplus(-20) = -1.9e-6",
+    ),
+    Rule(
+        frozenset({"Mish"}),
+        _small_mish,
+        "openvino 2026.4.1: Mish(-14) is 0.0035 of itself off, Mish(-20) = 0",
+        digits.mish_by_exponential,
     ),
     _digits("Erf", "has no digits near zero", digits.erf_by_tanh, "Erf(1e-7) = 0"),
     _digits(
@@ -313,6 +331,12 @@ RULES: tuple[Rule, ...] = (
         repair=by_definition,
         reason="unsupported_op",
         hint="give its sizes with --input-shape",
+    ),
+    Rule(
+        ops=frozenset({"Mod"}),
+        fault=_rounded_quotient,
+        source="openvino 2026.4.1: Mod<fmod=1>(1e10, 3) = 0",
+        repair=by_definition,
     ),
     Rule(
         ops=frozenset({"LSTM", "GRU", "RNN"}),

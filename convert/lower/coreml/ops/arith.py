@@ -83,31 +83,17 @@ def remainder(g: Builder, a: Tensor, b: Tensor) -> Tensor:
 @OPS.lower("Mod", dtypes=NUMBERS)
 def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int) -> Tensor:
     """Mod, which has the divisor's sign; with ``fmod`` the sign is the dividend's."""
-    if A.dtype == np.float16:
-        # The quotient may be beyond half precision where the remainder is not.
-        wide = mod(g, g.cast(A, np.float32), g.cast(B, np.float32), fmod=fmod)
-        return g.cast(wide, A.dtype)
+    if A.is_float:
+        raise Refusal("the quotient of floats is rounded")
     low, high = B.bounds
     largest = max(abs(low), abs(high))
-    span = (-largest, largest) if A.is_integer else None
-    if not fmod:
-        if A.is_integer and (low > 0 or (A.bounds[0] >= 0 and low >= 0)):
-            # It has the divisor's sign.
-            span = (0, max(high - 1, 0))
-        rest = g.binary("mod", A, B, span)
-        return rest if A.is_integer else _mod_of_infinity(g, A, B, rest)
-    if A.is_integer:
+    if fmod:
         return remainder(g, A, B)
-    rest = g.binary("mod", g.unary("abs", A), g.unary("abs", B))
-    return g.binary("mul", rest, g.unary("sign", A), span)
-
-
-def _mod_of_infinity(g: Builder, a: Tensor, b: Tensor, rest: Tensor) -> Tensor:
-    """Beside an infinite divisor a finite dividend is its own remainder, or the divisor."""
-    bounded = g.binary("less", g.unary("abs", a), np.inf)
-    endless = g.binary("equal", g.unary("abs", b), np.inf)
-    same = g.binary("greater_equal", g.binary("mul", g.unary("sign", a), g.unary("sign", b)), 0.0)
-    return g.select(g.binary("logical_and", bounded, endless), g.select(same, a, b), rest)
+    span = (-largest, largest)
+    if low > 0 or (A.bounds[0] >= 0 and low >= 0):
+        # It has the divisor's sign.
+        span = (0, max(high - 1, 0))
+    return g.binary("mod", A, B, span)
 
 
 @OPS.lower("Pow", dtypes=NUMBERS)

@@ -33,12 +33,7 @@ def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
     if a.dtype == np.uint64:
         return g.binary("SUB", a, g.binary("MUL", divide_unsigned(g, a, b), b))
     if a.dtype == np.float64:
-        raise Refusal(
-            "a remainder of float64: LiteRT has no kernel, and an exact one is a long "
-            "division of up to 2,098 bits",
-            "unsupported_dtype",
-            "take it of float32, or of integers",
-        )
+        raise Refusal("a remainder of float64: LiteRT has no kernel", "unsupported_dtype")
     if fmod:
         return remainder(g, a, b)
     return g.binary("FLOOR_MOD", a, b)
