@@ -96,7 +96,7 @@ def is_nan(x: Expr) -> Expr:
     if "float" not in kind:
         return constant(0, x) != constant(0, x)
     bits = {"float16": 16, "float32": 32, "float64": 64}[kind.partition("x")[0]]
-    whole = tirx.reinterpret(_kind(x, f"int{bits}"), x)
+    whole = tirx.reinterpret(kind_of(x, f"int{bits}"), x)
     infinity = {16: 0x7C00, 32: 0x7F800000, 64: 0x7FF0000000000000}[bits]
     size = tirx.bitwise_and(whole, constant_int((1 << (bits - 1)) - 1, whole))
     return size > constant_int(infinity, whole)
@@ -128,7 +128,8 @@ def element_type(x: Expr) -> str:
     return str(x.expr_ty().dtype) if hasattr(x, "expr_ty") else str(x.dtype)
 
 
-def _kind(like: Expr, base: str) -> str:
+def kind_of(like: Expr, base: str) -> str:
+    """An element type with the width of another expression."""
     kind = element_type(like)
     lanes = kind.partition("x")[2]
     return f"{base}x{lanes}" if lanes else base
@@ -156,7 +157,7 @@ def exp(x: Expr) -> Expr:
 
     def scaled(x: Expr, r: Expr, n: Expr) -> Expr:
         value = _polynomial(r, _EXP) * r * r + r + constant(1.0, x)
-        whole = tirx.Cast(_kind(x, "int32"), n)
+        whole = tirx.Cast(kind_of(x, "int32"), n)
         # Two factors, because one of them alone need not be a normal number.
         return named(
             whole,
@@ -193,7 +194,7 @@ def exp_to_one(x: Expr) -> Expr:
         # Not of the clamped value: what is NaN stays it.
         r = x - n * constant(_LN2_HIGH, x) - n * constant(_LN2_LOW, x)
         value = named(r, lambda r: _polynomial(r, _EXP) * r * r + r + constant(1.0, x))
-        whole = tirx.Cast(_kind(x, "int32"), n)
+        whole = tirx.Cast(kind_of(x, "int32"), n)
         raised = value * _power(whole, x)
         return tirx.Select(x < constant(_NORMAL, x), constant(0.0, x), raised)
 
@@ -226,7 +227,7 @@ def log(x: Expr) -> Expr:
         is_small = x < constant(_SMALLEST_NORMAL, x)
         raised = tirx.Select(is_small, x * constant(2.0**23, x), x)
         down = tirx.Select(is_small, constant(-23.0, x), constant(0.0, x))
-        bits = tirx.reinterpret(_kind(x, "int32"), raised)
+        bits = tirx.reinterpret(kind_of(x, "int32"), raised)
         return named(bits, lambda bits: named(down, lambda down: split(bits, down)))
 
     def held(x: Expr) -> Expr:
@@ -245,7 +246,7 @@ def constant_int(value: int, like: Expr) -> Expr:
 
 def _power(n: Expr, like: Expr) -> Expr:
     bits = tirx.shift_left(n + constant_int(127, n), constant_int(23, n))
-    return tirx.reinterpret(_kind(like, "float32"), bits)
+    return tirx.reinterpret(kind_of(like, "float32"), bits)
 
 
 def sigmoid(x: Expr) -> Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.ops.norm import standardised
 from edgeinfer.convert.lower.tvm.ops.reduce import reduced
 from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, NUMBERS, OPS
-from edgeinfer.kernels.defs.math import constant, element_type, named
+from edgeinfer.kernels.defs.math import constant, element_type, kind_of, named
 
 Value = Any
 
@@ -58,14 +59,24 @@ class Scalars:
         return a + b
 
     def sub(self, a: Any, b: Any) -> Value:
-        """Difference."""
+        """Difference; the compiler has zero of a number and itself, whatever it is."""
         a, b = self._pair(a, b)
-        return a - b
+        is_same = element_type(a).startswith("float") and structural_equal(a, b)
+        return self._vanished(a) if is_same else a - b
 
     def mul(self, a: Any, b: Any) -> Value:
-        """Product."""
+        """Product; the compiler has zero of a number and zero, whatever the number is."""
         a, b = self._pair(a, b)
+        for one, other in ((a, b), (b, a)):
+            if isinstance(one, tirx.FloatImm) and one.value == 0:
+                return self._vanished(other)
         return a * b
+
+    def _vanished(self, x: Value) -> Value:
+        """Zero, of what has an end."""
+        is_endless = tirx.EQ(tirx.abs(x), constant(math.inf, x))
+        lost = tirx.Or(is_not_number(x), is_endless)
+        return tirx.Select(lost, constant(math.nan, x), constant(0, x))
 
     def div(self, a: Any, b: Any) -> Value:
         """Quotient."""
@@ -86,13 +97,11 @@ class Scalars:
 
     def less(self, a: Any, b: Any) -> Value:
         """Whether a < b."""
-        a, b = self._pair(a, b)
-        return a < b
+        return self._compared(tirx.LT, a, b)
 
     def greater(self, a: Any, b: Any) -> Value:
         """Whether a > b."""
-        a, b = self._pair(a, b)
-        return a > b
+        return self._compared(tirx.GT, a, b)
 
     def equal(self, a: Any, b: Any) -> Value:
         """Whether a = b."""
@@ -107,13 +116,19 @@ class Scalars:
         return self._compared(tirx.LE, a, b)
 
     def _compared(self, relation: Callable[[Any, Any], Value], a: Any, b: Any) -> Value:
-        """Hold two numbers against each other; of one with itself only NaN is not equal.
+        """Hold two numbers against each other.
 
-        The compiler takes that for true, whatever the number is.
+        The compiler has one side of a comparison be the opposite of the other, and a number what it
+        is itself, which NaN is not; so of floats it sees an integer alone.
         """
         a, b = self._pair(a, b)
-        is_same = element_type(a).startswith("float") and structural_equal(a, b)
-        return tirx.Not(is_not_number(a)) if is_same else relation(a, b)
+        if not element_type(a).startswith("float"):
+            return relation(a, b)
+        if structural_equal(a, b):
+            holds = tirx.Not(is_not_number(a))
+            return holds if relation not in (tirx.LT, tirx.GT) else tirx.And(holds, tirx.Not(holds))
+        byte = relation(a, b).astype(kind_of(a, "int8"))
+        return tirx.bitwise_and(byte, constant(1, byte)) != constant(0, byte)
 
     def logical_and(self, a: Value, b: Value) -> Value:
         """Both."""
