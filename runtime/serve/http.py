@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -25,6 +25,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
+T = TypeVar("T")
 
 MOST_TEXT = 1000
 """Characters of what a client is told of an error."""
@@ -34,7 +35,7 @@ _FOLDERS = re.compile(
 )
 """Absolute, up to the last name, as errors of files have it."""
 
-_LATE = "the body is late"
+_LATE = "the request is late"
 _HEADERS = "edgeinfer.headers"
 JSON = (b"content-type", b"application/json")
 SAFE: tuple[Header, ...] = (
@@ -113,22 +114,31 @@ async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
         RequestError: it is larger than the limit, or does not come in time.
         DisconnectedError: the client left.
     """
-    # As asyncio.timeout, at a third of its cost, which every request has.
     whole: Callable[[int], Awaitable[bytes | None]] | None = getattr(receive, "whole", None)
     if whole is not None and (body := await whole(limit)) is not None:
         return body
+    late = RequestError(408, f"the body did not come within {seconds:g} s")
+    return await in_time(_body(receive, limit), seconds, late)
+
+
+async def in_time(work: Awaitable[T], seconds: float, late: RequestError) -> T:
+    """Return what comes in time; as ``asyncio.timeout``, at a third of its cost.
+
+    Raises:
+        RequestError: ``late``, it did not.
+    """
     task = asyncio.current_task()
     if task is None:
-        raise RuntimeError("bodies are read within tasks")
+        raise RuntimeError("requests are received within tasks")
     timer = asyncio.get_running_loop().call_later(seconds, task.cancel, _LATE)
     try:
-        return await _body(receive, limit)
+        return await work
     except asyncio.CancelledError as e:
         if e.args != (_LATE,):
             raise
         # Before Python 3.11 to catch it is enough.
         getattr(task, "uncancel", int)()
-        raise RequestError(408, f"the body did not come within {seconds:g} s") from e
+        raise late from e
     finally:
         timer.cancel()
 

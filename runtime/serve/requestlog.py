@@ -7,7 +7,9 @@ import contextlib
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -81,15 +83,24 @@ def log_request(
         seconds: that it took.
         key: Name of the key that let it in; empty for none.
     """
-    if not LOG.isEnabledFor(logging.INFO):
-        return
     facts: dict[str, Any] = {"request_id": id.decode(), "seconds": seconds, "status": status}
     if key:
         facts["key"] = key
+    log_line(f"{method} {path} {status}", facts)
+
+
+def log_line(message: str, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Write a line of a request.
+
+    Args:
+        message: what it says.
+        facts: Fields of its record.
+    """
+    if not LOG.isEnabledFor(logging.INFO):
+        return
     handlers = LOG.handlers
     if LOG.propagate or len(handlers) != 1 or not isinstance(handlers[0], JsonLines):
-        LOG.info("%s %s %d", method, path, status, extra=facts)
+        LOG.info("%s", message, extra=facts)
         return
     # A record of logging takes longer than all else of the line.
-    facts |= {"time": time.time(), "level": "info", "message": f"{method} {path} {status}"}
-    handlers[0].add(facts)
+    handlers[0].add({**facts, "time": time.time(), "level": "info", "message": message})

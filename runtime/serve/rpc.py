@@ -13,13 +13,15 @@ from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors, wire
+from edgeinfer.runtime.serve.calls import CallPlans
 from edgeinfer.runtime.serve.connections import files
-from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
+from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, in_time, status_of
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, WAIT_S, Held
 from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.options import MOST_KEYS
+from edgeinfer.runtime.serve.requestlog import log_line
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.terms import read_terms
@@ -100,7 +102,7 @@ class Rpc:
         except ImportError as e:
             raise NotAvailableError(f"gRPC needs grpcio and protobuf: {install('serve')}") from e
         self._grpc, self._hub, self._keys = grpc, hub, keys
-        self._traces = Traces()
+        self._traces, self._plans = Traces(), CallPlans()
         limits = hub.options.limits
         # Nobody says how large a message is, and gRPC takes memory for it as it comes.
         self._most = max(1, limits.memory_bytes // limits.body_bytes)
@@ -167,7 +169,7 @@ class Rpc:
             "RepositoryIndex": self._repository_index,
             "RepositoryModelLoad": partial(self._change, "load"),
             "RepositoryModelUnload": partial(self._change, "unload"),
-            "ModelInfer": self._infer,
+            "ModelInfer": self._infer_raw,
         }
         found = {name: self._unary(name, work) for name, work in plain.items()}
         found["ModelStreamInfer"] = self._grpc.stream_stream_rpc_method_handler(
@@ -183,18 +185,19 @@ class Rpc:
         kind = f"{message or name}Request"
 
         async def call(requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]) -> Any:
-            given = dict(_metadata(context))
+            given = dict(context.invocation_metadata() or ())
             id, held = str(given.get("x-request-id", "")), Held(self._hub.memory)
             with self._traces.span(name, given.get("traceparent"), id) as note:
                 try:
                     if name not in _OPEN:
-                        self._let_in(context)
+                        self._let_in(given)
                     raw = await self._received(requests, name in _OPEN)
                     await held.take(len(raw))
-                    request = self._parsed(kind, raw)
+                    # Most of those are known, and need not be read.
+                    request: Any = raw if name == "ModelInfer" else self._parsed(kind, raw)
                     if name == "Check" and request.service not in _WHOLE:
                         # Which models there are is told to who has a key.
-                        self._let_in(context)
+                        self._let_in(given)
                     answer = await work(request)
                 except Exception as error:
                     known = self._known(name, error)
@@ -204,7 +207,7 @@ class Rpc:
                 finally:
                     held.release()
                 note("rpc.grpc.status_code", 0)
-            _log.info("%s OK", name)
+            log_line(f"{name} OK")
             return answer
 
         # On the wire it is a call with one message, which is received behind the key.
@@ -221,25 +224,22 @@ class Rpc:
         """
         seconds = _PROBE_S if is_open else self._hub.options.limits.body_s
         turns = self._probing if is_open else self._reading
-        # ``wait_for`` makes a task for each, which costs more than all else of a small call.
+        if turns.locked():
+            late = RequestError(503, "too many messages are received at once", 1.0)
+            await in_time(turns.acquire(), WAIT_S, late)
+        else:
+            await turns.acquire()
         try:
-            async with asyncio.timeout(WAIT_S if turns.locked() else None):
-                await turns.acquire()
-        except TimeoutError as e:
-            raise RequestError(503, "too many messages are received at once", 1.0) from e
-        try:
-            async with asyncio.timeout(seconds):
-                return await anext(requests)
-        except TimeoutError as e:
-            raise RequestError(408, f"the message did not come within {seconds:g} s") from e
+            late = RequestError(408, f"the message did not come within {seconds:g} s")
+            return await in_time(anext(requests), seconds, late)
         except StopAsyncIteration as e:
             raise RequestError(400, "the call has no message") from e
         finally:
             turns.release()
 
-    def _let_in(self, context: ServicerContext[Any, Any]) -> None:
-        given = {k: v.encode() if isinstance(v, str) else v for k, v in _metadata(context)}
-        self._keys.check(given.get("authorization"), given.get("x-api-key"))
+    def _let_in(self, given: Mapping[str, str | bytes]) -> None:
+        key, other = (_bytes(given.get(name)) for name in ("authorization", "x-api-key"))
+        self._keys.check(key, other)
 
     def _parsed(self, kind: str, raw: bytes) -> Any:
         """Read a message, behind the key: its parts may take many times its bytes.
@@ -321,13 +321,31 @@ class Rpc:
 
     # Runs.
 
-    async def _infer(self, request: Any) -> Any:
-        """Run a model once."""
+    async def _infer_raw(self, raw: bytes) -> Any:
+        """Run a model once, as a message says that may be known; the answer is known likewise."""
+        found = self._plans.read(self._hub, raw)
+        if found is None:
+            return await self._infer(self._parsed("ModelInferRequest", raw), raw)
+        model, asked = found
+        with self._hub.counted(model):
+            results = await self._hub.infer(model, asked)
+            return self._plans.write(model, asked, results, self._written)
+
+    async def _infer(self, request: Any, raw: bytes = b"") -> Any:
+        """Run a model once.
+
+        Args:
+            request: what is asked.
+            raw: the message, where it may be kept.
+        """
         held, model = Held(self._hub.memory), self._model(request)
         try:
             if not request.raw_input_contents:
                 await held.take(request.ByteSize() * LIST_WEIGHT)
-            return await self._ran(model, request, await self._read(model, request))
+            asked = await self._read(model, request)
+            if raw and request.raw_input_contents:
+                self._plans.keep(raw, model, asked)
+            return await self._ran(model, asked)
         finally:
             held.release()
 
@@ -336,7 +354,7 @@ class Rpc:
     ) -> AsyncIterator[Any]:
         """Answer requests in the order they came; they run together."""
         try:
-            self._let_in(context)
+            self._let_in(dict(context.invocation_metadata() or ()))
             self._check_streams()
         except RequestError as error:
             await context.abort(self._code(error), error.text)
@@ -416,7 +434,7 @@ class Rpc:
         size = 0 if request.raw_input_contents else request.ByteSize()
         return await self._hub.read(size, work)
 
-    async def _ran(self, model: Served, request: Any, asked: InferRequest) -> Any:
+    async def _ran(self, model: Served, asked: InferRequest) -> Any:
         with self._hub.counted(model):
             results = await self._hub.infer(model, asked)
             return self._written(model, asked, results)
@@ -528,9 +546,9 @@ def _count(problem: RequestError | None) -> None:
         grant.count_request()
 
 
-def _metadata(context: ServicerContext[Any, Any]) -> list[tuple[str, Any]]:
-    return [(str(k), v) for k, v in context.invocation_metadata() or ()]
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _serialized(message: Any) -> bytes:
-    return bytes(message.SerializeToString())
+    return message if isinstance(message, bytes) else bytes(message.SerializeToString())

@@ -1,0 +1,142 @@
+"""What messages of gRPC with raw tensors say besides them, kept: it is the same each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.plans import MOST, MOST_BYTES, Plans
+from edgeinfer.runtime.serve.served import Served
+from edgeinfer.runtime.serve.tensors import InferRequest, chosen, to_bytes
+from edgeinfer.types import Array
+from edgeinfer.wire import read_varint, varint
+
+_RAW_INPUT = 7 << 3 | 2
+_RAW_OUTPUT = bytes([6 << 3 | 2])
+"""Tags of the raw tensors of ``ModelInferRequest`` and ``ModelInferResponse``."""
+
+
+class CallPlan:
+    """Reads messages whose fields besides the tensors were read before.
+
+    Args:
+        model: that is asked.
+        raw: the message.
+        spans: where the raw tensors are in it.
+        request: what it says.
+
+    Attributes:
+        name: Name of the model.
+        plans: Plans of the model as it was loaded then.
+    """
+
+    __slots__ = ("_parts", "_request", "_rest", "name", "plans")
+
+    def __init__(
+        self, model: Served, raw: bytes, spans: Sequence[tuple[int, int]], request: InferRequest
+    ) -> None:
+        self.name, self.plans = model.name, model.plans
+        # Not its feeds, which hold the message that they came in.
+        self._request = InferRequest("", {}, request.outputs, request.binary, request.terms)
+        ends = [0, *(end for _, end in spans)]
+        starts = [*(start for start, _ in spans), len(raw)]
+        self._rest = [
+            (end, raw[end:start]) for end, start in zip(ends, starts, strict=True) if start > end
+        ]
+        self._parts = [
+            (name, array.dtype, math.prod(array.shape), start, array.shape)
+            for (name, array), (start, _) in zip(request.feeds.items(), spans, strict=True)
+        ]
+
+    def read(self, raw: bytes) -> InferRequest | None:
+        """Return a request of as many bytes; None where it says something else."""
+        if not all(raw.startswith(part, start) for start, part in self._rest):
+            return None
+        feeds = {
+            name: np.frombuffer(raw, dtype, count, start).reshape(shape)
+            for name, dtype, count, start, shape in self._parts
+        }
+        asked = self._request
+        return InferRequest("", feeds, asked.outputs, asked.binary, asked.terms)
+
+
+class CallPlans:
+    """The messages of a server, the latest of each length."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, CallPlan] = {}
+        self._heads: dict[object, tuple[Plans, bytes]] = {}
+
+    def read(self, hub: Hub, raw: bytes) -> tuple[Served, InferRequest] | None:
+        """Return which model a message asks, and what; None where it has to be read.
+
+        Raises:
+            RequestError: the model takes no requests, or this key may not use it.
+        """
+        plan = self._known.get(len(raw))
+        if plan is None or (asked := plan.read(raw)) is None:
+            return None
+        model = hub.of_kind(plan.name, "tensors")
+        return (model, asked) if model.plans is plan.plans else None
+
+    def keep(self, raw: bytes, model: Served, request: InferRequest) -> None:
+        """Keep what was read, where others may send the same."""
+        if not model.plans.is_raw or request.id or request.terms.sequence is not None:
+            return
+        spans = _raw_inputs(raw)
+        size = sum(end - start for start, end in spans)
+        if len(spans) != len(request.feeds) or len(raw) - size > MOST_BYTES:
+            return
+        if len(self._known) >= MOST:
+            self._known.clear()
+        self._known[len(raw)] = CallPlan(model, raw, spans, request)
+
+    def write(
+        self, model: Served, request: InferRequest, results: Mapping[str, Array], written: Any
+    ) -> bytes:
+        """Return an answer as it is sent, all but its tensors written once.
+
+        Args:
+            model: that was asked.
+            request: without an id.
+            results: Outputs of the run.
+            written: makes the message.
+        """
+        arrays = {
+            spec.name: array
+            for spec in model.outputs
+            if (array := chosen(request, results, spec.name)) is not None
+        }
+        key = model.name, tuple((name, array.shape) for name, array in arrays.items())
+        plans, head = self._heads.get(key, (None, b""))
+        if plans is not model.plans:
+            message = written(model, request, results)
+            message.ClearField("raw_output_contents")
+            head = message.SerializeToString()
+            if len(self._heads) >= MOST:
+                self._heads.clear()
+            self._heads[key] = model.plans, head
+        parts = [head]
+        for array in arrays.values():
+            data = to_bytes(array)
+            parts += (_RAW_OUTPUT, varint(len(data)), data)
+        return b"".join(parts)
+
+
+def _raw_inputs(raw: bytes) -> list[tuple[int, int]]:
+    """Return where the raw tensors of a message are that protobuf has read."""
+    found, at = [], 0
+    while at < len(raw):
+        tag, at = read_varint(raw, at)
+        size, after = read_varint(raw, at)
+        # A request has no other fields than texts and messages.
+        if tag is None or size is None or tag & 7 != 2:
+            return []
+        if tag == _RAW_INPUT:
+            found.append((after, after + size))
+        at = after + size
+    return found
