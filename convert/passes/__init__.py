@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import field
+from functools import cache
 
 import onnx_ir as ir
 
@@ -260,7 +261,12 @@ class Runner:
 
 def pass_name(one: ir.passes.PassBase) -> str:
     """``FoldConstants`` as ``fold_constants``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(one).__name__).lower()
+    return _snake_case(type(one).__name__)
+
+
+@cache
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def _count_ops(model: ir.Model) -> Counter[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from edgeinfer.types import Array
 DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
 SMALL_BYTES = 4096
 """Tensors up to this size are read freely; larger ones only when a pass needs the values."""
+
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 Attrs = dict[str, Any]
 
@@ -57,18 +60,16 @@ def attr(node: ir.Node, name: str, default: Any = None) -> Any:
 
 def has_subgraph(node: ir.Node) -> bool:
     """Whether the node carries a body (If, Loop, Scan, SequenceMap)."""
-    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return any(a.type in kinds for a in node.attributes.values())
+    return any(a.type in _BODIES for a in node.attributes.data.values())
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The node's subgraphs, of one level."""
     found: list[ir.Graph] = []
-    for a in node.attributes.values():
-        if a.type == ir.AttributeType.GRAPH:
-            found.append(a.as_graph())
-        elif a.type == ir.AttributeType.GRAPHS:
-            found.extend(a.as_graphs())
+    # The dictionary below its class: every walk over a model comes here for each node.
+    for a in node.attributes.data.values():
+        if a.type in _BODIES:
+            found.extend([a.as_graph()] if a.type == ir.AttributeType.GRAPH else a.as_graphs())
     return found
 
 
@@ -153,10 +154,17 @@ def taken_names(model: ir.Model) -> set[str]:
 
 
 class Namer:
-    """Gives names that no value of the model has, not even in a subgraph."""
+    """Gives names that no value of the model has, not even in a subgraph.
+
+    The model is looked at when the first name is asked for: most passes change nothing.
+    """
 
     def __init__(self, model: ir.Model) -> None:
-        self._taken = taken_names(model)
+        self._model = model
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        return taken_names(self._model)
 
     def fresh(self, base: str) -> str:
         """Return ``base`` or the first free ``base_N``."""

@@ -116,6 +116,9 @@ class Fusion(ir.passes.InPlacePass):
         """Try every node as the end of a match, pattern by pattern, until nothing matches."""
         if model.opset_imports.get("", 0) < self.since:
             return outcome(model, 0)
+        roots = frozenset(op for pattern in self.patterns for op in pattern.roots)
+        if not any(node.op_type in roots for node in all_nodes(model)):
+            return outcome(model, 0)
         namer, count = Namer(model), 0
         while found := sum(self._search(pattern, model, namer) for pattern in self.patterns):
             count += found
