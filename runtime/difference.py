@@ -13,6 +13,7 @@ import numpy as np
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.backends.process import guard
+from edgeinfer.bounded import pipe_of
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import SUFFIXES
 from edgeinfer.bundle.manifest import VectorRecord
@@ -139,6 +140,8 @@ def open_sides(
             f"{path}: expected a bundle, or an artifact that an engine opens ({known}); convert it "
             "first: edgeinfer convert MODEL -t onnxruntime"
         )
+    if pipe := pipe_of(path):
+        raise UsageError(f"{path}: {pipe} beside it is a device or a pipe; give files")
     reasons = []
     for name in _ENGINES[format] if backend is None else (backend,):
         probe = registry.get(name).probe()

@@ -19,6 +19,7 @@ from edgeinfer.bounded import (
     leads_out,
     open_file,
     parse_json,
+    pipe_of,
     read_bounded,
 )
 from edgeinfer.bundle.sealing import key_from
@@ -131,6 +132,24 @@ def test_json_takes_no_more_than_is_reckoned(text: Callable[[], str]) -> None:
 def test_a_vocabulary_with_merges_is_read() -> None:
     """Half a million merges, as large vocabularies have them, each a list of two."""
     assert len(parse_json("[" + '["ab","c"],' * 500_000 + "0]")) == 500_001
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no pipes with names")
+def test_pipes_that_a_model_takes_for_its_own(tmp_path: Path) -> None:
+    model = tmp_path / "m.xml"
+    model.write_bytes(b"weights in other.data")
+    (tmp_path / "gone.bin").symlink_to(tmp_path / "nowhere")
+    assert pipe_of(model) is None
+    for name, is_own in (("unlike", False), ("other.data", True), ("m.bin", True)):
+        os.mkfifo(tmp_path / name)
+        assert (pipe_of(model) == tmp_path / name) is is_own
+        (tmp_path / name).unlink()
+    package = tmp_path / "m.mlpackage" / "Data"
+    package.mkdir(parents=True)
+    (package / "x").write_bytes(b"x")
+    assert pipe_of(package.parent) is None
+    (package / "weights.bin").symlink_to("/dev/zero")
+    assert pipe_of(package.parent) == package / "weights.bin"
 
 
 def test_links_lead_out_but_those_of_a_hub_cache(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ _TICK_S = 1.0
 _END_S = 5.0
 _WORDS_S = 1.0
 _WORDS = 400
+_SET_SIGNAL = 10
+"""F_SETSIG, for ``fcntl``."""
 
 _SURELY = 16 << 20
 """Bytes of an answer that there is always memory for."""
@@ -275,6 +277,7 @@ def connect() -> tuple[socket.socket, list[int]]:
     temporary = sys.argv[1]
     first, *rest = map(int, sys.argv[2:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_if_stuck()
     threading.Thread(target=_end_with_parent, args=(temporary,), daemon=True).start()
     return socket.socket(fileno=first), rest
 
@@ -383,6 +386,26 @@ def _stderr() -> int:
     except OSError:
         return subprocess.DEVNULL
     return 2
+
+
+def _end_if_stuck() -> None:
+    """Have Linux end this process some time after its parent, whatever it is doing.
+
+    What waits for the parent's end needs the interpreter's lock, which an engine may hold for
+    ever. The end of our standard input is a signal whose handler is ``alarm`` itself: its argument,
+    the signal's number, is the seconds until SIGALRM: ten.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+    import fcntl
+
+    system = ctypes.CDLL(None)
+    system.signal(signal.SIGUSR1, ctypes.cast(system.alarm, ctypes.c_void_p))
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, _SET_SIGNAL, signal.SIGUSR1)
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _end_with_parent(temporary: str) -> NoReturn:

@@ -96,6 +96,15 @@ def _attention(of: Mapping[str, Any]) -> bool:
     return mask is None or _spreads(mask, sizes)
 
 
+def _attention_parts(of: Mapping[str, Any]) -> bool:
+    """Whether heads of keys go into those of the queries, which are divided by them."""
+    q, k, v = of["query"], of["key"], of["value"]
+    if not of.get("enable_gqa"):
+        return True
+    ranks = all(x.dim() >= 3 for x in (q, k, v))
+    return ranks and all(x.shape[-3] > 0 and q.shape[-3] % x.shape[-3] == 0 for x in (k, v))
+
+
 def _spreads(mask: Any, sizes: list[int]) -> bool:
     """Whether a mask has these sizes, or ones in their places."""
     own = list(mask.shape)
@@ -159,6 +168,8 @@ _CHECKS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "_weight_norm_interface": _weight_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_attention_math": _attention_parts,
+    "scaled_dot_product_attention": _attention_parts,
     "_cdist_forward": _distances,
     "repeat_interleave": _repeats,
     "lstm": _lstm,

@@ -247,7 +247,7 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
     if spec.dtype.startswith("float") and len(values) == size and (found := _floats(values)):
         return _exact(np.frombuffer(found), spec).reshape(shape)
     flat, kinds = _flat(values, shape, spec.name)
-    wanted = {str} if spec.dtype == "string" else {bool, int, float}
+    wanted = {str} if spec.dtype == "string" else {bool} if kinds == {bool} else {int, float}
     # Beside one text NumPy makes all as long.
     if not kinds <= wanted:
         word = "texts" if spec.dtype == "string" else f"numbers for {datatype(spec)}"
@@ -267,9 +267,13 @@ def _floats(values: list[Any]) -> bytes:
     if not values or type(values[0]) is not float:
         return b""
     try:
-        return struct.pack(f"{len(values)}d", *values)
+        found = struct.pack(f"{len(values)}d", *values)
     except (struct.error, OverflowError):
         return b""
+    # Only what is 0 or 1 may have been true or false.
+    numbers = np.frombuffer(found)
+    places = np.flatnonzero((numbers == 0) | (numbers == 1)).tolist()
+    return b"" if bool in {type(values[place]) for place in places} else found
 
 
 def _flat(values: list[Any], shape: tuple[int, ...], name: str) -> tuple[list[Any], set[type]]:

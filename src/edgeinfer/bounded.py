@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import mmap
 import os
 import stat
 import struct
@@ -200,6 +201,22 @@ def refused(
 def visible(text: str) -> str:
     """Return a text without what commands a terminal: names in files are anybody's."""
     return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in text)
+
+
+def pipe_of(path: Path) -> Path | None:
+    """Return a pipe or a device that a model's file takes for one of its own; None for none.
+
+    Whoever opens it may wait without end, and an engine does so with the interpreter's lock held.
+    Within a folder all are its own; beside a file those of its name, and those that it names.
+    """
+    places = path.rglob("*") if path.is_dir() else path.parent.iterdir()
+    odd = [p for p in places if not (p.is_file() or p.is_dir()) and p.exists()]
+    if not odd or path.is_dir():
+        return odd[0] if odd else None
+    if same := [p for p in odd if p.stem == path.stem]:
+        return same[0]
+    with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return next((p for p in odd if text.find(os.fsencode(p.name)) >= 0), None)
 
 
 def absence(path: Path) -> str:

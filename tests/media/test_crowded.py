@@ -48,6 +48,56 @@ def test_many_parts_are_refused_and_some_are_not(form: str) -> None:
     assert measured(many, RECORD) == (0, 0)
 
 
+def tags(count: int, *, big: bool = False, numbers: int = 1) -> bytes:
+    """Return a list of tags, as TIFF and Exif have them."""
+    if big:
+        entries = b"".join(
+            struct.pack("<HHQQ", (40000 + i) % 65536, 4, numbers, 8) for i in range(count)
+        )
+        return b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, count) + entries + bytes(8)
+    entries = b"".join(
+        struct.pack("<HHII", (40000 + i) % 65536, 4, numbers, 8) for i in range(count)
+    )
+    return b"II*\0" + struct.pack("<IH", 8, count) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_what_a_camera_wrote_has_few_tags(form: str, big: bool) -> None:
+    for count, received in ((20, ""), (MOST + 1, f"{MOST + 1} tags")):
+        given = written(form, exif=b"Exif\0\0" + tags(count, big=big))
+        assert crowd(io.BytesIO(given)) == received
+    if form != "JPEG":
+        given = written(form, exif=tags(1) + bytes(1 << 20))
+        assert "bytes of Exif" in crowd(io.BytesIO(given))
+
+
+def test_what_a_camera_wrote_in_parts_is_one() -> None:
+    part = tags(2000)
+    segments = [part[:20000], part[20000:]]
+    whole = written("JPEG")
+    marks = b"".join(
+        b"\xff\xe1" + struct.pack(">H", len(s) + 8) + b"Exif\0\0" + s for s in segments
+    )
+    with pytest.raises(InputError, match="2000 tags"):
+        open_picture(whole[:2] + marks + whole[2:])
+    many = b"\xff\xe1" + struct.pack(">H", 65000 + 8) + b"Exif\0\0" + bytes(65000)
+    with pytest.raises(InputError, match="bytes of Exif"):
+        open_picture(whole[:2] + many * 20 + whole[2:])
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_a_tiff_of_many_tags_or_numbers_is_refused(big: bool) -> None:
+    for given in (tags(60_000, big=big), tags(3, big=big, numbers=(1 << 20) + 1)):
+        with pytest.raises(InputError, match=r"60000 tags|1048577 numbers of tag 40000"):
+            open_picture(given)
+        assert measured(given, RECORD) == (0, 0)
+    assert crowd(io.BytesIO(tags(100, big=big))) == ""
+    assert crowd(io.BytesIO(tags(100, big=big)[:50])) == ""
+    far = (b"II+\0\x08\0\0\0" if big else b"II*\0") + b"\xff" * 8
+    assert crowd(io.BytesIO(far)) == ""
+
+
 def test_one_colour_profile_is_enough() -> None:
     profile = chunk(b"iCCP", b"x\x00\x00" + zlib.compress(bytes(1 << 20)))
     assert crowd(io.BytesIO(with_parts("PNG", profile, 1))) == ""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edgeinfer.backends.process import confine
@@ -125,6 +126,40 @@ def test_programs_that_it_starts_are_confined_too(tmp_path: Path) -> None:
         assert write == "0"
     if "seccomp" in stands:
         assert network == "0"
+
+
+_STUCK = """
+import sys, time
+from edgeinfer.backends.process.child import Child
+process = Child("stuck_in_an_engine")
+print(process.pid, process.receive(60), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_whose_parent_was_killed_ends_whatever_it_does(tmp_path: Path) -> None:
+    """An engine holds the interpreter's lock, and waits for a pipe that nobody opens."""
+    (tmp_path / "stuck_in_an_engine.py").write_text(
+        "import ctypes\n"
+        "from edgeinfer.backends.process import child\n"
+        "connection, _ = child.connect()\n"
+        "child.answer(connection, 'ready')\n"
+        "ctypes.PyDLL(None).sleep(300)\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _STUCK],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert parent.stdout is not None
+    pid, word = parent.stdout.readline().split()
+    assert word == "ready"
+    child = psutil.Process(int(pid))
+    parent.kill()
+    parent.wait()
+    child.wait(100)
 
 
 _TYPE = """

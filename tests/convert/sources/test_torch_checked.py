@@ -56,6 +56,10 @@ GOOD = [
         A._scaled_dot_product_flash_attention_for_cpu.default,
         (z(1, 2, 5, 4), z(1, 2, 7, 4), z(1, 2, 7, 4)),
     ),
+    (
+        A._scaled_dot_product_attention_math.default,
+        (z(1, 4, 5, 3), z(1, 2, 7, 3), z(1, 2, 7, 3), None, 0.0, False, None, None, True),
+    ),
     (A._cdist_forward.default, (z(2, 5, 4), z(2, 6, 4), 2.0, None)),
     (A.repeat_interleave.Tensor, (torch.tensor([1, 2, 0]),)),
     (A.repeat_interleave.self_int, (z(2, 3), 2, 1)),
@@ -90,6 +94,10 @@ BAD = [
     (
         A._scaled_dot_product_flash_attention_for_cpu.default,
         (z(4000, 2, 5, 4), z(1, 2, 7, 4), z(1, 2, 7, 4)),
+    ),
+    (
+        A._scaled_dot_product_attention_math.default,
+        (z(4, 4, 2), z(4, 2, 2), z(16, 0, 1, 8), None, 0.0, False, None, None, True),
     ),
     (A._cdist_forward.default, (z(3000, 2, 4), z(1, 2, 4), 2.0, None)),
     (A.repeat_interleave.Tensor, (torch.tensor([1 << 62] * 3 + [(1 << 62) + 4]),)),

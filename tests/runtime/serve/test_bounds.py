@@ -92,6 +92,27 @@ def test_numbers_beyond_a_type_are_refused(kind: str, data: list[Any]) -> None:
         tensors.from_values(item, spec, 1000)
 
 
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64", "uint8", "uint64", "bool"])
+@pytest.mark.parametrize(
+    "data", [[1, True], [True, 1], [1.5, True], [0.5, False, 0.0], [[1, True]], [[1.0], [True]]]
+)
+def test_truth_is_no_number(kind: str, data: list[Any]) -> None:
+    shape = np.shape(data)
+    item = {"name": "x", "datatype": tensors.datatype(TensorSpec("x", kind, shape))}
+    item |= {"shape": list(shape), "data": data}
+    with pytest.raises(RequestError, match="expected numbers"):
+        tensors.from_values(item, TensorSpec("x", kind, shape), 1000)
+
+
+def test_noughts_and_ones_are_numbers() -> None:
+    item = {"name": "x", "datatype": "FP32", "shape": [4], "data": [0.0, 1.0, 1, 0]}
+    found = tensors.from_values(item, TensorSpec("x", "float32", (4,)), 1000)
+    assert found.tolist() == [0, 1, 1, 0]
+    item = {"name": "x", "datatype": "BOOL", "shape": [2], "data": [True, False]}
+    found = tensors.from_values(item, TensorSpec("x", "bool", (2,)), 1000)
+    assert found.tolist() == [True, False]
+
+
 def test_the_largest_integers_are_exact() -> None:
     item = {"name": "x", "datatype": "UINT64", "shape": [2], "data": [2**64 - 1, 0]}
     found = tensors.from_values(item, TensorSpec("x", "uint64", (2,)), 1000)
