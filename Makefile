@@ -176,9 +176,15 @@ test-lowest:
 wheel: $(VENV)/installed
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --wheel
 
-# What a device installs: no converter, Python 3.10 too, at most 1 MB.
-runtime-wheel: $(VENV)/installed
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m release.runtime_wheel dist
+# What a device installs: no converter, Python 3.10 too, at most 1 MB. It takes no more than what builds wheels.
+runtime-wheel: build/wheel-tools/installed
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONPATH=src build/wheel-tools/bin/python -m release.runtime_wheel dist
+
+build/wheel-tools/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
+	$(PYTHON) -m venv build/wheel-tools
+	build/wheel-tools/bin/python -m pip install --quiet build 'setuptools>=77'
+	touch $@
 
 # The picture in README; needs Debian's chromium.
 picture: $(VENV)/installed

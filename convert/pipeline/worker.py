@@ -33,6 +33,7 @@ from edgeinfer.convert.pipeline.deferred import import_onnx_ir
 from edgeinfer.convert.pipeline.front import AlreadyKnown, Front, PreparedConversion
 from edgeinfer.convert.pipeline.plan import Job
 from edgeinfer.convert.pipeline.request import Request
+from edgeinfer.convert.quantize.search import measurements
 from edgeinfer.convert.verify import Finding
 from edgeinfer.errors import CrashedError, Problem, SourceError, VerifyError
 from edgeinfer.metrics import Budget
@@ -145,6 +146,7 @@ _TOLD: Mapping[str, tuple[Any, ...]] = {
     "belongs": (int,),
     "looked": (),
     "measure": (list[Any], list[Any]),
+    "measured": (str, str),
 }
 """What it says besides, or instead."""
 
@@ -257,6 +259,8 @@ class _Asked:
                 watch.grow(*content)
             elif kind == "looked":
                 watch.looked()
+            elif kind == "measured":
+                measurements.keep(*content)
             elif kind == "measure" and self._metric is not None:
                 process.send(self._metric(*content))
 

@@ -101,6 +101,7 @@ INSIDE_QUANTIZE = {
     "convert.quantize.search.layers": 2,
     "convert.quantize.search.timing_source": 1,
     "convert.quantize.search.quality": 1,
+    "convert.quantize.search.measurements": 1,
     "convert.quantize.half": 3,
     "convert.quantize.rewrite": 3,
     "convert.quantize.calibrate": 2,

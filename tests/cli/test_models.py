@@ -1,5 +1,6 @@
 """Arguments that name a model."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,16 @@ def test_a_callable_finds_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "neighbour_of_net.py").write_text("VALUE = 'found'\n")
     path = script(tmp_path, "import neighbour_of_net as n\nmake = lambda: n.VALUE\n")
     assert named_model(f"{path}:make").model == "found"
+
+
+def test_a_net_without_pytorch_says_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "net_of_torch", raising=False)
+    (tmp_path / "net_of_torch.py").write_text("import torch\n")
+    with pytest.raises(UsageError, match=r"pip install 'edgeinfer\[torch\]'$"):
+        named_model(f"{tmp_path / 'net_of_torch.py'}:make")
 
 
 @pytest.mark.parametrize(

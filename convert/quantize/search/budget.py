@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.accuracy import LABELLED, TaskMeasure
@@ -259,7 +258,7 @@ def fit(
         max_drop,
         # A user's measure is code: what it said before need not be what it says now.
         MeasurementStore(
-            memory_file(key_of(quantizer, job, samples, metric, timed=clock.counts))
+            key_of(quantizer, job, samples, metric, timed=clock.counts)
             if metric is None or isinstance(metric, TaskMeasure)
             else None
         ),
@@ -387,10 +386,3 @@ def _replaces(alone: Point, first: Point) -> bool:
     smaller = alone.size_bytes < _CLEARLY_SMALLER * first.size_bytes
     alike = alone.size_bytes <= LIKE_SIZE * first.size_bytes
     return (faster and alike) or (smaller and alone.latency_ms <= ALIKE * first.latency_ms)
-
-
-def memory_file(key: str) -> Path:
-    """Return the place of a search's measurements."""
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("edgeinfer")) / "search" / f"{key}.json"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field
-from pathlib import Path
 from typing import Any
 
+from edgeinfer.convert.quantize.search import measurements
 from edgeinfer.convert.quantize.search.quality import Loss
 from edgeinfer.convert.quantize.search.timing_source import LIKE_SIZE
 from edgeinfer.records import dataclass
@@ -203,22 +202,16 @@ class MeasurementStore:
     """Measurements on disk, so that a search that was stopped goes on where it was.
 
     Attributes:
-        path: a JSON file; None remembers nothing.
+        key: Key of the search; None remembers nothing.
     """
 
-    path: Path | None = None
+    key: str | None = None
     _known: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read what is there; a damaged file is as none."""
-        if self.path is None or not self.path.is_file():
-            return
-        try:
-            data = json.loads(self.path.read_text("utf-8"))
-        except (OSError, ValueError):
-            return
-        if isinstance(data, dict):
-            self._known = data
+        """Read what is there."""
+        if self.key is not None:
+            self._known = measurements.read(self.key)
 
     def get(self, kind: str, kept: frozenset[str]) -> Point | None:
         """Return a measurement that was made before."""
@@ -231,14 +224,10 @@ class MeasurementStore:
             return None
 
     def put(self, kind: str, kept: frozenset[str], point: Point) -> None:
-        """Remember a measurement; the file is replaced as a whole."""
+        """Remember a measurement."""
         self._known[_key(kind, kept)] = asdict(point)
-        if self.path is None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(self._known), "utf-8")
-        scratch.replace(self.path)
+        if self.key is not None:
+            measurements.write(self.key, self._known)
 
 
 def _key(kind: str, kept: frozenset[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from edgeinfer.errors import NotAvailableError, SourceError, UsageError
+from edgeinfer.installed import install
 from edgeinfer.records import dataclass
 
 _CALLABLE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -129,7 +130,9 @@ def _program(path: Path) -> Any:
 
 def _failed(path: Path, name: str, error: Exception) -> UsageError:
     reason = " ".join(str(error).split())
-    return UsageError(f"{path}:{name} failed: {type(error).__name__}: {reason}")
+    lacks = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+    more = f"; PyTorch models need it: {install('torch')}" if lacks else ""
+    return UsageError(f"{path}:{name} failed: {type(error).__name__}: {reason}{more}")
 
 
 def _loaded(path: Path, name: str) -> Any:

@@ -479,15 +479,31 @@ def test_a_model_is_read_without_a_network(
         look_at(net, look)
 
 
-def test_the_users_own_measure_stays_in_the_users_process(tmp_path: Path) -> None:
+def save_labelled(folder: Path) -> None:
+    """Write a net and samples whose answers it knows."""
     rng = np.random.default_rng(0)
     text = """<ir_version: 10, opset_import: ["": 21]> net (float[1,16] x) => (float[1,4] y)
         { y = MatMul(x, w) }"""
     weights = ir.tensor(rng.normal(size=(16, 4)).astype(np.float32), name="w")
-    ir.save(ir.from_onnx_text(text, initializers=[weights]), tmp_path / "net.onnx")
+    ir.save(ir.from_onnx_text(text, initializers=[weights]), folder / "net.onnx")
     x = rng.normal(size=(64, 1, 16)).astype(np.float32).cumsum(axis=2)
     labels = (x[:, 0] @ weights.numpy()).argmax(axis=1)
-    np.savez(tmp_path / "samples.npz", x=x[:, 0], labels=labels)
+    np.savez(folder / "samples.npz", x=x[:, 0], labels=labels)
+
+
+def test_a_search_is_remembered_by_the_process_that_waits(tmp_path: Path) -> None:
+    """The other one may write nowhere but beside its model's artifacts."""
+    save_labelled(tmp_path)
+    data = {"precision": "auto", "calibration": tmp_path / "samples.npz"}
+    export(tmp_path / "net.onnx", **data)
+    (file,) = (Path(os.environ["EDGEINFER_CACHE"]) / "search").iterdir()
+    before = file.stat().st_mtime_ns
+    export(tmp_path / "net.onnx", **data)
+    assert file.stat().st_mtime_ns == before, "measured again"
+
+
+def test_the_users_own_measure_stays_in_the_users_process(tmp_path: Path) -> None:
+    save_labelled(tmp_path)
     asked: list[int] = []
 
     def share(outputs: Any, labels: Any) -> float:

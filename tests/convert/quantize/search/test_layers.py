@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.convert.quantize.search import measurements
 from edgeinfer.convert.quantize.search.layers import (
     QUIET,
     Layer,
@@ -172,8 +174,10 @@ def test_a_budget_that_cannot_hold_is_told() -> None:
     assert not search.run().holds
 
 
-def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "search.json"
+KEY = "0" * 32
+
+
+def test_a_search_that_was_stopped_goes_on() -> None:
     first = net()
     limit = 7
     original = first.measure
@@ -183,19 +187,19 @@ def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return original(kept)
 
-    search = first.search(0.06, memory=MeasurementStore(file))
+    search = first.search(0.06, memory=MeasurementStore(KEY))
     search.full = search.quick = stops
     with pytest.raises(KeyboardInterrupt):
         search.run()
     second = net()
-    outcome = second.search(0.06, memory=MeasurementStore(file)).run()
+    outcome = second.search(0.06, memory=MeasurementStore(KEY)).run()
     assert set(outcome.chosen.kept) == {"bad", "worse"}
     assert not set(first.runs[:limit]) & set(second.runs[:3])
     whole = net()
     whole.search(0.06).run()
     assert len(second.runs) == len(whole.runs) - limit
     third = net()
-    third.search(0.06, memory=MeasurementStore(file)).run()
+    third.search(0.06, memory=MeasurementStore(KEY)).run()
     assert third.runs == []
 
 
@@ -212,7 +216,6 @@ def test_a_search_settles_on_what_it_has_when_its_time_is_over() -> None:
 
 KILLED = """
 import os, signal, sys
-from pathlib import Path
 from edgeinfer.convert.quantize.search.layers import MeasurementStore
 from tests.convert.quantize.search.test_layers import net
 
@@ -225,38 +228,54 @@ def measure(kept):
     return Net.measure(made, kept)
 
 from tests.convert.quantize.search.test_layers import Net
-search = made.search(0.06, memory=MeasurementStore(Path(sys.argv[1])))
+search = made.search(0.06, memory=MeasurementStore(sys.argv[1]))
 search.full = search.quick = measure
 search.run()
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
-def test_a_process_that_was_killed_left_its_measurements(tmp_path: Path) -> None:
-    file = tmp_path / "search.json"
+def test_a_process_that_was_killed_left_its_measurements() -> None:
     place = Path(__file__).parents[4]
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(file)],
+        [sys.executable, "-c", KILLED, KEY],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(place)},
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
-    assert len(json.loads(file.read_text())) == 7
+    assert len(measurements.read(KEY)) == 7
     whole, second = net(), net()
     whole.search(0.06).run()
-    outcome = second.search(0.06, memory=MeasurementStore(file)).run()
+    outcome = second.search(0.06, memory=MeasurementStore(KEY)).run()
     assert set(outcome.chosen.kept) == {"bad", "worse"}
     assert len(second.runs) == len(whole.runs) - 7
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"x": {"kept": 3}}'])
-def test_a_damaged_memory_is_as_none(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "search.json"
+def test_a_damaged_memory_is_as_none(text: str) -> None:
+    file = writable_folder("search") / f"{KEY}.json"
     file.write_text(text)
     made = net()
-    assert made.search(0.5, memory=MeasurementStore(file)).run().holds
+    assert made.search(0.5, memory=MeasurementStore(KEY)).run().holds
     assert json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("key", ["../" + "0" * 29, "0" * 31, "0" * 33, "A" * 32])
+def test_another_process_names_no_other_file(key: str) -> None:
+    folder = writable_folder("search")
+    measurements.keep(key, "{}")
+    assert not [*folder.iterdir()]
+    assert not [*folder.parent.glob("*.json")]
+
+
+def test_a_cache_that_cannot_be_written_costs_measurements_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "file"))
+    made = net()
+    assert made.search(0.5, memory=MeasurementStore(KEY)).run().holds
 
 
 def test_pareto_has_no_candidate_that_another_beats() -> None:
