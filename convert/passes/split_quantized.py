@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.passes.constants import FoldConstants
+from edgeinfer.convert.passes.fold_shapes import FoldShapes
 from edgeinfer.convert.passes.infra import Namer, PassOutcome, all_nodes, input_at, outcome, rank
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.passes.shapes import InferShapes
 
 _MICROSOFT = "com.microsoft"
 
+Split = Callable[[ir.Node, ReplacementBuilder], bool]
+"""Builds what a node computes; False leaves it as it is."""
+
 _EXACT = 1 << 24
 """Integers up to which float32 has every one."""
 
 
 class SplitQuantized(ir.passes.InPlacePass):
-    """Replace ``QLinearConv``, ``QLinearMatMul`` and ONNX Runtime's own, and products of integers.
-
-    ONNX Runtime's are ``QGemm``, ``QLinearAdd``, ``QLinearMul`` and ``QLinearSoftmax``.
+    """Replace quantized operators of ONNX and of ONNX Runtime, and products of integers.
 
     A target that computes with integers finds them again between ``DequantizeLinear`` and
     ``QuantizeLinear``. ``ConvInteger`` and ``MatMulInteger`` become products of floats, in parts of
@@ -41,27 +43,32 @@ class SplitQuantized(ir.passes.InPlacePass):
         y = QuantizeLinear(r, y_scale, y_zero)
     """
 
-    def __init__(self, only: AbstractSet[str] = frozenset()) -> None:
-        """Store the operators to split; without any, all that are known."""
+    def __init__(self, only: Callable[[ir.Node], bool] = lambda _: True) -> None:
+        """Store which nodes to split."""
         super().__init__()
         self._only = only
 
     def call(self, model: ir.Model) -> PassOutcome:
-        """Split every node of a known form."""
+        """Split every node of a known form, those whose rank shows by the first ones after them."""
+        count = 0
+        while found := self._split(model):
+            count += found
+            # Nothing was known of what came out of operators that ONNX does not define.
+            for known in (InferShapes(), FoldShapes(), FoldConstants()):
+                known(model)
+        return outcome(model, count)
+
+    def _split(self, model: ir.Model) -> int:
         namer, count = Namer(model), 0
         for node in all_nodes(model):
-            split = _SPLITS.get((node.domain, node.op_type))
-            left = self._only and node.op_type not in self._only
-            if split is None or node.graph is None or left:
+            split = SPLITS.get((node.domain, node.op_type))
+            if split is None or node.graph is None or not self._only(node):
                 continue
             build = ReplacementBuilder(namer, node.outputs[0].name or node.op_type)
             if split(node, build):
                 build.commit(model.graph, node)
                 count += 1
-        if count:
-            # Nothing is known of what came out of operators that ONNX does not define.
-            InferShapes()(model)
-        return outcome(model, count)
+        return count
 
 
 def _float(value: ir.Value, like: ir.Value | None) -> ir.Value:
@@ -74,7 +81,23 @@ def _float(value: ir.Value, like: ir.Value | None) -> ir.Value:
 def _dequantized(node: ir.Node, build: ReplacementBuilder, index: int, axis: int = 1) -> ir.Value:
     """Dequantize the operand at an index, by the scale and the zero point that follow it."""
     x, scale, zero = (input_at(node, index + i) for i in range(3))
-    return _float(build.op("DequantizeLinear", x, _single(build, scale), zero, axis=axis), x)
+    scale, zero = _of_one_shape(build, _single(build, scale), zero)
+    return _float(build.op("DequantizeLinear", x, scale, zero, axis=axis), x)
+
+
+def _of_one_shape(
+    build: ReplacementBuilder, scale: ir.Value | None, zero: ir.Value | None
+) -> tuple[ir.Value | None, ir.Value | None]:
+    """Give scales and zero points one number, where there is one of the one for several others."""
+    known = [
+        None if v is None or v.const_value is None else v.const_value.numpy() for v in (scale, zero)
+    ]
+    if known[0] is None or known[1] is None or known[0].shape == known[1].shape:
+        return scale, zero
+    if known[0].size == known[1].size == 1:
+        return scale, zero
+    both = np.broadcast_arrays(known[0].reshape(-1), known[1].reshape(-1))
+    return build.const(both[0], "scale"), build.const(both[1], "zero")
 
 
 def _single(build: ReplacementBuilder, scale: ir.Value | None) -> ir.Value | None:
@@ -92,6 +115,10 @@ def _quantized(
     out = node.outputs[0]
     _float(y, out)
     scale, zero = input_at(node, index), input_at(node, index + 1)
+    x = input_at(node, 0)
+    if zero is None and x is not None and x.dtype is not None:
+        # Results have the operand's type; bytes without a zero point would have no sign.
+        zero = build.const(np.zeros((), x.dtype.numpy()), "zero")
     made = build.op("QuantizeLinear", y, _single(build, scale), zero, axis=axis)
     made.type, made.shape = out.type, out.shape
     return True
@@ -99,53 +126,88 @@ def _quantized(
 
 def _conv(node: ir.Node, build: ReplacementBuilder) -> bool:
     x, w = _dequantized(node, build, 0), _dequantized(node, build, 3, axis=0)
-    operands = [x, w]
+    operands = [w]
     bias = input_at(node, 8)
     if bias is not None:
         scale = _product(input_at(node, 1), input_at(node, 4), build)
         operands.append(_float(build.op("DequantizeLinear", bias, scale, axis=0), bias))
-    return _quantized(node, build, build.op("Conv", *operands, **_attributes(node)), 6)
+    return _spatial("Conv", node, build, x, 6, *operands)
+
+
+def _spatial(
+    op_type: str, node: ir.Node, build: ReplacementBuilder, x: ir.Value, index: int, *rest: ir.Value
+) -> bool:
+    """Compute along positions, which ``channels_last`` has before the channels."""
+    attributes = _attributes(node)
+    if not attributes.pop("channels_last", 0):
+        return _quantized(node, build, build.op(op_type, x, *rest, **attributes), index)
+    size = rank(input_at(node, 0))
+    if size is None:
+        return False
+    first, last = [0, size - 1, *range(1, size - 1)], [0, *range(2, size), 1]
+    turned = _float(build.op("Transpose", x, perm=first), None)
+    y = _float(build.op(op_type, turned, *rest, **attributes), None)
+    return _quantized(node, build, build.op("Transpose", y, perm=last), index)
+
+
+def _pool(op_type: str) -> Split:
+    def split(node: ir.Node, build: ReplacementBuilder) -> bool:
+        return _spatial(op_type, node, build, _dequantized(node, build, 0), 3)
+
+    return split
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
     return {name: a.value for name, a in node.attributes.items()}
 
 
-def _product(a: ir.Value | None, b: ir.Value | None, build: ReplacementBuilder) -> ir.Value:
+def _product(
+    a: ir.Value | None, b: ir.Value | None, build: ReplacementBuilder, factor: float = 1.0
+) -> ir.Value:
     if a is None or b is None:
         raise ValueError("a quantized operator without its scales")
     if a.const_value is None or b.const_value is None:
-        return build.op("Mul", a, b)
-    values = (a.const_value.numpy() * b.const_value.numpy()).astype(np.float32)
+        scale = build.op("Mul", a, b)
+        return scale if factor == 1 else build.op("Mul", scale, _number(build, factor))
+    values = (a.const_value.numpy() * b.const_value.numpy() * factor).astype(np.float32)
     return build.const(values, "scale")
 
 
 def _matmul(node: ir.Node, build: ReplacementBuilder) -> bool:
     operands = []
     for index, from_end in ((0, 2), (3, 1)):
-        scale, size = input_at(node, index + 1), rank(input_at(node, index))
-        if size is None or (rank(scale) or 0) > 1:
-            return False
         # One scale a row of the first operand, one a column of the second.
-        operands.append(_dequantized(node, build, index, axis=max(size - from_end, 0)))
-    if rank(input_at(node, 6)) or rank(node.outputs[0]) is None:
-        size = rank(node.outputs[0])
-        if size is None:
+        axis = _axis(input_at(node, index), from_end, node.inputs[index + 1 : index + 3])
+        if axis is None or (rank(input_at(node, index + 1)) or 0) > 1:
             return False
-        return _quantized(node, build, build.op("MatMul", *operands), 6, axis=max(size - 2, 0))
-    return _quantized(node, build, build.op("MatMul", *operands), 6)
+        operands.append(_dequantized(node, build, index, axis=axis))
+    axis = _axis(node.outputs[0], 2, node.inputs[6:8])
+    if axis is None:
+        return False
+    return _quantized(node, build, build.op("MatMul", *operands), 6, axis=axis)
+
+
+def _axis(x: ir.Value | None, from_end: int, scales: Sequence[ir.Value | None]) -> int | None:
+    """Return the axis of scales; one alone belongs to none, whatever the rank is."""
+    size = rank(x)
+    if size is not None:
+        return max(size - from_end, 0)
+    return 0 if all(v is None or rank(v) == 0 for v in scales) else None
 
 
 def _gemm(node: ir.Node, build: ReplacementBuilder) -> bool:
-    if input_at(node, 7) is None:
-        return False
-    flipped = _attributes(node).get("transB", 0)
-    operands = [_dequantized(node, build, 0), _dequantized(node, build, 3, axis=1 - flipped)]
+    attributes = _attributes(node)
+    axis = 1 - attributes.get("transB", 0)
+    operands = [_dequantized(node, build, 0), _dequantized(node, build, 3, axis=axis)]
     bias = input_at(node, 6)
     if bias is not None:
-        scale = _product(input_at(node, 1), input_at(node, 4), build)
+        scale = _product(input_at(node, 1), input_at(node, 4), build, attributes.get("alpha", 1.0))
         operands.append(_float(build.op("DequantizeLinear", bias, scale, axis=0), bias))
-    return _quantized(node, build, build.op("Gemm", *operands, **_attributes(node)), 7)
+    y = build.op("Gemm", *operands, **attributes)
+    if input_at(node, 7) is None:
+        y.type, y.shape = node.outputs[0].type, node.outputs[0].shape
+        return True
+    return _quantized(node, build, y, 7)
 
 
 def _softmax(node: ir.Node, build: ReplacementBuilder) -> bool:
@@ -159,12 +221,42 @@ def _softmax(node: ir.Node, build: ReplacementBuilder) -> bool:
     return _quantized(node, build, y, 3)
 
 
-def _binary(op_type: str) -> Callable[[ir.Node, ReplacementBuilder], bool]:
+def _binary(op_type: str) -> Split:
     def split(node: ir.Node, build: ReplacementBuilder) -> bool:
         a, b = _dequantized(node, build, 0), _dequantized(node, build, 3)
         return _quantized(node, build, build.op(op_type, a, b), 6)
 
     return split
+
+
+def _unary(op_type: str) -> Split:
+    def split(node: ir.Node, build: ReplacementBuilder) -> bool:
+        y = build.op(op_type, _dequantized(node, build, 0), **_attributes(node))
+        return _quantized(node, build, y, 3)
+
+    return split
+
+
+def _mean(node: ir.Node, build: ReplacementBuilder) -> bool:
+    attributes = _attributes(node)
+    axes = attributes.pop("axes", None)
+    over = [] if axes is None else [build.const(np.array(axes, np.int64), "axes")]
+    y = build.op("ReduceMean", _dequantized(node, build, 0), *over, **attributes)
+    return _quantized(node, build, y, 3)
+
+
+def _where(node: ir.Node, build: ReplacementBuilder) -> bool:
+    a, b = _dequantized(node, build, 1), _dequantized(node, build, 4)
+    return _quantized(node, build, build.op("Where", node.inputs[0], a, b), 7)
+
+
+def _concat(node: ir.Node, build: ReplacementBuilder) -> bool:
+    parts = [_dequantized(node, build, index) for index in range(2, len(node.inputs), 3)]
+    return _quantized(node, build, build.op("Concat", *parts, **_attributes(node)), 0)
+
+
+def _number(build: ReplacementBuilder, number: float) -> ir.Value:
+    return build.const(np.array(number, np.float32), "number")
 
 
 def _conv_integer(node: ir.Node, build: ReplacementBuilder) -> bool:
@@ -289,13 +381,22 @@ def _centred(
     return _float(build.op("Sub", values, shift), x)
 
 
-_SPLITS: dict[tuple[str, str], Callable[[ir.Node, ReplacementBuilder], bool]] = {
+SPLITS: dict[tuple[str, str], Split] = {
     ("", "QLinearConv"): _conv,
     ("", "QLinearMatMul"): _matmul,
     ("", "ConvInteger"): _conv_integer,
     ("", "MatMulInteger"): _matmul_integer,
     (_MICROSOFT, "QGemm"): _gemm,
-    (_MICROSOFT, "QLinearSoftmax"): _softmax,
     (_MICROSOFT, "QLinearAdd"): _binary("Add"),
+    (_MICROSOFT, "QLinearAveragePool"): _pool("AveragePool"),
+    (_MICROSOFT, "QLinearConcat"): _concat,
+    (_MICROSOFT, "QLinearConv"): _conv,
+    (_MICROSOFT, "QLinearGlobalAveragePool"): _pool("GlobalAveragePool"),
+    (_MICROSOFT, "QLinearLeakyRelu"): _unary("LeakyRelu"),
     (_MICROSOFT, "QLinearMul"): _binary("Mul"),
+    (_MICROSOFT, "QLinearReduceMean"): _mean,
+    (_MICROSOFT, "QLinearSigmoid"): _unary("Sigmoid"),
+    (_MICROSOFT, "QLinearSoftmax"): _softmax,
+    (_MICROSOFT, "QLinearWhere"): _where,
 }
+"""By domain and operator."""

@@ -35,12 +35,6 @@ if TYPE_CHECKING:
     from edgeinfer.convert.lower.tvm.tuned import Tuning
     from edgeinfer.kernels.tuning.task import Task
 
-_SPLIT = frozenset({
-    *("ConvInteger", "QGemm", "QLinearAdd", "QLinearConv", "QLinearMatMul", "QLinearMul"),
-    "QLinearSoftmax",
-})  # fmt: skip
-"""Not ``MatMulInteger``, which is a product of integers here."""
-
 _INSTALL = "pip install 'edgeinfer[tvm]'"
 
 
@@ -203,7 +197,8 @@ def _prepared(source: ir.Model, where: Machine, notes: Remarks) -> ir.Model:
     model = source.clone()
     if count := as_single(model):
         notes.add(f"bfloat16: {count} operators computed in float32, each result rounded")
-    SplitQuantized(_SPLIT)(model)
+    # A product of integers is one here.
+    SplitQuantized(lambda node: node.op_type != "MatMulInteger")(model)
     model = _settled(model, notes)
 
     def is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
