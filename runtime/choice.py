@@ -438,8 +438,7 @@ class _Chooser:
         if not self._request.measure:
             self._notes.append("nothing was measured, as asked; the order is one of preference")
             return
-        vectors = list(islice(self._bundle.vectors(), MAX_VECTORS))
-        if not vectors:
+        if not (vectors := list(islice(self._bundle.vectors(), MAX_VECTORS))):
             self._notes.append("the bundle has no test vectors, so nothing was checked or measured")
             return
         keys = [self._key(pair) for pair in pairs]
@@ -476,11 +475,13 @@ class _Chooser:
         _log.info("timing %d candidates, for %g s at most", len(self._loaded), RACE_S)
         alone = len(self._loaded) < 2
         policy = self._request.policy
+        held = [self._by_id[pair.variant].constraints for pair in self._loaded]
+        taken = [v for v in vectors if all(fits(c, v[0]) for c in held)] or vectors
         from edgeinfer.runtime import bench  # which a remembered choice has no need of
 
         for pair, measured in bench.measure(
             self._loaded,
-            vectors,
+            taken,
             seconds=ALONE_S if alone else RACE_S,
             callers=available_cpus() if policy == "throughput" else 0,
             bound=self._request.calls == "bind",

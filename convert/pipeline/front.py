@@ -45,6 +45,7 @@ from edgeinfer.convert.verify.answers import Expected, Vector
 from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.convert.verify.ladder import rungs
 from edgeinfer.convert.verify.layer_table import NodeErrors
+from edgeinfer.convert.verify.within import within
 from edgeinfer.errors import EdgeInferError, Problem, VerifyError
 from edgeinfer.metrics import Budget
 from edgeinfer.options import values_of
@@ -211,6 +212,7 @@ class Front:
             for job in todo.jobs
         )
         written = tuple(made for made in tried if made is not None)
+        self._answer_within(report, written)
         written, shared = late("pipeline.sharing").share_weights(written)
         if shared:
             report.changes.append(Change("targets", tuple(shared)))
@@ -392,6 +394,25 @@ class Front:
                 f"was prepared in another way: {'; '.join(against)}",
                 report.to_json(),
             )
+
+    def _answer_within(self, report: Report, written: Sequence[Written]) -> None:
+        """Add vectors for artifacts that refuse all that were made up."""
+        from edgeinfer.convert.verify.oracles import Oracles
+
+        more = within(report.vectors, [made.lowered.constraints for made in written])
+        if not more or report.expected is None:
+            return
+        model, limit = self._source.model, self._request.time_limit_s
+        with (
+            Oracles(model, original=self._source.original, time_limit_s=limit) as oracles,
+            self._stage("ask the oracles again"),
+        ):
+            found = oracles.expected(more)
+        # First, because a device takes its times with the first ones.
+        report.vectors = [*more, *report.vectors]
+        answers = (*found.answers, *report.expected.answers)
+        notes = tuple(dict.fromkeys((*report.expected.notes, *found.notes)))
+        report.expected = replace(report.expected, answers=answers, notes=notes)
 
     def _lower_or_leave(
         self,

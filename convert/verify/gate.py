@@ -280,15 +280,15 @@ def verify_variant(
         if precision in JUDGED_ON_EXTREMES or not v.edge or (half and v.reach)
     ]
     taken = [i for i in judged if fits(constraints or {}, vectors[i].feeds)]
-    if len(taken) < len(judged):
-        left_out = len(judged) - len(taken)
-        notes = (*notes, f"{left_out} of the vectors hold values that it refuses")
     if judged and not taken:
-        problem = "every vector holds values for which this artifact is not right"
-        refusing = tuple(
-            EngineResult(b.name, b.probe().version, problems=(problem,)) for b in backends
-        )
+        why = "every vector holds values for which this artifact is not right"
+        refusing = tuple(EngineResult(b.name, b.probe().version, problems=(why,)) for b in backends)
         return VariantResult(id, precision, budget, refusing, 0, ops or {}, tuple(notes))
+    if left_out := len(judged) - len(taken):
+        notes = (*notes, f"{left_out} of the vectors hold values that it refuses")
+        # The engine may refuse them as well, so another one is run in their place.
+        taking = vectors[taken[0]]
+        vectors = [v if fits(constraints or {}, v.feeds) else taking for v in vectors]
     judged = taken
     gate = _Gate(artifact, vectors, expected, budget, judged, device, timed, half=half)
     if size_bytes is None:

@@ -132,15 +132,21 @@ def beyond(bounds: Sequence[int], array: Array) -> str:
     """Say which values lie outside of the bounds; empty when none does."""
     if array.dtype.kind not in "iuf" or not array.size:
         return ""
-    least, most = bounds[0], bounds[1]
-    for place in range(2, len(bounds), 3):
-        if array.size > bounds[place]:
-            least, most = bounds[place + 1], bounds[place + 2]
+    least, most = ends(bounds, array.size)
     low, high = array.min().item(), array.max().item()
     if not (low < least or high > most):
         return ""
     of = f" of {array.size} elements" if len(bounds) > 2 else ""
     return f"{low if low < least else high}{of} is not between {least} and {most}"
+
+
+def ends(bounds: Sequence[int], size: int) -> tuple[int, int]:
+    """Return the lowest and the highest value for so many elements."""
+    least, most = bounds[0], bounds[1]
+    for place in range(2, len(bounds), 3):
+        if size > bounds[place]:
+            least, most = bounds[place + 1], bounds[place + 2]
+    return least, most
 
 
 def fits(constraints: Mapping[str, str], feeds: Mapping[str, Array]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -109,7 +110,7 @@ CASES: dict[str, tuple[str, str, str]] = {
 def _constants() -> str:
     rng = np.random.default_rng(3)
     kernel, matrix = rng.integers(0, 256, 54), rng.integers(0, 256, 18)
-    numbers = {
+    numbers: dict[str, Sequence[float] | Array] = {
         "uint8[3,2,3,3] k": kernel,
         "uint8[3,6] m": matrix,
         "float[3] ks": [0.01, 0.02, 0.03],

@@ -16,11 +16,11 @@ X = np.linspace(-50, 20, 2000).astype(np.float32)
 
 
 def _sigmoid(x: Array, slope: float = 1.0) -> Array:
-    return 1 / (1 + np.exp(-slope * x))
+    return np.asarray(1 / (1 + np.exp(-slope * x)))
 
 
 def _mish(x: Array) -> Array:
-    return x * np.tanh(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0))
+    return np.asarray(x) * np.tanh(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0))
 
 
 FORMS: dict[str, tuple[str, Callable[[Array], Array]]] = {
