@@ -22,6 +22,7 @@ import os
 import shutil
 import statistics
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks import serving_bars
@@ -130,7 +131,7 @@ def peers(arguments: argparse.Namespace, folder: Path) -> list[Bar]:
     return bars
 
 
-PARTS = {
+PARTS: dict[str, Callable[[argparse.Namespace, Path], Iterable[Bar]]] = {
     "overhead": serving_bars.overhead,
     "peers": peers,
     "batching": serving_bars.batching,
@@ -157,7 +158,10 @@ def main() -> None:
     for name in arguments.part:
         print(f"\n## {name}", flush=True)
         with tempfile.TemporaryDirectory() as place:
-            bars += PARTS[name](arguments, Path(place))
+            for bar in PARTS[name](arguments, Path(place)):
+                # Who ends this early has what was measured so far.
+                print(bar, flush=True)
+                bars.append(bar)
     print("\n| bar | measured | wanted | |\n|---|---|---|---|")
     for bar in bars:
         print(bar)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,8 @@ def middle(found: Sequence[Load], name: str) -> float:
     return float(statistics.median(getattr(load, name) for load in found))
 
 
-def overhead(given: argparse.Namespace, folder: Path) -> list[Bar]:
+def overhead(given: argparse.Namespace, folder: Path) -> Iterator[Bar]:
     """Time what the server adds to the engine, with one client and with 32."""
-    bars = []
     for name, what in (("small", "16 values"), ("wide", "110 kB")):
         net = prepare(name, folder)
         servers = ours(net.bundle, net.keys, net.feeds, 16, ["--grpc-port", "PORT+1"])
@@ -99,20 +98,17 @@ def overhead(given: argparse.Namespace, folder: Path) -> list[Bar]:
             one = dict(zip(("json", "raw"), loads(good, 1, given), strict=True))
             p50 = {form: middle(found, "p50_ms") for form, found in one.items()}
             beyond = p50["raw"] - alone
-            bars.append(
-                Bar(f"{what} raw, 1 client: ms p50 beyond the engine", beyond, at_most=0.25)
-            )
+            yield Bar(f"{what} raw, 1 client: ms p50 beyond the engine", beyond, at_most=0.25)
             cpu = middle(one["raw"], "cpu_us")
-            bars.append(Bar(f"{what} raw, 1 client: us of CPU", cpu, at_most=200))
+            yield Bar(f"{what} raw, 1 client: us of CPU", cpu, at_most=200)
             most = 0.35 if name == "small" else 3.0
-            bars.append(Bar(f"{what} JSON, 1 client: ms p50", p50["json"], at_most=most))
+            yield Bar(f"{what} JSON, 1 client: ms p50", p50["json"], at_most=most)
             many = loads(good[1:], 32, given)[0]
             cpu = middle(many, "cpu_us")
-            bars.append(Bar(f"{what} raw, 32 clients: us of CPU", cpu, at_most=90))
+            yield Bar(f"{what} raw, 32 clients: us of CPU", cpu, at_most=90)
             if name == "small":
                 call = grpc_ms(net, good[0].port + 1)
-                bars.append(Bar("16 values, gRPC unary, 1 client: ms p50", call, at_most=1.0))
-    return bars
+                yield Bar("16 values, gRPC unary, 1 client: ms p50", call, at_most=1.0)
 
 
 def grpc_ms(net: Net, port: int, count: int = 1000) -> float:
@@ -141,9 +137,8 @@ def grpc_ms(net: Net, port: int, count: int = 1000) -> float:
     return statistics.median(times) * 1e3
 
 
-def batching(given: argparse.Namespace, folder: Path) -> list[Bar]:
+def batching(given: argparse.Namespace, folder: Path) -> Iterator[Bar]:
     """Time batches of up to 16 beside one request at a time."""
-    bars = []
     least = {"mid": 2.0, "big": 5.0}
     nets = [(name, prepare(name, folder)) for name in least]
     for each in given.model:
@@ -160,16 +155,17 @@ def batching(given: argparse.Namespace, folder: Path) -> list[Bar]:
             pairs = zip(many[at], many[at + 2], strict=True)
             ratios = [a.per_second / b.per_second for a, b in pairs]
             gain = statistics.median(ratios)
+            spent = [round(middle(many[i], "cpu_us")) for i in (at, at + 2)]
+            print(f"{name} {form}: {spent[0]} us of CPU in batches, {spent[1]} without", flush=True)
             spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
             title = f"{name} {form}: batches of 16 beside none, 32 clients ({spread})"
-            bars.append(Bar(title, gain, at_least=least.get(name, 0.97)))
+            yield Bar(title, gain, at_least=least.get(name, 0.97))
             if name in least:
                 title = f"{name} {form}: of what the engine alone gains ({alone:.1f})"
-                bars.append(Bar(title, gain / alone, at_least=0.6))
+                yield Bar(title, gain / alone, at_least=0.6)
             slower = [a.p50_ms / b.p50_ms for a, b in zip(one[at], one[at + 2], strict=True)]
             title = f"{name} {form}: p50 beside none, 1 client"
-            bars.append(Bar(title, statistics.median(slower), at_most=1.1))
-    return bars
+            yield Bar(title, statistics.median(slower), at_most=1.1)
 
 
 def engine_gain(net: Net, rounds: int = 5) -> float:
