@@ -188,6 +188,18 @@ def test_a_bundle_is_told_who_would_run_it_and_who_not(
     assert "policy 'speed' is unknown" in cli("doctor", bundle, "--policy", "speed").err
 
 
+def test_a_bundle_where_an_engine_of_ours_is_left_out(
+    cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device, whose wheel is without the evaluator of Core ML packages."""
+    gone = {"coreml-reference": "edgeinfer.backends.coreml_reference.gone:Backend"}
+    monkeypatch.setattr(registry, "BUILT_IN", {**registry.BUILT_IN, **gone})
+    said = cli("doctor", bundle)
+    assert said.code == 0, said.err
+    assert "engine coreml-reference: edgeinfer-runtime is without it" in said.out
+    assert "would run" in said.out
+
+
 def test_a_bundle_of_which_nothing_runs_here_is_not_ready(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ def test_the_line_of_a_device(device: str, target: str, version: str, tmp_path: 
     inside, command = (tmp_path / "v" / "bin" / name for name in ("python", "edgeinfer"))
     _call(inside, "-m", "pip", "install", "-q", f"{made}[{device}]")
     assert "all within budget" in _call(command, "verify", bundle)
+    assert "would run" in _call(command, "doctor", bundle)
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
     _call(command, "run", bundle, tmp_path / "x.npy")
     said = _call(command, "convert", source, "-t", "cpu", fails=3)

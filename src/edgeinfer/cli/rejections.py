@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from edgeinfer.backends.base import Capabilities
 from edgeinfer.bundle.manifest import Manifest
+from edgeinfer.errors import NotAvailableError
 from edgeinfer.runtime.select import Candidate, Plan
 
 Row = tuple[str, bool | None, str, str]
@@ -27,7 +29,6 @@ def findings_of(path: str, policy: Any, trust: Mapping[str, Any]) -> list[Row]:
         UsageError: there is no such bundle or policy.
         BundleError: it is damaged.
     """
-    from edgeinfer.backends import registry
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.runtime.choice import ranked
     from edgeinfer.runtime.options import ChoiceOptions
@@ -35,8 +36,18 @@ def findings_of(path: str, policy: Any, trust: Mapping[str, Any]) -> list[Row]:
 
     with Bundle.open(path, **trust) as bundle, ProfileDB() as history:
         plan = ranked(bundle, ChoiceOptions(policy=policy), history)
-        known = {name: registry.get(name).capabilities() for name in registry.names()}
-        return [*explained(bundle.manifest, plan, known)]
+        return [*explained(bundle.manifest, plan, _able())]
+
+
+def _able() -> dict[str, Capabilities]:
+    """Return what each engine can do; the machine's own rows tell of one that is not here."""
+    from edgeinfer.backends import registry
+
+    found = {}
+    for name in registry.names():
+        with suppress(NotAvailableError):
+            found[name] = registry.get(name).capabilities()
+    return found
 
 
 def explained(manifest: Manifest, plan: Plan, known: Mapping[str, Capabilities]) -> Iterator[Row]:
