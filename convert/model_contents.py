@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from edgeinfer.bundle.codec import encode
-from edgeinfer.convert.llm import source
+from edgeinfer.convert import sources
+from edgeinfer.convert.llm import source, tokenizer
+from edgeinfer.convert.llm.adapters import named_adapters
 from edgeinfer.convert.model_info import LanguageModelInfo, ModelInfo, ValueInfo
 from edgeinfer.convert.sources import Source
+
+
+def contents(path: Path) -> ModelInfo:
+    """Say what a model in a file consists of."""
+    return model_info(sources.read(path))
+
+
+def whole_language_model(path: Path, adapters: Mapping[str, Path]) -> None:
+    """Read what a conversion reads of a language model and its adapters, but for the weights."""
+    given = source.read(path)
+    tokenizer.files(given)
+    named_adapters(adapters, given.config)
 
 
 def language_model(path: Path) -> LanguageModelInfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
@@ -87,7 +87,12 @@ class LanguageModelInfo:
 
 
 def inspect(
-    model: Any, *, example_inputs: Any = None, dynamic_shapes: Any = None, **opening: Any
+    model: Any,
+    *,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    trust_source: bool = False,
+    **opening: Any,
 ) -> ModelInfo | LanguageModelInfo | Manifest:
     """Say what a model or a bundle consists of; nothing in it is converted or run.
 
@@ -95,6 +100,7 @@ def inspect(
         model: path of a bundle or of a language model, or whatever ``edgeinfer.export`` takes.
         example_inputs: Example inputs of a PyTorch module.
         dynamic_shapes: Dynamic shapes of a PyTorch module.
+        trust_source: read a file without bounds of memory and time, which a stranger's needs.
         **opening: how a bundle is opened, as ``Bundle.open`` takes it.
 
     Returns:
@@ -107,14 +113,13 @@ def inspect(
     if isinstance(model, str | Path) and is_bundle(Path(model)):
         with Bundle.open(model, **opening) as bundle:
             return bundle.manifest
-    if is_llm(model):
-        found: LanguageModelInfo = late("model_contents").language_model(Path(model))
-        return found
-    if isinstance(model, str | Path) and Path(model).exists():
+    is_text = is_llm(model)
+    if is_text or (isinstance(model, str | Path) and Path(model).exists() and not example_inputs):
+        kind = LanguageModelInfo if is_text else ModelInfo
+        task, path = "look at a language model" if is_text else "inspect", Path(model)
         worker = late("pipeline.worker")
-        if worker.can_work_apart(model, example_inputs):
-            looked: ModelInfo = worker.inspected(Path(model))
-            return looked
+        looked = worker.read_apart(task, kind, path, files=[path], trusted=trust_source)
+        return cast("ModelInfo | LanguageModelInfo", looked)
     source = late("sources").read(
         model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes
     )

@@ -222,6 +222,11 @@ class ConvertOptions(ArtifactOptions):
         None, "For a PyTorch module: a tuple, or a dict by parameter name."
     )
     dynamic_shapes: Any = option(None, 'For a PyTorch module: {"x": {0: "batch"}}.')
+    trust_source: bool = option(
+        False,
+        "Read the model's file without bounds of memory and time, which a stranger's needs. On the "
+        "command line also what is code in a .pt2 file.",
+    )
     description: Description | None = option(
         None,
         "TOML or JSON file: what inputs and outputs mean. In Python what "

@@ -391,8 +391,8 @@ def _stderr() -> int:
 def _end_if_stuck() -> None:
     """Have Linux end this process some time after its parent, whatever it is doing.
 
-    What waits for the parent's end needs the interpreter's lock, which an engine may hold for
-    ever. The end of our standard input is a signal whose handler is ``alarm`` itself: its argument,
+    What waits for the parent's end needs the interpreter's lock, which an engine may keep.
+    The end of our standard input is a signal whose handler is ``alarm`` itself: its argument,
     the signal's number, is the seconds until SIGALRM: ten.
     """
     if sys.platform != "linux":

@@ -28,6 +28,7 @@ from edgeinfer.bundle.manifest import (
     Variant,
 )
 from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.convert.late import late
 from edgeinfer.convert.llm import judge, source, tokenizer
 from edgeinfer.convert.llm.adapters import Adapter, named_adapters, with_adapter
 from edgeinfer.convert.llm.blocks import Integers, StoredTensor
@@ -86,6 +87,7 @@ def export(
     unverified: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    trust_source: bool = False,
 ) -> ExportResult:
     """Convert a language model.
 
@@ -102,9 +104,11 @@ def export(
         unverified: write artifacts that nothing here can run; the bundle says so forever.
         overwrite: replace an existing bundle.
         progress: Called with what is being done.
+        trust_source: read the files without bounds of memory and time.
 
     Raises:
-        SourceError: the model cannot be read.
+        SourceError: the model cannot be read, or takes far more memory or time than its size
+            explains.
         VerifyError: the result is too far from the model in float32.
         UsageError: the request contradicts itself or the model.
         NotAvailableError: what converts is not installed.
@@ -125,6 +129,13 @@ def export(
     machines = [(p, _machine(p)) for p in resolve_profiles(targets)]
     clock = StageClock(progress, stages=Stages(total=1 + _STAGES * len(machines)))
     with clock.stage("read the model"):
+        # What its files describe may be of any size: they are read where that ends nothing first.
+        places = {name: Path(place) for name, place in (adapters or {}).items()}
+        late("pipeline.worker").read_apart(
+            *("read a language model", None, path, places),
+            files=[path, *places.values()],
+            trusted=trust_source,
+        )
         given = source.read(path)
         beside, notes = tokenizer.files(given)
         added, more = named_adapters(adapters or {}, given.config)

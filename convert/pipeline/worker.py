@@ -11,6 +11,7 @@ import gc
 import logging
 import math
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -98,9 +99,12 @@ class Worker:
 
     def _do(self, method: str, *arguments: Any, writable: Sequence[Path] = ()) -> Any:
         message = self._request, method, arguments, writable
-        asked = _Asked(message, _GIVEN[method], self._progress, self._metric)
+        asked = _Asked(
+            *(message, _GIVEN[method], self._progress, self._metric),
+            trusted=self._request.trust_source,
+        )
         with _there(writable):
-            return asked.answer(Path(self._request.model), _CHECK_SPARE)
+            return asked.answer([Path(self._request.model)], _CHECK_SPARE)
 
 
 @contextmanager
@@ -119,15 +123,52 @@ def _there(folders: Sequence[Path]) -> Iterator[None]:
                 folder.rmdir()
 
 
-def inspected(path: Path) -> Any:
-    """Return the ``ModelInfo`` of a file.
+_CHECK_SPARE, _INSPECT_SPARE = 700 << 20, 300 << 20
+"""Bytes of memory; half of them are the libraries of all targets, and those that read models."""
+
+_TORCH_SPARE, _TORCH_S = 700 << 20, 120.0
+"""Bytes more, and seconds, where PyTorch reads a program, runs it and writes it anew."""
+
+_FUNCTIONS: Mapping[str, tuple[str, str, int]] = {
+    "inspect": ("model_contents", "contents", _INSPECT_SPARE),
+    "look at a language model": ("model_contents", "language_model", _INSPECT_SPARE),
+    "read a language model": ("model_contents", "whole_language_model", _INSPECT_SPARE),
+    "compare graphs": ("verify.divergence", "first_divergence", _CHECK_SPARE),
+    "make inputs": ("verify.divergence", "made_inputs", _CHECK_SPARE),
+    "list kernels": ("tuning.workloads", "read_workloads", _CHECK_SPARE),
+}
+"""Functions that read a stranger's files: their modules and names, and the memory they need."""
+
+
+def read_apart(
+    task: str,
+    given: Any,
+    *arguments: Any,
+    files: Sequence[Path],
+    writable: Sequence[Path] = (),
+    trusted: bool = False,
+) -> Any:
+    """Have a function of ``_FUNCTIONS`` called in a process of its own, where there can be one.
+
+    Args:
+        task: which one.
+        given: what it gives; an annotation.
+        *arguments: what it takes.
+        files: what it reads of others.
+        writable: folders that it may write into.
+        trusted: the user vouches for the files, which are read without bounds then.
 
     Raises:
-        SourceError: it cannot be read, or takes far more memory or time than its size explains.
+        SourceError: a file cannot be read, or takes far more memory or time than its size explains.
         CrashedError: the process ended half-way.
+        EdgeInferError: as the function.
     """
-    given = late("model_info").ModelInfo
-    return _Asked((None, "inspect", (path,), ()), given).answer(path, _INSPECT_SPARE)
+    module, name, spare = _FUNCTIONS[task]
+    if not isolation.apart():
+        return getattr(late(module), name)(*arguments)
+    message = None, task, arguments, writable
+    with _there(writable):
+        return _Asked(message, given, trusted=trusted).answer(files, spare)
 
 
 _GIVEN: Mapping[str, Any] = {
@@ -171,13 +212,6 @@ def _refuse_places(prepared: PreparedConversion, variants: Path) -> None:
             raise CrashedError("converter", "write its files", f"{links[0]} is a link")
 
 
-_CHECK_SPARE, _INSPECT_SPARE = 700 << 20, 300 << 20
-"""Bytes of memory; half of them are the libraries of all targets, and those that read models."""
-
-_TORCH_SPARE, _TORCH_S = 700 << 20, 120.0
-"""Bytes more, and seconds, where PyTorch reads a program, runs it and writes it anew."""
-
-
 class _Asked:
     """One thing that a process of its own does.
 
@@ -187,6 +221,7 @@ class _Asked:
         given: what it gives for that.
         progress: hears of stages.
         metric: what answers ``_MeasuredThere``.
+        trusted: nothing of the files is out of bounds.
     """
 
     def __init__(
@@ -195,18 +230,24 @@ class _Asked:
         given: Any,
         progress: Any = None,
         metric: Metric | None = None,
+        *,
+        trusted: bool = False,
     ) -> None:
         self._message, self._progress, self._metric = message, progress, metric
+        self._trusted = trusted
         self._stage, self._until, self._what = _START, math.inf, ""
         self._given, self._listed = given, Listed(given, folders=message[3])
 
-    def answer(self, model: Path, spare: int) -> Any:
-        """Start the process and wait for what it gives, with bounds for its look at the model."""
+    def answer(self, files: Sequence[Path], spare: int) -> Any:
+        """Start the process and wait for what it gives, with bounds for its look at the files."""
         process = child.Child(_MODULE)
         spare_s = bounds.SECONDS
-        if model.suffix == ".pt2":
+        if any(file.suffix == ".pt2" for file in files):
             spare, spare_s = spare + _TORCH_SPARE, _TORCH_S
-        watch = bounds.BoundedLook(process.pid, bounds.size_of(model), spare, spare_s)
+        if self._trusted:
+            spare, spare_s = sys.maxsize, math.inf
+        size = sum(map(bounds.size_of, files))
+        watch = bounds.BoundedLook(process.pid, size, spare, spare_s)
         try:
             with watch:
                 process.send(self._message)
@@ -217,8 +258,9 @@ class _Asked:
         except child.ChildEndedError as e:
             if watch.over:
                 raise SourceError(
-                    f"{model}: to {self._stage} takes more than {watch.over}; "
-                    f"{isolation.IN_PROCESS}=1 sets no bounds, for models that you trust"
+                    f"{files[0]}: to {self._stage} takes more than {watch.over}, which its size "
+                    "does not explain; a file that you made yourself is read without bounds with "
+                    "--trust-source (trust_source=True)"
                 ) from e
             raise CrashedError("converter", self._stage, e.how, self._left()) from e
         finally:
@@ -230,7 +272,7 @@ class _Asked:
         if not writable:
             return ""
         return "nothing was written" + (
-            "" if request.keep is None else f" but the stages in {request.keep}"
+            "" if request is None or request.keep is None else f" but the stages in {request.keep}"
         )
 
     def _waited(self, process: child.Child, watch: bounds.BoundedLook) -> Any:
@@ -332,11 +374,6 @@ class _Log(logging.Handler):
         self._line.tell("log", record.name, record.levelno, record.getMessage())
 
 
-def _inspect(line: _Line, path: Path) -> Any:
-    line.tell("stage", "read the model", None)
-    return late("model_contents").model_info(late("sources").read(path))
-
-
 def main() -> None:
     """Be the process: do one thing, tell how it went."""
     gc.freeze()
@@ -356,7 +393,9 @@ def main() -> None:
         isolation.make_expendable()
     try:
         if request is None:
-            result = _inspect(line, *arguments)
+            line.tell("stage", "read the model", None)
+            module, name, _ = _FUNCTIONS[method]
+            result = getattr(late(module), name)(*arguments)
         else:
             front = Front(replace(request, progress=partial(line.tell, "stage")))
             result = getattr(front, method)(*arguments)

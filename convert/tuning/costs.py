@@ -83,11 +83,25 @@ def _owned(name: str, owners: Mapping[str, str]) -> Iterable[str]:
     return [k for node, k in owners.items() if name.startswith((f"{node}_", f"{node}/"))]
 
 
-def best(model: Any, folder: Path, device: DeviceKind, threads: int) -> Costs | None:
-    """Run a normalised model in each engine; return what the fastest one's operators take.
+@dataclass(frozen=True, slots=True)
+class ProfiledGraph:
+    """A normalised model in a file.
 
-    None where no engine is here for the device, or none runs the model.
+    Attributes:
+        path: Path of the file.
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
+        makers: name of the node that makes a value, by the value's.
     """
+
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    makers: dict[str, str]
+
+
+def written(model: Any, folder: Path) -> ProfiledGraph:
+    """Write a normalised model into a folder."""
     import onnx_ir as ir
 
     from edgeinfer.convert.passes.interface import input_specs, output_specs
@@ -95,11 +109,19 @@ def best(model: Any, folder: Path, device: DeviceKind, threads: int) -> Costs | 
     path = folder / "profiled.onnx"
     # Weights lie in the file that the model came from, wherever that is.
     ir.save(model, path, external_data="profiled.data", size_threshold_bytes=1024)
-    artifact = Artifact("onnx", path, input_specs(model), output_specs(model))
-    feeds = {s.name: _ones(s) for s in artifact.inputs}
     makers = {o.name: n.name for n in model.graph for o in n.outputs if o.name and n.name}
+    return ProfiledGraph(path, tuple(input_specs(model)), tuple(output_specs(model)), makers)
+
+
+def best(graph: ProfiledGraph, device: DeviceKind, threads: int) -> Costs | None:
+    """Run a normalised model in each engine; return what the fastest one's operators take.
+
+    None where no engine is here for the device, or none runs the model.
+    """
+    artifact = Artifact("onnx", graph.path, graph.inputs, graph.outputs)
+    feeds = {s.name: _ones(s) for s in artifact.inputs}
     found = [
-        Costs(engine, profile.plain_us, _steps(profile, makers))
+        Costs(engine, profile.plain_us, _steps(profile, graph.makers))
         for engine in ENGINES
         if (profile := _profile(engine, artifact, LoadOptions(device, threads=threads), feeds))
     ]

@@ -25,12 +25,13 @@ from edgeinfer.backends.engines import import_tvm
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import refuse_artifact
 from edgeinfer.bundle.writer import BundleWriter
-from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.late import late
 from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.convert.lower.tvm.machines import machine as machine_of
 from edgeinfer.convert.options import Given
 from edgeinfer.convert.pipeline.engines import place_for
-from edgeinfer.convert.pipeline.shape_sets import shape_sets
 from edgeinfer.convert.tuning.costs import ENGINES, Costs, best
+from edgeinfer.convert.tuning.workloads import Workloads
 from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
 from edgeinfer.kernels.tuning import processor, ssh
 from edgeinfer.kernels.tuning.database import WORTH, Database
@@ -195,7 +196,10 @@ def tune(model: str | Path, order: TuningRequest, progress: Progress | None = No
         source = _source(Path(model), Path(temporary), order.trust)
         if progress is not None:
             progress("read the model", None)
-        machine, tasks, left, ready = _workloads(source, profile, order)
+        graph = Path(temporary, "graph")
+        graph.mkdir()
+        machine, work = _workloads(source, profile, order, graph)
+        tasks = work.tasks
         where = _where(machine, order)
         if order.device or order.output is not None:
             from edgeinfer.convert.lower.tvm.build import linker_for
@@ -207,14 +211,14 @@ def tune(model: str | Path, order: TuningRequest, progress: Progress | None = No
             if progress is not None:
                 progress("ask engines what operators take", None)
             unit = place_for(profile.machine).device
-            costs = best(ready, Path(temporary), unit, order.threads)
+            costs = best(work.graph, unit, order.threads)
         with Tuner(where, database, budget, progress, order.seed) as tuner:
             outcomes = (
                 tuner.run(tasks, costs.of(tasks), costs.steps_us) if costs else tuner.run(tasks)
             )
             kept = tuner.kept
         damaged = database.read().damaged
-        tuned = Tuned(where, database.path, outcomes, kept=kept, damaged=damaged, open=left)
+        tuned = Tuned(where, database.path, outcomes, kept=kept, damaged=damaged, open=work.open)
         if costs is not None:
             tuned.engine, tuned.others = costs.engine, _others(costs, tasks)
         if order.output is not None:
@@ -273,18 +277,14 @@ def _others(costs: Costs, tasks: Sequence[Task]) -> list[tuple[str, float]]:
 
 
 def _workloads(
-    source: Path, profile: Profile, order: TuningRequest
-) -> tuple[Machine, list[Task], int, Any]:
-    from edgeinfer.convert import passes, sources
-    from edgeinfer.convert.lower.tvm.target import workloads
-
-    common, _ = shape_sets(order.input_shapes or {})
-    read = sources.read(source)
-    normal = passes.normalise(read.model, input_shapes=common or None).model
-    for index, node in enumerate(normal.graph):
-        # Engines name operators, kernels know theirs by the name.
-        node.name = node.name or f"{node.op_type}_{index}"
-    return *workloads(normal, profile, LowerOptions()), normal
+    source: Path, profile: Profile, order: TuningRequest, folder: Path
+) -> tuple[Machine, Workloads]:
+    found: Workloads = late("pipeline.worker").read_apart(
+        *("list kernels", Workloads, source, profile, order.input_shapes, folder),
+        files=[source],
+        writable=[folder],
+    )
+    return machine_of(found.machine), found
 
 
 def _where(machine: Machine, order: TuningRequest) -> Where:

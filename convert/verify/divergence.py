@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.backends.process import bounds
 from edgeinfer.convert.passes.interface import input_specs
 from edgeinfer.convert.sources import read
 from edgeinfer.convert.verify.locate import all_values
@@ -51,6 +52,7 @@ def first_divergence(right: Path, other: Path, feeds: Feeds, budget: Budget) -> 
         SourceError: a model cannot be read.
     """
     models = [read(path).model for path in (right, other)]
+    bounds.looked()
     expected, actual = (all_values(model, _named(model, feeds)) for model in models)
     compared = 0
     for node in models[1].graph:
@@ -83,6 +85,7 @@ def made_inputs(path: Path) -> list[Feeds]:
         UsageError: no sizes were found that it runs with.
     """
     source = read(path)
+    bounds.looked()
     with Oracles(source.model, original=source.original) as oracles:
         vectors = make_vectors(
             source.model, oracles.inputs, oracles=oracles, preprocessing=source.preprocessing

@@ -214,7 +214,7 @@ def _inputs(
     try:
         from edgeinfer.convert.late import late
 
-        divergence = late("verify.divergence")
+        divergence, read_apart = late("verify.divergence"), late("pipeline.worker").read_apart
     except ModuleNotFoundError as e:
         raise UsageError(
             f"{right.path}: only the converter makes inputs up, and it is not installed here: give "
@@ -228,7 +228,7 @@ def _inputs(
                 feeds
                 if feeds.keys() == set(names)
                 else dict(zip(names, feeds.values(), strict=True))
-                for feeds in divergence.made_inputs(side.path)
+                for feeds in read_apart("make inputs", list[Feeds], side.path, files=[side.path])
             ]
             taken = [Input(adapted(feeds, side, right, [])) for feeds in own]
             return taken, f"made up for {side.name}"
@@ -243,14 +243,16 @@ def _node(right: Side, other: Side, feeds: Feeds, precision: str) -> tuple[str, 
     try:
         from edgeinfer.convert.late import late
 
-        divergence = late("verify.divergence")
+        divergence, read_apart = late("verify.divergence"), late("pipeline.worker").read_apart
     except ModuleNotFoundError:
         return _none("the converter reads graphs, and it is not installed here")
     for side in (right, other):
         if side.path.suffix not in divergence.READABLE:
             return _none(f"{side.path.name} is no graph that is read here")
     try:
-        found = divergence.first_divergence(right.path, other.path, feeds, budget_for(precision))
+        asked = right.path, other.path, feeds, budget_for(precision)
+        files = [right.path, other.path]
+        found = read_apart("compare graphs", divergence.Divergence, *asked, files=files)
     except EdgeInferError as e:
         return _none(str(e))
     if found.node:

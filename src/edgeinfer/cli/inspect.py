@@ -79,7 +79,7 @@ def inspect(
     from edgeinfer.convert.sniff import is_llm
 
     if is_llm(path):
-        _language_model(path, out)
+        _language_model(path, trust_source, out)
         return
     named = named_model(path, trust_source=trust_source)
     with out.progress() as progress:
@@ -121,10 +121,10 @@ def _plain(record: Any) -> dict[str, Any]:
     return dataclasses.asdict(record)
 
 
-def _language_model(path: str, out: Output) -> None:
+def _language_model(path: str, trust_source: bool, out: Output) -> None:
     from edgeinfer.convert.model_info import inspect as inspected
 
-    data = _plain(inspected(path))
+    data = _plain(inspected(path, trust_source=trust_source))
     family = data.pop("family")
 
     def view() -> Iterator[str | Table]:

@@ -26,22 +26,26 @@ class NamedModel:
         stem: what a bundle of it is called unless the user says otherwise.
         example_inputs: Example inputs of a PyTorch module.
         dynamic_shapes: Dynamic shapes of a PyTorch module.
+        trust_source: the file is read without bounds.
     """
 
     model: Any
     stem: str
     example_inputs: Any = None
     dynamic_shapes: Any = None
+    trust_source: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for the converter."""
-        return {"example_inputs": self.example_inputs, "dynamic_shapes": self.dynamic_shapes}
+        names = "example_inputs", "dynamic_shapes", "trust_source"
+        return {name: getattr(self, name) for name in names}
 
 
 TRUST_SOURCE = click.option(
     "--trust-source",
     is_flag=True,
-    help="Load a .pt2 file with pickles, objects or odd operators, which may run any code.",
+    help="Read MODEL without bounds of memory and time; of a .pt2 file also pickles, objects and "
+    "odd operators, which may run any code.",
 )
 
 
@@ -53,7 +57,8 @@ def named_model(argument: str, *, trust_source: bool = False) -> NamedModel:
 
     Args:
         argument: that.
-        trust_source: load an exported program with all that PyTorch would run for it.
+        trust_source: read the file without bounds, and load an exported program with all that
+            PyTorch would run for it.
 
     Raises:
         UsageError: the file or callable is not there, or fails.
@@ -65,9 +70,9 @@ def named_model(argument: str, *, trust_source: bool = False) -> NamedModel:
             raise UsageError(f"{argument}: no such file")
         if path.suffix == ".py":
             raise UsageError(f"{argument}: name the callable that gives the model: {argument}:NAME")
-        if trust_source:
+        if trust_source and path.suffix == ".pt2":
             return NamedModel(_program(path), path.stem)
-        return NamedModel(path, path.stem or path.name)
+        return NamedModel(path, path.stem or path.name, trust_source=trust_source)
     path = Path(match["file"])
     made = _call(path, match["name"])
     if not isinstance(made, tuple):
@@ -112,8 +117,6 @@ def _call(path: Path, name: str) -> Any:
 
 
 def _program(path: Path) -> Any:
-    if path.suffix != ".pt2":
-        raise UsageError(f"--trust-source is for .pt2 files; {path} runs no Python")
     try:
         import torch
     except ImportError as e:

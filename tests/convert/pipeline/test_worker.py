@@ -218,7 +218,7 @@ def test_what_it_answers_is_run_by_nobody(
         child.answer = answer
         """,
     )
-    for act in (lambda: worker.inspected(net), lambda: export(net)):
+    for act in (lambda: edgeinfer.inspect(net), lambda: export(net)):
         with pytest.raises(CrashedError, match="its answer is none"):
             act()
     assert not mark.exists()
@@ -445,7 +445,8 @@ def test_what_takes_more_than_a_file_explains_is_ended(
     net: Path, look: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "_CHECK_SPARE", 40 << 20)
-    monkeypatch.setattr(worker, "_INSPECT_SPARE", 40 << 20)
+    inspected = *worker._FUNCTIONS["inspect"][:2], 40 << 20
+    monkeypatch.setattr(worker, "_FUNCTIONS", {"inspect": inspected})
     with pytest.raises(SourceError, match="takes more than 40 MB of memory, far more than a file"):
         look_at(net, look)
     assert not children()

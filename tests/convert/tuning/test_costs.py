@@ -56,10 +56,10 @@ def test_the_fastest_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     model.graph.outputs[0].name = "y"
     monkeypatch.setattr(costs, "_profile", profile)
     monkeypatch.setattr(costs, "ENGINES", ("slow", "broken", "quick"))
-    found = costs.best(model, tmp_path, "cpu", 1)
+    found = costs.best(costs.written(model, tmp_path), "cpu", 1)
     assert found == Costs("quick", 3.0, ((frozenset({"last"}), 3.0),))
     monkeypatch.setattr(costs, "ENGINES", ("broken",))
-    assert costs.best(model, tmp_path, "cpu", 1) is None
+    assert costs.best(costs.written(model, tmp_path), "cpu", 1) is None
 
 
 def test_weights_that_lie_in_the_source_are_found(
@@ -74,7 +74,8 @@ def test_weights_that_lie_in_the_source_are_found(
     there.mkdir()
     ir.save(ir.from_proto(net), there / "m.onnx", external_data="m.data", size_threshold_bytes=0)
     monkeypatch.setattr(costs, "ENGINES", ("onnxruntime",))
-    found = costs.best(sources.read(there / "m.onnx").model, tmp_path, "cpu", 1)
+    model = sources.read(there / "m.onnx").model
+    found = costs.best(costs.written(model, tmp_path), "cpu", 1)
     assert found is not None
     assert found.of([_task("k", "only")])["k"] > 0
 
