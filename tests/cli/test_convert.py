@@ -131,9 +131,10 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
             "b.jsonl",
         ),
         *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
-        *("--keep", "kept"),
+        *("--keep", "kept", "--trust-source"),
     )
     assert export.asked == {
+        "trust_source": True,
         "model": model,
         "output": "out/",
         "targets": ("cpu", "openvino"),
