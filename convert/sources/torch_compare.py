@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,25 @@ def leaves(tree: Any) -> list[Any]:
     return found
 
 
-def first_of_equal() -> Any:
+@contextlib.contextmanager
+def as_exported() -> Iterator[None]:
+    """PyTorch gives the numbers that its exporter's graph would where several are right.
+
+    Of equal values it takes the first, and layers of transformers compute padded places too: their
+    short cut, which is not what is traced, sets them to zero.
+    """
+    import torch
+
+    short = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _first_of_equal():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(short)
+
+
+def _first_of_equal() -> Any:
     """A mode in which PyTorch takes the first of equal values, as ONNX's TopK does.
 
     PyTorch leaves the choice among equal values to the kernel; every choice is right, and a module
@@ -75,6 +94,9 @@ def first_of_equal() -> Any:
     aten = torch.ops.aten
 
     class _FirstOfEqual(TorchDispatchMode):  # type: ignore[misc]
+        # Branches and loops are handed on as they are; what runs inside them is not looked at.
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -94,6 +116,22 @@ def first_of_equal() -> Any:
         return tuple(part.narrow(dim, 0, k) for part in _sorted(x, dim, descending=largest))
 
     return _FirstOfEqual()
+
+
+def check_real(values: Mapping[str, Any] | Sequence[Any], what: str, name: str) -> None:
+    """Refuse inputs or outputs of complex numbers, which no artifact takes or gives.
+
+    Raises:
+        SourceError: one of them is complex.
+    """
+    items = values.items() if isinstance(values, Mapping) else enumerate(values)
+    found = [key for key, v in items if is_tensor(v) and v.is_complex()]
+    if found:
+        one = "takes" if what == "input" else "gives"
+        raise SourceError(
+            f"{name}: {what} {found[0]!r} is complex; wrap the module so that forward() {one} real "
+            "tensors (torch.view_as_real, torch.view_as_complex)"
+        )
 
 
 def is_tensor(value: Any) -> bool:
@@ -191,9 +229,15 @@ def _cannot_run(name: str, index: int, error: Exception) -> str:
             f"others were to be possible ({reason(error)}); give other example_inputs, or leave "
             "out dynamic_shapes"
         )
+    kind = "NOT_IMPLEMENTED" in str(error) or "type" in str(error)
+    advice = (
+        "convert the module to float32 or float16"
+        if kind
+        else "PyTorch's exporter is at fault: write the layer that it names with other operators"
+    )
     return (
-        f"{name}: its ONNX export does not run ({reason(error)}); convert the module to float32 "
-        "or float16, or give an ONNX export of your own"
+        f"{name}: its ONNX export does not run ({reason(error)}); {advice}, or give an ONNX export "
+        "of your own"
     )
 
 

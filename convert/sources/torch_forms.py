@@ -1,56 +1,297 @@
 """ONNX forms of PyTorch's operators where its own exporter (2.13) has none, or one that can fail.
 
-``masked_scatter``: the exporter's form fails in a run whose mask has more places than there are
-elements. Checks of data (``torch._check_tensor_all``, the ``torch_compilable_check`` of
-transformers): nothing of them is left but what leads to them, for which it has no form.
+Some of its forms fail in a run (``masked_scatter`` whose mask has more places than there are
+elements), give other numbers (the mean of ``scatter_reduce``, attention to nothing), or lose all
+digits somewhere (``log1p`` near zero, ``logaddexp`` and ``logsigmoid`` far from it). Checks of data
+(``torch._check_tensor_all``, the ``torch_compilable_check`` of transformers): nothing of them is
+left but what leads to them, for which it has no form.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from edgeinfer.convert.sources.torch_compare import reason
 
-INT64, FLOAT, BOOL = 7, 1, 9
+INT32, INT64, FLOAT, BOOL = 6, 7, 1, 9
+
+_ERFC = (
+    *(-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806),
+    *(0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277),
+)
+"""Chebyshev coefficients, within 1.2e-7 of each value. Source: Numerical Recipes, sec. 6.2."""
 
 
 def forms() -> Mapping[Any, Callable[..., Any]]:
     """Return functions of ``onnxscript`` by PyTorch's operator."""
     import torch
-    from onnxscript import opset18 as op
-
-    def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
-        """Where the mask is, the next element of the source."""
-        shape = op.Shape(op.Add(op.Cast(self, to=FLOAT), op.Cast(mask, to=FLOAT)))
-        wide = op.Cast(op.Expand(op.Cast(mask, to=INT64), shape), to=INT64)
-        flat = op.Reshape(wide, op.Constant(value_ints=[-1]))
-        elements = op.Reshape(source, op.Constant(value_ints=[-1]))
-        one = op.Constant(value_int=1)
-        place = op.Sub(op.CumSum(flat, op.Constant(value_int=0)), one)
-        place = op.Max(place, op.Constant(value_int=0))
-        place = op.Min(place, op.Sub(op.Size(elements), one))
-        picked = op.Reshape(op.Gather(elements, place), shape)
-        return op.Where(op.Cast(wide, to=BOOL), picked, self)
-
-    def all_true(self: Any) -> Any:
-        return op.Cast(op.ReduceMin(op.Cast(self, to=INT64), keepdims=0), to=BOOL)
-
-    def any_true(self: Any) -> Any:
-        return op.Cast(op.ReduceMax(op.Cast(self, to=INT64), keepdims=0), to=BOOL)
-
-    def chosen(condition: Any, yes: Any, no: Any) -> Any:
-        return op.Where(condition, yes, no)
 
     aten = torch.ops.aten
     return {
-        aten.masked_scatter.default: masked_scatter,
-        aten._is_all_true.default: all_true,
-        aten._is_any_true.default: any_true,
-        torch.sym_ite: chosen,
+        aten.masked_scatter.default: _masked_scatter,
+        aten._is_all_true.default: _all_true,
+        aten._is_any_true.default: _any_true,
+        torch.sym_ite: _chosen,
+        aten.scaled_dot_product_attention.default: _attention,
+        aten.scatter_reduce.two: _scatter_reduce,
+        aten.searchsorted.Tensor: _searchsorted,
+        aten._cdist_forward.default: _distances,
+        aten.median.default: _median,
+        aten.median.dim: _median_of_axis,
+        aten.kthvalue.default: _kthvalue,
+        aten.cumprod.default: _cumprod,
+        aten.log1p.default: _log1p,
+        aten.special_log1p.default: _log1p,
+        aten.expm1.default: _expm1,
+        aten.special_expm1.default: _expm1,
+        aten.erfc.default: _erfc,
+        aten.special_erfc.default: _erfc,
+        aten.log_sigmoid.default: _log_sigmoid,
+        aten.logaddexp.default: _logaddexp,
+        aten.logaddexp2.default: _logaddexp2,
     }
 
+
+def _op() -> Any:
+    from onnxscript import opset18
+
+    return opset18
+
+
+def _like(number: float, value: Any) -> Any:
+    """A number of a value's type."""
+    op = _op()
+    return op.CastLike(op.Constant(value_float=number), value)
+
+
+def _whole(*numbers: int) -> Any:
+    return _op().Constant(value_ints=list(numbers))
+
+
+# ---- masks and checks
+
+
+def _masked_scatter(self: Any, mask: Any, source: Any) -> Any:
+    """Where the mask is, the next element of the source."""
+    op = _op()
+    shape = op.Shape(op.Add(op.Cast(self, to=FLOAT), op.Cast(mask, to=FLOAT)))
+    wide = op.Cast(op.Expand(op.Cast(mask, to=INT64), shape), to=INT64)
+    flat = op.Reshape(wide, _whole(-1))
+    elements = op.Reshape(source, _whole(-1))
+    one = op.Constant(value_int=1)
+    place = op.Sub(op.CumSum(flat, op.Constant(value_int=0)), one)
+    place = op.Max(place, op.Constant(value_int=0))
+    place = op.Min(place, op.Sub(op.Size(elements), one))
+    picked = op.Reshape(op.Gather(elements, place), shape)
+    return op.Where(op.Cast(wide, to=BOOL), picked, self)
+
+
+def _all_true(self: Any) -> Any:
+    op = _op()
+    return op.Cast(op.ReduceMin(op.Cast(self, to=INT64), keepdims=0), to=BOOL)
+
+
+def _any_true(self: Any) -> Any:
+    op = _op()
+    return op.Cast(op.ReduceMax(op.Cast(self, to=INT64), keepdims=0), to=BOOL)
+
+
+def _chosen(condition: Any, yes: Any, no: Any) -> Any:
+    return _op().Where(condition, yes, no)
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention as the exporter writes it; a query that may attend to nothing gets zeros."""
+    from onnxscript.function_libs.torch_lib.ops import nn
+
+    op = _op()
+    found = nn.aten_scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+    )
+    if attn_mask is None or attn_mask.dtype != BOOL:
+        return found
+    allowed = op.ReduceMax(op.Cast(attn_mask, to=FLOAT), _whole(-1), keepdims=1)
+    return op.Where(op.Cast(allowed, to=BOOL), found, _like(0.0, found))
+
+
+# ---- sums at places
+
+
+def _scatter_reduce(
+    self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+) -> Any:
+    """Like ``aten::scatter_reduce``; the exporter's own form of a mean gives the last element."""
+    from onnxscript.function_libs.torch_lib.ops import core
+
+    op = _op()
+    if reduce != "mean":
+        return core.aten_scatter_reduce(self, dim, index, src, reduce, include_self)
+    if not self.dtype.is_floating_point():
+        raise NotImplementedError("scatter_reduce: the mean of integers")
+    if not self.shape:
+        self, index, src = (op.Reshape(v, _whole(-1)) for v in (self, index, src))
+    one = op.Expand(_like(1.0, self), op.Shape(src))
+    nothing = op.Expand(_like(0.0, self), op.Shape(self))
+    count = op.ScatterElements(nothing, index, one, axis=dim, reduction="add")
+    touched = op.Greater(count, nothing)
+    start = self if include_self else op.Where(touched, nothing, self)
+    total = op.ScatterElements(start, index, src, axis=dim, reduction="add")
+    if include_self:
+        return op.Div(total, op.Add(count, _like(1.0, self)))
+    return op.Div(total, op.Max(count, _like(1.0, self)))
+
+
+# ---- order
+
+
+def _searchsorted(
+    sorted_sequence: Any,
+    self: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """How many elements of a row are below each value, or not above it."""
+    op = _op()
+    if sorter is not None:
+        raise NotImplementedError("searchsorted with a sorter")
+    alone = not self.shape
+    values = op.Unsqueeze(op.Reshape(self, _whole(-1)) if alone else self, _whole(-1))
+    row = sorted_sequence
+    if len(row.shape) > 1:
+        row = op.Unsqueeze(row, _whole(-2))
+    # NaN is behind all numbers.
+    below = (
+        op.Not(op.Greater(row, values))
+        if right or side == "right"
+        else op.Or(op.Less(row, values), op.Not(op.Equal(values, values)))
+    )
+    count = op.ReduceSum(op.Cast(below, to=INT64), _whole(-1), keepdims=0)
+    count = op.Squeeze(count, _whole(0)) if alone else count
+    return op.Cast(count, to=INT32) if out_int32 else count
+
+
+def _kth(self: Any, k: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
+    """The element that has ``k`` smaller ones before it, and its place."""
+    op = _op()
+    count = op.Gather(op.Shape(self), _whole(dim))
+    ordered, places = op.TopK(self, count, axis=dim, largest=0, sorted=1)
+    found = tuple(op.Gather(part, k, axis=dim) for part in (ordered, places))
+    if keepdim:
+        return found
+    return tuple(op.Squeeze(part, _whole(dim)) for part in found)
+
+
+def _median_of_axis(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    op = _op()
+    last = op.Sub(op.Gather(op.Shape(self), _whole(dim)), _whole(1))
+    return _kth(self, op.Div(last, _whole(2)), dim, keepdim)
+
+
+def _median(self: Any) -> Any:
+    return _median_of_axis(_op().Reshape(self, _whole(-1)), 0)[0]
+
+
+def _kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    return _kth(self, _whole(k - 1), dim, keepdim)
+
+
+# ---- products and distances
+
+
+def _cumprod(self: Any, dim: int, dtype: int = -1) -> Any:
+    """Products so far, in as many steps as the size has binary digits."""
+    op = _op()
+    size = self.shape[dim] if self.shape else 1
+    if not isinstance(size, int):
+        raise NotImplementedError("cumprod along an open size")
+    made, step = self if dtype == -1 else op.Cast(self, to=dtype), 1
+    axis, end = _whole(dim), _whole(size)
+    while step < size:
+        head = op.Slice(made, _whole(0), _whole(step), axis)
+        tail = op.Slice(made, _whole(step), end, axis)
+        before = op.Slice(made, _whole(0), _whole(size - step), axis)
+        made, step = op.Concat(head, op.Mul(tail, before), axis=dim), step * 2
+    return made
+
+
+def _distances(x1: Any, x2: Any, p: float, compute_mode: int | None = None) -> Any:
+    """Distances of all pairs of rows, from their differences."""
+    op = _op()
+    apart = op.Abs(op.Sub(op.Unsqueeze(x1, _whole(-2)), op.Unsqueeze(x2, _whole(-3))))
+    if p == 0:
+        apart = op.CastLike(op.Not(op.Equal(apart, _like(0.0, apart))), apart)
+    if p in (0, 1):
+        return op.ReduceSum(apart, _whole(-1), keepdims=0)
+    if p == 2:
+        return op.ReduceL2(apart, _whole(-1), keepdims=0)
+    if math.isinf(p):
+        return op.ReduceMax(apart, _whole(-1), keepdims=0)
+    powers = op.ReduceSum(op.Pow(apart, _like(p, apart)), _whole(-1), keepdims=0)
+    return op.Pow(powers, _like(1 / p, apart))
+
+
+# ---- functions that keep their digits
+
+
+def _log1p(self: Any) -> Any:
+    op = _op()
+    one, two, half = (_like(v, self) for v in (1.0, 2.0, 0.5))
+    near = op.Mul(two, op.Atanh(op.Div(self, op.Add(self, two))))
+    return op.Where(op.Less(op.Abs(self), half), near, op.Log(op.Add(one, self)))
+
+
+def _expm1(self: Any) -> Any:
+    op = _op()
+    half = op.Tanh(op.Mul(self, _like(0.5, self)))
+    return op.Mul(half, op.Add(op.Exp(self), _like(1.0, self)))
+
+
+def _erfc(self: Any) -> Any:
+    op = _op()
+    size, two = op.Abs(self), _like(2.0, self)
+    t = op.Div(two, op.Add(two, size))
+    total = _like(_ERFC[-1], self)
+    for factor in reversed(_ERFC[:-1]):
+        total = op.Add(op.Mul(total, t), _like(factor, self))
+    tail = op.Mul(t, op.Exp(op.Sub(total, op.Mul(size, size))))
+    return op.Where(op.Less(self, _like(0.0, self)), op.Sub(two, tail), tail)
+
+
+def _log_sigmoid(self: Any) -> Any:
+    op = _op()
+    return op.Neg(op.Softplus(op.Neg(self)))
+
+
+def _logaddexp(self: Any, other: Any) -> Any:
+    op = _op()
+    further = op.Softplus(op.Neg(op.Abs(op.Sub(self, other))))
+    # The difference of equal infinities is none.
+    equal = op.Equal(self, other)
+    further = op.Where(equal, _like(math.log(2), further), further)
+    return op.Add(op.Max(self, other), further)
+
+
+def _logaddexp2(self: Any, other: Any) -> Any:
+    op = _op()
+    unit = _like(math.log(2), self)
+    return op.Div(_logaddexp(op.Mul(self, unit), op.Mul(other, unit)), unit)
+
+
+# ---- what an export failed for
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in forward')
 

@@ -13,6 +13,7 @@ from edgeinfer.errors import SourceError
 from tests.convert.lower.running import run
 
 torch = pytest.importorskip("torch")
+tree_leaves = pytest.importorskip("torch.utils._pytree").tree_leaves
 
 
 def module(forward: Callable[..., Any]) -> Any:
@@ -69,6 +70,136 @@ def test_questions_about_all_elements(forward: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(run(model, given)[0], forward(None, *examples).numpy())
 
 
+# ---- the exporter's forms that are wrong, or lose digits
+
+
+def _mean_at(self: Any, x: Any, i: Any, s: Any) -> Any:
+    return (
+        x.scatter_reduce(1, i, s, "mean"),
+        x.scatter_reduce(1, i, s, "mean", include_self=False),
+    )
+
+
+def _sorted_places(self: Any, x: Any, b: Any) -> Any:
+    return torch.searchsorted(b, x), torch.searchsorted(b, x, side="right", out_int32=True)
+
+
+def _medians(self: Any, x: Any) -> Any:
+    return x.median(), *x.median(1), *x.median(0, keepdim=True), *torch.kthvalue(x, 2, 1)
+
+
+def _apart(self: Any, a: Any, b: Any) -> Any:
+    return tuple(torch.cdist(a, b, p=p) for p in (0, 1, 2, 3, torch.inf))
+
+
+def _products_so_far(self: Any, x: Any) -> Any:
+    return x.cumprod(1), x.cumprod(0)
+
+
+def _seen(self: Any, q: Any, k: Any, mask: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+
+
+ROWS = torch.tensor([[3.0, 1, 4, 1.5], [9, 2, 6, 5], [-5, 3, -5.5, 8]])
+MASK = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("forward", "examples"),
+    [
+        (_mean_at, (ROWS, torch.tensor([[0, 0, 2], [3, 3, 3]]), ROWS[:2, :3].clone())),
+        (_sorted_places, (torch.tensor([[0.0, 4, 9], [1, 5, 2]]), ROWS.sort(1).values[:2])),
+        (_sorted_places, (ROWS, torch.tensor([-5.0, 1, 1, 4]))),
+        (_medians, (ROWS,)),
+        (_apart, (ROWS, ROWS[1:].clone() + 0.5)),
+        (_products_so_far, (ROWS,)),
+        (_seen, (ROWS[None, None], ROWS[[0, 1, 2, 1]][None, None].clone(), MASK)),
+    ],
+)
+def test_operators_that_the_exporter_lacks(
+    forward: Callable[..., Any], examples: tuple[Any, ...]
+) -> None:
+    model = read(module(forward), example_inputs=examples).model
+    names = [str(value.name) for value in model.graph.inputs]
+    found = run(model, dict(zip(names, (e.numpy() for e in examples), strict=True)))
+    expected = forward(None, *examples)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for one, want in zip(found, expected, strict=True):
+        assert one.dtype == want.numpy().dtype
+        np.testing.assert_allclose(one, want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+SMALL = (-1e-3, -1e-7, 1e-30, 1e-7, 0.3, 20)
+WIDE = (-1000.0, -100, -20, -0.5, 0, 0.5, 20, 1000)
+
+
+@pytest.mark.parametrize(
+    ("function", "places"),
+    [
+        (torch.log1p, (*SMALL, -0.9, 1e10)),
+        (torch.expm1, (*SMALL, -100, 80)),
+        (torch.erfc, (-3, 0, 0.1, 1, 3, 6)),
+        (torch.nn.functional.logsigmoid, WIDE),
+        (lambda x: torch.logaddexp(x, x.flip(0) + 0.5), WIDE),
+        (lambda x: torch.logaddexp2(x, x.flip(0) + 0.5), WIDE),
+        (lambda x: torch.logaddexp(x, x), (*WIDE, float("inf"), float("-inf"))),
+    ],
+)
+def test_functions_keep_their_digits(function: Any, places: tuple[float, ...]) -> None:
+    """The export was compared on harmless examples, and runs on others."""
+
+    def forward(self: Any, x: Any) -> Any:
+        return function(x)
+
+    x = torch.tensor(places)
+    model = read(module(forward), example_inputs=(torch.full_like(x, 0.5),)).model
+    expected = function(x.double()).numpy()
+    np.testing.assert_allclose(run(model, {"x": x.numpy()})[0], expected, rtol=1e-5)
+
+
+def _branch(self: Any, x: Any) -> Any:
+    return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+
+
+def _turns(self: Any, x: Any) -> Any:
+    turns = torch.zeros((), dtype=torch.int64)
+    loop = torch._higher_order_ops.while_loop
+    return loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (turns, x))[1]
+
+
+@pytest.mark.parametrize("forward", [_branch, _turns])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_branches_and_loops(forward: Callable[..., Any], sign: int) -> None:
+    model = read(module(forward), example_inputs=(torch.ones(2, 3),)).model
+    x = sign * torch.ones(2, 3)
+    np.testing.assert_array_equal(run(model, {"x": x.numpy()})[0], forward(None, x).numpy())
+
+
+def test_transformers_compute_padded_places() -> None:
+    """PyTorch's own short cut, which is not what is exported, gives zeros there."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = torch.nn.TransformerEncoder(layer, 1)
+
+        def forward(self, x: Any, padded: Any) -> Any:
+            return self.encoder(x, src_key_padding_mask=padded)
+
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.randn(2, 3, 8)
+    padded = torch.tensor([[False, False, True], [False] * 3])
+    got = read(net, example_inputs=(x, padded))
+    found = run(got.model, {"x": x.numpy(), "padded": padded.numpy()})[0]
+    with torch.no_grad():
+        expected = net(x, padded).numpy()
+    seen = ~padded.numpy()
+    np.testing.assert_allclose(found[seen], expected[seen], rtol=1e-4, atol=1e-5)
+    assert not expected[~seen].any()
+    assert any("padded places are computed" in line for line in got.notes.lines)
+
+
 # ---- complex numbers
 
 
@@ -90,7 +221,34 @@ def _products(self: Any, mag: Any, p: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("forward", [_imaginary, _rotated, _products])
+def _elements(self: Any, mag: Any, p: Any) -> Any:
+    z = torch.complex(mag, p - 0.5)
+    made = torch.zeros(z.shape, dtype=torch.complex64)
+    made[:, 1:3] = z[:, :2] ** 2
+    made[:, 4] = 2j
+    parts = (made, z.sqrt(), z.log(), z**1.5, z**-2, torch.sgn(z), z.cumsum(1), 1 / z)
+    return tuple(torch.view_as_real(part) for part in parts), z == z.conj()
+
+
+def _layers(self: Any, mag: Any, p: Any) -> Any:
+    z = torch.complex(mag, p)
+    w = torch.complex(p[0, :4], mag[0, :4])
+    parts = (torch.nn.functional.linear(z, w), torch.einsum("bij,kj->bik", z, w))
+    return tuple(torch.view_as_real(part) for part in parts)
+
+
+def _spectra(self: Any, mag: Any, p: Any) -> Any:
+    """As Fourier neural operators do: some frequencies are mixed, the others are zero."""
+    z = torch.fft.rfft2(mag)[:, :4, :2] * torch.complex(p[:, :4, :2], mag[:, :4, :2])
+    return (
+        torch.fft.irfft2(z, s=(9, 5)),
+        torch.fft.irfft(torch.fft.rfft(p, n=7), n=12),
+        torch.fft.ifftn(torch.fft.fftn(mag, dim=(1, 2)) * (1 + 2j), dim=(1, 2)).imag,
+        torch.fft.hfft(torch.complex(mag, p)),
+    )
+
+
+@pytest.mark.parametrize("forward", [_imaginary, _rotated, _products, _elements, _layers, _spectra])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_complex_numbers(forward: Callable[..., Any], dynamic: bool) -> None:
     torch.manual_seed(0)
@@ -101,8 +259,7 @@ def test_complex_numbers(forward: Callable[..., Any], dynamic: bool) -> None:
         examples = (torch.rand(5, 9, 5), torch.rand(5, 9, 5))
     feeds = dict(zip(("mag", "p"), (e.numpy() for e in examples), strict=True))
     expected = forward(None, *examples)
-    expected = (expected,) if isinstance(expected, torch.Tensor) else expected
-    for found, want in zip(run(model, feeds), expected, strict=True):
+    for found, want in zip(run(model, feeds), tree_leaves(expected), strict=True):
         np.testing.assert_allclose(found, want.resolve_neg().numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -151,3 +308,11 @@ def test_a_refusal_names_the_operator(forward: Callable[..., Any], words: str) -
         read(module(forward), example_inputs=(torch.rand(3, 3) + 2,))
     assert "\n" not in str(caught.value)
     assert "trace" not in str(caught.value)
+
+
+def test_complex_inputs_and_outputs_are_named() -> None:
+    z = torch.complex(torch.ones(3), torch.ones(3))
+    with pytest.raises(SourceError, match=r"input 'x' is complex; .*view_as_complex"):
+        read(module(lambda self, x: x.abs()), example_inputs=(z,))
+    with pytest.raises(SourceError, match="output 1 is complex"):
+        read(module(lambda self, x: (x, x * 1j)), example_inputs=(torch.ones(3),))
