@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import socket
+import time
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from edgeinfer.errors import UsageError
@@ -68,6 +71,39 @@ def test_http(start: Start, pair: tuple[Path, Path]) -> None:
         plain.settimeout(30)
         plain.sendall(b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert not plain.recv(100).startswith(b"HTTP")
+
+
+@pytest.mark.parametrize("rows", [1_500, 10_000, 60_000])
+def test_bodies_that_come_in_pieces(start: Start, pair: tuple[Path, Path], rows: int) -> None:
+    import ssl
+
+    server = start(certificate=pair[0], private_key=pair[1])
+    x, k = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3), np.arange(rows)
+    tensors = [("x", "FP32", x), ("k", "INT64", k)]
+    items = [
+        {"name": n, "datatype": d, "shape": a.shape, "parameters": {"binary_data_size": a.nbytes}}
+        for n, d, a in tensors
+    ]
+    told = json.dumps({"inputs": items, "parameters": {"binary_data_output": True}}).encode()
+    whole = told + b"".join(a.tobytes() for _, _, a in tensors)
+    size = "inference-header-content-length"
+    headers = f"content-length: {len(whole)}\r\n{size}: {len(told)}\r\n"
+    text = f"POST {URL} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n".encode() + whole
+    context = ssl.create_default_context(cafile=pair[0])
+    port = int(server.url.rsplit(":", 1)[1])
+    with (
+        socket.create_connection(("localhost", port), 30) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as line,
+        line.makefile("rb") as answers,
+    ):
+        for cuts in ((), (100,), (9_000, 20_000)):
+            for start_, end in zip((0, *cuts), (*cuts, len(text)), strict=True):
+                line.sendall(text[start_:end])
+                time.sleep(0.01)
+            assert b" 200 " in answers.readline()
+            lines = dict(line.rstrip().split(b": ", 1) for line in iter(answers.readline, b"\r\n"))
+            body = answers.read(int(lines[b"content-length"]))[int(lines[size.encode()]) :]
+            assert body == (2 * x).tobytes() + k.tobytes()
 
 
 def test_grpc(start: Start, pair: tuple[Path, Path]) -> None:
