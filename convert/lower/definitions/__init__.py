@@ -35,6 +35,7 @@ OPSET = body.OPSET
 DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "Adagrad": training.adagrad,
     "Adam": training.adam,
+    "AffineGrid": sample.affine_grid,
     "BatchNormalization": training.batch_normalization,
     "Col2Im": sample.col2im,
     "Compress": select.compress,

@@ -1,4 +1,4 @@
-"""GridSample, Col2Im and MaxUnpool: elements that are taken, weighted and put at their places."""
+"""AffineGrid, GridSample, Col2Im and MaxUnpool: places, and elements that are taken from them."""
 
 from __future__ import annotations
 
@@ -35,6 +35,45 @@ def _reflect(body: Body, x: str, low: float, high: float) -> str:
     there = body.op("Sub", there, scaled(body, turns, 2.0 * span))
     away = body.op("Abs", raised(body, there, -span))
     return raised(body, body.op("Sub", body.const(float(span)), away), low)
+
+
+def affine_grid(node: ir.Node) -> onnx.FunctionProto | None:
+    """Places of pictures and volumes; the standard's definition loses a batch of one (onnx 1.23).
+
+    Theta times places, summed up in turn: the places of each axis are a vector.
+    """
+    theta, kind = node.inputs[0], node.inputs[0].dtype
+    if theta.shape is None or kind is None or theta.shape[1] not in (2, 3):
+        return None
+    body, rank = Body(node), int(theta.shape[1])
+    one = body.const(np.array(1, kind.numpy()))
+    two = body.const(np.array(2, kind.numpy()))
+    whole = [body.const(np.array(number, np.int64)) for number in (0, 1)]
+    space = list(range(1, rank + 1))
+    total = ""
+    for column in range(rank + 1):
+        share = body.op(
+            "Slice", "i0", body.const([column]), body.const([column + 1]), body.const([2])
+        )
+        share = body.op("Unsqueeze", body.op("Squeeze", share, body.const([2])), body.const(space))
+        if column < rank:
+            # The first column is for the last axis.
+            axis = rank - column
+            count = body.op("Squeeze", body.part("i1", axis + 1), body.const([0]))
+            size = body.op("Cast", count, to=int(kind))
+            steps = body.op("Cast", body.op("Range", whole[0], count, whole[1]), to=int(kind))
+            if attribute(node, "align_corners", 0):
+                step = body.op("Div", two, body.op("Sub", size, one))
+                start = body.op("Neg", one)
+            else:
+                step = body.op("Div", two, size)
+                start = body.op("Sub", body.op("Div", step, two), one)
+            places = body.op("Add", start, body.op("Mul", steps, step))
+            others = [a for a in range(rank + 2) if a != axis]
+            share = body.op("Mul", share, body.op("Unsqueeze", places, body.const(others)))
+        total = body.op("Add", total, share) if total else share
+    body.give(0, total)
+    return body.function()
 
 
 def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:

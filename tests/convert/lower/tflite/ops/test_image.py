@@ -41,12 +41,23 @@ def test_grid_sample_of_volumes(mode: str) -> None:
 
 
 @rows("align", [0, 1])
-def test_affine_grid(align: int) -> None:
+@rows("batch", [1, 2])
+def test_affine_grid(align: int, batch: int) -> None:
     text = (
-        "g (float[n,2,3] t) => (float[n,4,5,2] y) <int64[4] s = {2, 1, 4, 5}> "
+        f"g (float[n,2,3] t) => (float[n,4,5,2] y) <int64[4] s = {{{batch}, 1, 4, 5}}> "
         f"{{ y = AffineGrid<align_corners={align}>(t, s) }}"
     )
-    check(text, {"t": some(2, 2, 3)})
+    check(text, {"t": some(batch, 2, 3)})
+
+
+@rows("align", [0, 1])
+@rows("batch", [1, 2])
+def test_affine_grid_of_volumes(align: int, batch: int) -> None:
+    text = (
+        f"g (float[n,3,4] t) => (float[n,2,4,5,3] y) <int64[5] s = {{{batch}, 1, 2, 4, 5}}> "
+        f"{{ y = AffineGrid<align_corners={align}>(t, s) }}"
+    )
+    check(text, {"t": some(batch, 3, 4)})
 
 
 def test_max_unpool() -> None:
