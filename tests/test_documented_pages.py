@@ -16,6 +16,8 @@ from PIL import Image, ImageDraw
 
 from tests.cli.test_documented import words_of_page
 
+pytestmark = pytest.mark.usefixtures("conversions_apart")
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)

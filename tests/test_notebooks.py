@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("conversions_apart")
+
 FOLDER = Path(__file__).resolve().parent.parent / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 

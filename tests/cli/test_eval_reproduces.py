@@ -12,7 +12,10 @@ import pytest
 from edgeinfer.bundle.archive import Bundle
 from tests.zoo import fetch
 
-pytestmark = [pytest.mark.models, pytest.mark.timeout(900)]
+pytestmark = [
+    *(pytest.mark.models, pytest.mark.timeout(900)),
+    pytest.mark.usefixtures("conversions_apart"),
+]
 
 RIGHT = """
 import numpy as np
