@@ -36,6 +36,10 @@ _NAMES = {
 }
 MOST_AXES = 32
 """Of a tensor; NumPy 1 has no more."""
+_CODES = {"float32": "<f", "float64": "<d"}
+"""Of ``struct`` and NumPy. In this order ``struct`` refuses what is too large for the type."""
+_FEW = 100
+"""Values whose types are looked at one by one in less time than NumPy takes to begin."""
 _DTYPES = {name: np.dtype(dtype) for dtype, name in _NAMES.items() if dtype != "string"}
 
 
@@ -244,8 +248,8 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
     if not isinstance(values, list):
         raise RequestError(400, f"input {spec.name!r}: data: expected a list")
     size = math.prod(shape)
-    if spec.dtype.startswith("float") and len(values) == size and (found := _floats(values)):
-        return _exact(np.frombuffer(found), spec).reshape(shape)
+    if len(values) == size and (found := _floats(values, spec)) is not None:
+        return found.reshape(shape)
     flat, kinds = _flat(values, shape, spec.name)
     wanted = {str} if spec.dtype == "string" else {bool} if kinds == {bool} else {int, float}
     # Beside one text NumPy makes all as long.
@@ -262,18 +266,22 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
     return _exact(array, spec).reshape(shape)
 
 
-def _floats(values: list[Any]) -> bytes:
-    """Return a flat list of numbers as float64; nothing where it may be another one."""
-    if not values or type(values[0]) is not float:
-        return b""
+def _floats(values: list[Any], spec: TensorSpec) -> Array | None:
+    """Return a flat list of numbers, rounded once; None where it may be another one.
+
+    JSON has no infinity, and what is too large for the type is no number of it either.
+    """
+    code = _CODES.get(spec.dtype)
+    if code is None or not values or type(values[0]) is not float:
+        return None
     try:
-        found = struct.pack(f"{len(values)}d", *values)
+        found = np.frombuffer(struct.pack(f"<{len(values)}{code[1]}", *values), code)
     except (struct.error, OverflowError):
-        return b""
-    # Only what is 0 or 1 may have been true or false.
-    numbers = np.frombuffer(found)
-    places = np.flatnonzero((numbers == 0) | (numbers == 1)).tolist()
-    return b"" if bool in {type(values[place]) for place in places} else found
+        return None
+    if len(values) > _FEW:
+        # Only what is 0 or 1 may have been true or false.
+        values = [values[i] for i in np.flatnonzero((found == 0) | (found == 1)).tolist()]
+    return None if bool in map(type, values) else found
 
 
 def _flat(values: list[Any], shape: tuple[int, ...], name: str) -> tuple[list[Any], set[type]]:

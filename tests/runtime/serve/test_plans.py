@@ -138,3 +138,16 @@ def test_what_is_no_number_among_numbers_is_refused(wrong: Any) -> None:
     item = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1.5, wrong, 2]}
     with pytest.raises(RequestError):
         read(json.dumps({"inputs": [item]}).encode(), None, INPUTS[:1], (), 1000)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("FP32", "float32"), ("FP64", "float64")])
+def test_numbers_of_json_round_once_to_the_nearest(kind: str, name: str) -> None:
+    rng = np.random.default_rng(0)
+    halves = np.ldexp(1 + (2 * rng.integers(0, 2**23, 2000) + 1) / 2**24, rng.integers(-150, 127))
+    edges = [3.4028235677973362e38, 1e-46, 7e-46, -0.0, 2.5, 1.401298464324817e-45, 5e-324]
+    values = [*edges, *halves.tolist(), *(halves * (1 + 2**-40)).tolist()]
+    item = {"name": "x", "datatype": kind, "shape": [len(values)], "data": values}
+    specs = (TensorSpec("x", name, ("N",)),)
+    request = read(json.dumps({"inputs": [item]}).encode(), None, specs, (), 10_000)
+    wanted = np.array(values).astype(name)
+    assert request.feeds["x"].tobytes() == wanted.tobytes()
