@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
@@ -148,10 +149,7 @@ def mish_by_exponential(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-_KEEPS = frozenset({
-    *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split"),
-    *("Gather", "Concat", "Expand", "Where", "Mul", "Div", "Neg", "Abs", "Sqrt", "Reciprocal"),
-})  # fmt: skip
+_KEEPS = MOVES | {"Concat", "Where", "Mul", "Div", "Neg", "Abs", "Sqrt", "Reciprocal"}
 """Operators whose small operands make small results, or the reverse, with the same digits."""
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.passes.infra import Namer
 
-_MOVES = frozenset(
-    {"Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice", "Identity", "Flatten"}
-)
 _MASK_OF_ATTENTION = 3
 _DEPTH = 8
 
@@ -60,7 +58,7 @@ def _added_masks(node: ir.Node) -> list[tuple[ir.Node, int]]:
     if node.op_type == "Attention":
         return [(node, _MASK_OF_ATTENTION)] if len(node.inputs) > _MASK_OF_ATTENTION else []
     maker = node.inputs[0].producer() if node.op_type == "Softmax" and node.inputs[0] else None
-    if maker is not None and maker.op_type in _MOVES and maker.inputs[0] is not None:
+    if maker is not None and maker.op_type in MOVES and maker.inputs[0] is not None:
         maker = maker.inputs[0].producer()
     if maker is None or maker.op_type != "Add" or maker.graph is not node.graph:
         return []
@@ -77,7 +75,7 @@ def _from_input(user: ir.Node, index: int) -> tuple[ir.Value | None, tuple[ir.No
             is_float = value.dtype == ir.DataType.FLOAT and value.const_value is None
             return (value if is_float else None), (user, index)
         maker = value.producer()
-        if maker is None or maker.op_type not in _MOVES or maker.domain:
+        if maker is None or maker.op_type not in MOVES or maker.domain:
             break
         user, index = maker, 0
     return None, (user, index)

@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import onnx_ir as ir
 
 from edgeinfer.backends.checks import one_line
+from edgeinfer.convert.families import RANDOM
 from edgeinfer.convert.lower.signature import (
     REQUIRED,
     FormalInput,
@@ -56,13 +57,7 @@ _FORBIDDEN: Mapping[str, str] = MappingProxyType({
         _SEQUENCES,
     ),
     **dict.fromkeys(("Adagrad", "Adam", "Gradient", "Momentum"), _TRAINING),
-    **dict.fromkeys(
-        (
-            *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
-            "RandomUniformLike",
-        ),
-        _DRAWS,
-    ),
+    **dict.fromkeys(RANDOM, _DRAWS),
     "ImageDecoder": "files of images, and the format has tensors only: decode them before",
 })  # fmt: skip
 """What no format of these has a place for, whatever is lowered."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import REDUCTIONS
 from edgeinfer.convert.lower.loops import ScanForm
 from edgeinfer.convert.passes.control_flow import connect
 from edgeinfer.convert.passes.infra import Namer, attr, bodies, is_op, small
@@ -23,11 +24,6 @@ _PLAIN = frozenset({
     *("Not", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sqrt", "Tanh"),
 })  # fmt: skip
 """Operators of each element for itself."""
-
-_REDUCTIONS = frozenset({
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
-})  # fmt: skip
 
 
 def at_once(model: ir.Model, node: ir.Node) -> bool:
@@ -148,7 +144,7 @@ class _Turns:
             return [self.stacked[read[0]]]
         if inner.op_type in _PAIRED:
             return self._paired(read)
-        if inner.op_type in _REDUCTIONS and read[0] in self.stacked:
+        if inner.op_type in REDUCTIONS and read[0] in self.stacked:
             return self._reduced(inner)
         return None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.types import Array
 
@@ -23,11 +24,7 @@ _DEPTH = 64
 _READ = 1 << 16
 """Elements of a constant that are looked at."""
 
-_MOVES = frozenset({
-    *("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather", "GatherND"),
-    *("GatherElements", "Expand", "Tile", "Flatten", "Split", "DepthToSpace", "SpaceToDepth"),
-    *("ReduceMax", "ReduceMin", "Compress", "ReverseSequence", "Dropout", "TopK", "Unique"),
-})  # fmt: skip
+_VALUES = MOVES | {"ReduceMax", "ReduceMin", "Dropout", "TopK", "Unique"}
 """Operators that give values of their first operand only."""
 
 _ORDERED = frozenset({"TopK", "Unique"})
@@ -179,7 +176,7 @@ def _made(node: ir.Node, spans: list[Span | None], elements: int | None = None) 
     first = spans[0] if spans else None
     second = spans[1] if len(spans) > 1 else None
     match node.op_type:
-        case op if op in _MOVES:
+        case op if op in _VALUES:
             return first
         case "Cast" | "CastLike":
             return first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import VIEWS
 from edgeinfer.convert.passes.infra import (
     Namer,
     PassOutcome,
@@ -20,7 +21,6 @@ from edgeinfer.convert.passes.infra import (
     replace_value,
     same_shape,
 )
-from edgeinfer.convert.passes.shapes import VIEWS
 
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from edgeinfer.convert.families import REDUCTIONS
 from edgeinfer.convert.passes.infra import attr, constant, dims_of, input_at, ints, is_op, rank
 from edgeinfer.errors import SourceError
 
@@ -18,9 +19,8 @@ _AXIS = {
 
 # By operator, the operand that names axes.
 _AXES = {
-    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax"), 1),
-    **dict.fromkeys(("ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), 1),
-    **{"ReduceSumSquare": 1, "CumSum": 1, "Squeeze": 1, "Pad": 3, "Slice": 3},
+    **dict.fromkeys(REDUCTIONS, 1),
+    **{"CumSum": 1, "Squeeze": 1, "Pad": 3, "Slice": 3},
 }
 
 _WEIGHTED = ("Conv", "ConvTranspose")

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import REDUCTIONS
 from edgeinfer.convert.passes.infra import (
     add_initializer,
     attr,
@@ -381,16 +382,9 @@ _BROADCAST = frozenset(
     }
 )
 
-_REDUCTIONS = frozenset(
-    {
-        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
-    }
-)
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_UNARY | _BROADCAST, elementwise),
-    **dict.fromkeys(_REDUCTIONS, reduction),
+    **dict.fromkeys(REDUCTIONS, reduction),
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), reshape),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _along(-1, last_is_best=True)),
     **dict.fromkeys(("Hardmax", "LpNormalization"), _along(-1)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.passes.infra import attr, constant, is_op
 from edgeinfer.convert.passes.match import scalar
 
@@ -56,7 +57,7 @@ def _finite(value: ir.Value | None, depth: int) -> bool:
     if is_op(node, "Cast"):
         source = node.inputs[0]
         return source is not None and source.dtype is not None and source.dtype.is_integer()
-    if is_op(node, "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Transpose", "Identity"):
+    if is_op(node, *MOVES):
         return _finite(node.inputs[0], depth - 1)
     if is_op(node, "Mul"):
         return _flag_times_constant(node, depth)
@@ -80,7 +81,7 @@ def _is_flag(value: ir.Value, depth: int) -> bool:
     if is_op(node, "Sub"):
         left, right = node.inputs
         return scalar(left, right) == 1.0 and right is not None and _is_flag(right, depth - 1)
-    if is_op(node, "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Transpose", "Identity"):
+    if is_op(node, *MOVES):
         return node.inputs[0] is not None and _is_flag(node.inputs[0], depth - 1)
     source = node.inputs[0] if is_op(node, "Cast") else None
     return source is not None and (source.dtype == ir.DataType.BOOL or _is_flag(source, depth - 1))

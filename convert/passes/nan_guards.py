@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.passes.infra import (
     PassOutcome,
     all_nodes,
@@ -107,9 +108,6 @@ _COMPUTED = frozenset(
         "Gelu",
     }
 )
-_MOVES = frozenset(
-    {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "Expand"}
-)
 
 
 def is_finite(value: ir.Value | None, depth: int = DEPTH) -> bool:
@@ -128,7 +126,7 @@ def is_finite(value: ir.Value | None, depth: int = DEPTH) -> bool:
         return False
     if is_op(node, *_COMPUTED):
         return True
-    if is_op(node, *_MOVES, "Neg"):
+    if is_op(node, *MOVES, "Neg"):
         return is_finite(node.inputs[0], depth - 1)
     if is_op(node, "Add", "Sub", "Mul"):
         return all(is_finite(v, depth - 1) for v in node.inputs)

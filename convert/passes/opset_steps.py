@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import REDUCTIONS
 from edgeinfer.convert.passes.infra import (
     Namer,
     add_initializer,
@@ -116,18 +117,7 @@ def _dtype(value: ir.Value | None, node: ir.Node) -> np.dtype[Any]:
 
 
 @step(13, "Squeeze", "Unsqueeze", "ReduceSum")
-@step(
-    18,
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSumSquare",
-)
+@step(18, *sorted(REDUCTIONS - {"ReduceSum"}))
 def axes_to_input(node: ir.Node, edit: Edit) -> None:
     """``axes`` became an input; an empty list meant all axes, as leaving it out does."""
     axes = edit.take("axes")

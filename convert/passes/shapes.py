@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from edgeinfer.convert.families import VIEWS
 from edgeinfer.convert.passes import tabular_shapes
 from edgeinfer.convert.passes.inference import (
     Inference,
@@ -36,7 +37,6 @@ from edgeinfer.convert.passes.symbols import (
 )
 
 ROUNDS = 6
-VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _NO_NAMES = frozenset({"", "?", "None", "none", "-1", "null", "unk", "unknown", "dynamic"})
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import RANDOM
 from edgeinfer.convert.passes.infra import (
     Namer,
     add_initializer,
@@ -27,12 +28,6 @@ from edgeinfer.convert.passes.static_shapes import BindShapes
 from edgeinfer.errors import UsageError
 
 INPUT, ZERO = "input", "zero"
-RANDOM = frozenset({
-    *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
-    "RandomUniformLike",
-})  # fmt: skip
-"""Operators that draw."""
-
 _NORMAL = ("RandomNormal", "RandomNormalLike")
 _PLACES = {"Bernoulli": 0, "RandomNormalLike": 0, "RandomUniformLike": 0}
 """Where an operator takes the tensor whose shape the draw has."""

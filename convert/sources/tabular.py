@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.errors import Remarks, SourceError
 
 DOMAIN = "ai.onnx.ml"
@@ -271,13 +272,7 @@ _LABELS = {
     "LinearClassifier": "classlabels_ints",
     "SVMClassifier": "classlabels_ints",
 }
-_MOVES = frozenset(
-    {
-        *("ArrayFeatureExtractor", "Compress", "Concat", "Equal", "Expand", "Flatten", "Gather"),
-        *("GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split", "Squeeze"),
-        *("Tile", "Transpose", "Unsqueeze", "Where", "Shape", "Size"),
-    }
-)
+_ALIKE = MOVES | {"ArrayFeatureExtractor", "Concat", "Equal", "Where", "Shape", "Size"}
 """Operators that do the same with numbers in the place of strings."""
 
 Edit = Callable[[], None]
@@ -340,7 +335,7 @@ def _edits(node: ir.Node, words: _Words) -> Iterator[Edit]:
         yield _mapper(node, words)
     elif node.op_type == "Constant" and gives:
         yield _constant(node, words)
-    elif (takes or gives or own) and node.op_type not in _MOVES:
+    elif (takes or gives or own) and node.op_type not in _ALIKE:
         raise _StaysText
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.convenience import get_const_tensor
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.types import Array
 
 INNER = frozenset({
@@ -35,16 +36,18 @@ _LEAVE = frozenset({
 })  # fmt: skip
 """Operators that make numbers beyond the range of ordinary ones; so do squares."""
 
-_MOVE = frozenset({
-    *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Flatten", "Slice", "Split"),
-    *("Gather", "Tile", "Pad", "Identity", "Concat"),
-})  # fmt: skip
+_MOVE = MOVES | {"Pad", "Concat"}
 
-_STAY = _MOVE | {
-    *("Add", "Sub", "Sum", "Mean", "Neg", "Abs", "Max", "Min", "Clip", "Relu", "Where"),
-    *("ReduceMean", "ReduceMax", "ReduceMin", "GlobalAveragePool", "AveragePool"),
-    *("GlobalMaxPool", "MaxPool"),
-}  # fmt: skip
+_AVERAGE = frozenset({"ReduceMean", "ReduceMax", "ReduceMin", "GlobalAveragePool", "AveragePool"})
+
+_STAY = (
+    _MOVE
+    | _AVERAGE
+    | {
+        *("Add", "Sub", "Sum", "Mean", "Neg", "Abs", "Max", "Min", "Clip", "Relu", "Where"),
+        *("GlobalMaxPool", "MaxPool"),
+    }
+)
 """Operators whose results are as large as what they read."""
 
 _PRODUCTS = frozenset({"Conv", "MatMul", "Gemm"})
@@ -55,8 +58,6 @@ _RETURN = frozenset({
     *("MeanVarianceNormalization", "LpNormalization", "Softmax", "LogSoftmax"),
 })  # fmt: skip
 """Operators that make ordinary numbers of any."""
-
-_AVERAGE = frozenset({"ReduceMean", "ReduceMax", "ReduceMin", "GlobalAveragePool", "AveragePool"})
 
 _LARGE, _WEIGHED, _SMALL = "large", "weighed", "small"
 """What a value may be: beyond the range, the same behind weights, or the inverse of such a one.

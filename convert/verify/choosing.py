@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from edgeinfer.convert.families import COMPARISONS, MOVES
 from edgeinfer.convert.verify.decided import NOISE
 
 CHOOSES = frozenset({
     *("TopK", "ArgMax", "ArgMin", "NonMaxSuppression", "Hardmax", "Unique", "NonZero", "Compress"),
-    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"),
+    *COMPARISONS,
     *("Sign", "Round", "Floor", "Ceil"),
 })  # fmt: skip
 """Operators whose results jump where their operands hardly move."""
 
-EXACT = frozenset({
-    *("Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Relu"),
-    *("Neg", "Abs", "Expand", "Gather"),
-})  # fmt: skip
+EXACT = MOVES | {"Relu", "Neg", "Abs"}
 """Operators that give elements of their first operand, rounded by nothing."""
 
 

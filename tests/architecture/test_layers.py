@@ -87,6 +87,7 @@ INSIDE_CONVERT = {
     "convert.option_words": 1,
     "convert.onnx_file": 2,
     "convert.late": 1,
+    "convert.families": 0,
     "convert.sniff": 2,
     "convert.memory": 1,
 }

@@ -16,7 +16,6 @@ from edgeinfer.records import dataclass
 
 Body = Callable[..., Any]
 Kind = Literal["elements", "tensors", "reduction", "moved"]
-COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 SUMS = ("Add", "Sub", "Mul")
 SIGNS = ("Abs", "Neg", "Sign")
 LOGIC = ("And", "Or", "Xor", "Not")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.families import COMPARISONS
 from edgeinfer.convert.lower.core.portable import Moved, binary, unary
 from edgeinfer.convert.lower.core.table import (
-    COMPARISONS,
     LOGIC,
     NORMS,
     POOLS,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import COMPARISONS, MOVES
 from edgeinfer.convert.passes.infra import Namer, constant, is_op
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 _LAST = 2147483520
 """The largest integer of int32 that single precision holds."""
-
-_MOVED = ("Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose")
-_COMPARED = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 
 def hold(model: ir.Model) -> int:
@@ -60,9 +58,9 @@ def _only_told_apart(value: ir.Value) -> bool:
 def _is_told_apart(node: ir.Node, index: int) -> bool:
     if is_op(node, "Gather", "GatherElements"):
         return index == 1 or _only_told_apart(node.outputs[0])
-    if is_op(node, *_MOVED, "Unsqueeze"):
+    if is_op(node, *MOVES):
         return index == 0 and _only_told_apart(node.outputs[0])
-    if not is_op(node, *_COMPARED):
+    if not is_op(node, *COMPARISONS):
         return False
     other = node.inputs[1 - index]
     known = None if other is None else constant(other)

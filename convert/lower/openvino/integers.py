@@ -12,7 +12,7 @@ import numpy as np
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.types import Array
 
-_MOVES = frozenset({
+HAND_ON = frozenset({
     *("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "StridedSlice", "Split"),
     *("VariadicSplit", "DepthToSpace", "SpaceToDepth", "ReduceMax"),
 })  # fmt: skip
@@ -223,7 +223,7 @@ def _drop_repeated(written: Any) -> None:
             ranges[_key(node.output(0))] = own
         elif kind == "Multiply" and (stored := _stored_range(node)) is not None:
             ranges[_key(node.output(0))] = stored
-        elif kind in _MOVES:
+        elif kind in HAND_ON:
             before = _range(ranges, node.input_value(0))
             if before is not None:
                 for i in range(node.get_output_size()):

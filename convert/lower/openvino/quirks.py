@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from edgeinfer.convert.families import REDUCTIONS
 from edgeinfer.convert.lower import digits
 from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
@@ -438,12 +439,7 @@ RULES: tuple[Rule, ...] = (
         repair=keep_infinite_extreme,
     ),
     Rule(
-        ops=frozenset(
-            {
-                *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax"),
-                *("ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
-            }
-        ),
+        ops=REDUCTIONS,
         fault=_last_of_three,
         source="ReduceSum of [2,3,4] over its last axis, then Add of 3 values, openvino 2026.4.1",
         repair=reduce_then_squeeze,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.tflite import compose, unbounded
+from edgeinfer.convert.lower.tflite import compose, unbounded, unsigned
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, QuantizedBlocks, Shape, Size, Tensor
 from edgeinfer.convert.lower.tflite.graph import broadcast as broadcast
 from edgeinfer.types import Array
@@ -15,12 +15,10 @@ from edgeinfer.types import Array
 Extent = int | Tensor
 """A size that is known, or an int32 scalar that holds it when the model runs."""
 
-_FUSED = frozenset({"ADD", "SUB", "MUL", "DIV"})
+ARITHMETIC = frozenset({"ADD", "SUB", "MUL", "DIV"})
 """Binary operators with a fused activation field; it must be present in the file."""
 
-_COMPARE = frozenset(
-    {"EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "LOGICAL_AND"}
-) | {"LOGICAL_OR"}
+_FLAGS = frozenset({*unsigned.COMPARISONS, "LOGICAL_AND", "LOGICAL_OR"})
 
 _SLICE_RANK = 5
 _SLICED = frozenset(
@@ -97,8 +95,8 @@ class Builder(Graph):
             a = self.const(a, b.dtype)
         if not isinstance(b, Tensor):
             b = self.const(b, a.dtype)
-        options = {"fused_activation_function": 0} if code in _FUSED else {}
-        dtype = np.bool_ if code in _COMPARE else a.dtype
+        options = {"fused_activation_function": 0} if code in ARITHMETIC else {}
+        dtype = np.bool_ if code in _FLAGS else a.dtype
         return self.emit(code, [a, b], broadcast(a.shape, b.shape), dtype, **options)
 
     def cast(self, x: Tensor, dtype: Any) -> Tensor:

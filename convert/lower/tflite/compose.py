@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite import doubles, unsigned
-from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.graph import STABLEHLO, Tensor
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tflite.builder import Builder
@@ -22,7 +22,7 @@ _TAKE_ALL = frozenset(
     {
         *("RESHAPE", "SLICE", "STRIDED_SLICE", "TRANSPOSE", "BROADCAST_TO", "TILE", "SELECT_V2"),
         *("EXPAND_DIMS", "SQUEEZE", "SHAPE", "BITCAST", "IF", "WHILE"),
-        *("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM"),
+        *STABLEHLO,
     }
 )
 _TAKE_REALS = frozenset({"SIGN", "CAST"})

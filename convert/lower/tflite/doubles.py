@@ -16,6 +16,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor, broadcast
+from edgeinfer.convert.lower.tflite.unsigned import COMPARISONS
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tflite.builder import Builder
@@ -320,10 +321,7 @@ BINARY: dict[str, Callable[[Builder, Tensor, Tensor], Tensor]] = {
     "MUL": _mul,
     "DIV": _div,
     **_EXTREMES,
-    **{
-        code: _compared(code)
-        for code in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
-    },
+    **{code: _compared(code) for code in COMPARISONS},
 }
 UNARY: dict[str, Callable[[Builder, Tensor], Tensor]] = {
     "NEG": _neg,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeinfer.convert.lower.tflite.builder import Builder
+from edgeinfer.convert.lower.tflite.builder import ARITHMETIC, Builder
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
 from edgeinfer.convert.lower.tflite.pack_narrow_conv import widen_thin
 from edgeinfer.convert.lower.tflite.pad_max_pool import pad_for_maxima
@@ -95,7 +95,7 @@ def _before_constant(wiring: Wiring, op: Op) -> tuple[Op | None, Tensor | None]:
     if op.code == "NEG" and op.inputs[0] is not None and op.outputs[0].dtype == np.float32:
         before = wiring.maker(op.inputs[0], *_OUTPUT_AXIS)
         return (before, _MINUS_ONE) if before and wiring.is_private(op.inputs[0]) else (None, None)
-    if op.code not in {"ADD", "SUB", "MUL", "DIV"}:
+    if op.code not in ARITHMETIC:
         return None, None
     for index in (0, 1):
         x, other = op.inputs[index], op.inputs[1 - index]

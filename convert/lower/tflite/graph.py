@@ -17,6 +17,9 @@ Size = int | None
 
 Shape = tuple[Size, ...]
 
+STABLEHLO = ("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
+"""Operators of StableHLO that are written; they compute what the plain ones lack types for."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorQuantization:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import COMPARISONS
 from edgeinfer.convert.lower.core.portable import Moved, binary, unary
 from edgeinfer.convert.lower.core.table import (
-    COMPARISONS,
     LOGIC,
     NORMS,
     POOLS,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TOP = -(2**63)
 """The highest bit."""
 
-_COMPARE = ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
+COMPARISONS = ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
 
 
 def signed(g: Builder, x: Tensor) -> Tensor:
@@ -100,5 +100,5 @@ def of_real(g: Builder, x: Tensor) -> Tensor:
 BINARY: dict[str, Callable[[Builder, Tensor, Tensor], Tensor]] = {
     **{code: _wrapping(code) for code in ("ADD", "SUB", "MUL", "BITWISE_XOR")},
     **{code: _extreme(code) for code in ("MAXIMUM", "MINIMUM")},
-    **{code: _compared(code) for code in _COMPARE},
+    **{code: _compared(code) for code in COMPARISONS},
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor, TensorQuantization
+from edgeinfer.convert.lower.tflite.graph import STABLEHLO, Graph, Op, Tensor, TensorQuantization
 from edgeinfer.convert.lower.tflite.versions import version_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.records import dataclass
@@ -70,7 +70,7 @@ _BARE = frozenset(
     {
         *("CEIL", "ELU", "FLOOR", "LOG", "LOGISTIC", "PRELU", "RELU", "RELU6", "RELU_0_TO_1"),
         *("RELU_N1_TO_1", "ROUND", "RSQRT", "SIN", "SQRT", "TANH", "BROADCAST_ARGS"),
-        *("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM"),
+        *STABLEHLO,
     }
 )
 

@@ -10,8 +10,9 @@ import numpy as np
 from tvm import tirx
 from tvm_ffi import structural_equal
 
+from edgeinfer.convert.families import COMPARISONS
 from edgeinfer.convert.lower.core.portable import have_elements, known_axes
-from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, SIGNS, SUMS, Body, adopt
+from edgeinfer.convert.lower.core.table import LOGIC, SIGNS, SUMS, Body, adopt
 from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import (

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.lower.halve import LARGEST, SMALLEST_NORMAL, only_masks
 from edgeinfer.convert.quantize.calibrate.observe import watched
 from edgeinfer.errors import RunError
@@ -50,9 +51,7 @@ _LIMITS: dict[str, tuple[float, str]] = {
 """Largest magnitude of the first operand whose inner results still fit, and what those are."""
 
 _MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool"})
-_MOVES = frozenset(
-    {"Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice", "Identity", "Concat", "Add"}
-)
+_HANDS_ON = MOVES | {"Concat", "Add"}
 
 
 _SMALL_MATTER: dict[str, int] = {"Log": 0, "Reciprocal": 0, "Div": 1}
@@ -230,7 +229,7 @@ def _masked(model: ir.Model) -> set[str]:
     for node in model.graph:
         operands = [v for v in node.inputs if v is not None]
         made = any(only_masks(node, v) for v in operands)
-        moved = node.op_type in _MOVES and any(v.name in found for v in operands)
+        moved = node.op_type in _HANDS_ON and any(v.name in found for v in operands)
         if made or moved:
             found |= {v.name or "" for v in node.outputs}
     return found

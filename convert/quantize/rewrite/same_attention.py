@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.passes.infra import (
     Namer,
     add_initializer,
@@ -57,8 +58,6 @@ _HIDDEN = -1e30
 
 _LEAST_HIDDEN = -1e4
 """From which on a constant that stands in place of a score masks it."""
-
-_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
 
 
 Step = tuple[ir.Node, int]
@@ -204,7 +203,7 @@ def _source(
             if number is None:
                 return None
             factor, place = factor * number[0], number[1]
-        elif not is_op(node, *_MOVES):
+        elif not is_op(node, *MOVES):
             return None
         nodes.append(node)
         value = node.inputs[place]

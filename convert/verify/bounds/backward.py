@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgeinfer.convert.verify.bounds.forward import MOVES, reduced
+from edgeinfer.convert.verify.bounds.forward import HANDED_ON, reduced
 from edgeinfer.convert.verify.bounds.node import BoundedNode
 from edgeinfer.convert.verify.bounds.span import ANY, Span
 from edgeinfer.types import Array
@@ -35,7 +35,7 @@ def backward(op: BoundedNode, index: int, needs: list[Span]) -> Span:
         return ANY
     kind = op.node.op_type
     with np.errstate(all="ignore"):
-        if kind in MOVES or kind == "Concat":
+        if kind in HANDED_ON or kind == "Concat":
             found = _moved(op, index, needs) if index == 0 or kind == "Concat" else ANY
         else:
             rule = BACKWARD.get(kind) if op.node.domain in ("", "ai.onnx") else None

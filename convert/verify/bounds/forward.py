@@ -7,17 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.verify.bounds.node import BoundedNode
 from edgeinfer.convert.verify.bounds.span import ANY, Span
 from edgeinfer.types import Array
 
 Forward = Callable[[BoundedNode], Span | tuple[Span, ...] | None]
 
-MOVES = frozenset({
-    *("Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"),
-    *("Tile", "Slice", "Gather", "GatherElements", "GatherND", "Split", "DepthToSpace"),
-    *("SpaceToDepth", "Compress", "ReverseSequence", "CenterCropPad", "Dropout", "Trilu"),
-})  # fmt: skip
+HANDED_ON = MOVES | {"Cast", "CenterCropPad", "Dropout", "Trilu"}
 """Operators that hand the elements of their first operand on as they are, some perhaps as zeros."""
 
 _WITH_ZEROS = frozenset({"Trilu", "CenterCropPad", "Dropout"})
@@ -26,7 +23,7 @@ _WITH_ZEROS = frozenset({"Trilu", "CenterCropPad", "Dropout"})
 def forward(op: BoundedNode) -> tuple[Span, ...]:
     """Return what each output lies between, as far as its operator and its type say."""
     rule = FORWARD.get(op.node.op_type)
-    if op.node.op_type in MOVES:
+    if op.node.op_type in HANDED_ON:
         found = _moved(op)
     elif rule is None or op.node.domain not in ("", "ai.onnx"):
         found = None

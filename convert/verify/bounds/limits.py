@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from edgeinfer.convert.families import REDUCTIONS
 from edgeinfer.convert.verify.bounds.forward import reduced
 from edgeinfer.convert.verify.bounds.node import BoundedNode
 from edgeinfer.convert.verify.bounds.span import ANY, Span
@@ -439,13 +440,11 @@ def _summed_count(op: BoundedNode) -> Limits:
     return {1: _index(rank)} if rank and reduced(op) is None else {}
 
 
-_reducers = ("Max", "Min", "Mean", "Sum", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
-
 LIMITS: dict[str, Rule] = {
     **dict.fromkeys(("Gather", "GatherElements", "ScatterElements", "Scatter"), _gather),
     **dict.fromkeys(("RNN", "LSTM", "GRU"), _recurrent),
     **dict.fromkeys(("Squeeze", "CumSum", "CumProd"), _axis(1)),
-    **dict.fromkeys((f"Reduce{r}" for r in _reducers), _summed_count),
+    **dict.fromkeys(REDUCTIONS, _summed_count),
     **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), _compared),
     **dict.fromkeys(("Log", "Sqrt"), _positive),
     **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), _window),
