@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from edgeinfer.runtime import batches
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve import batching
-from edgeinfer.runtime.serve.batching import Run, measure, rows_of
+from edgeinfer.runtime.serve.batching import Run, clock_for, measure, rows_of
 from edgeinfer.types import Array, Feeds
 
 ROWS = [{"x": np.full((1, 2), float(v))} for v in range(3)]
@@ -37,6 +39,9 @@ class Engine:
         ({1: 1e-3, 2: 1.2e-3, 4: 1.5e-3, 8: 4e-3, 16: 8e-3}, 4),
         ({1: 1e-3, 2: 2e-3, 4: 4e-3, 8: 8e-3, 16: 1.6e-2}, 1),
         ({1: 1e-3, 2: 1.98e-3, 4: 4e-3, 8: 8e-3, 16: 1.6e-2}, 1),
+        # What a batch costs besides its run is more than so little.
+        ({1: 1e-3, 2: 1.86e-3, 4: 3.7e-3, 8: 7.4e-3, 16: 1.5e-2}, 1),
+        ({1: 1e-3, 2: 1.78e-3, 4: 3.6e-3, 8: 7.2e-3, 16: 1.5e-2}, 2),
         # One size that other work hit stops nothing.
         ({1: 1e-3, 2: 5e-3, 4: 1.5e-3, 8: 2e-3, 16: 3e-3}, 16),
         ({1: 1e-3, 2: 1e-3, 4: 1e-3, 8: 1e-3, 16: 1.99e-3}, 8),
@@ -107,3 +112,21 @@ def test_joining_the_requests_counts_too() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "together", together)
         assert measure(engine.run, ROWS, 2, engine.clock).size == 1
+
+
+def spin() -> None:
+    end = time.thread_time() + 2e-3
+    while time.thread_time() < end:
+        pass
+
+
+def test_time_is_that_of_the_thread_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of many tries one is not disturbed.
+    monkeypatch.setattr(batching, "_TRIES", 2000)
+    assert clock_for(spin) is time.thread_time
+    monkeypatch.setattr(batching, "_TRIES", 5)
+    with ThreadPoolExecutor(1) as pool:
+        assert clock_for(lambda: pool.submit(spin).result()) is time.perf_counter
+    assert clock_for(lambda: time.sleep(0.01)) is time.perf_counter
+    monkeypatch.setattr(batching, "_FINE_S", 0.0)
+    assert clock_for(spin) is time.perf_counter
