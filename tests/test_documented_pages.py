@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -114,7 +115,7 @@ def test_what_a_page_says_to_type_runs(page: str, scratch: Path, tmp_path: Path)
 
 def test_the_page_of_pytorch_runs(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    (module, first, second) = (text for _, text in blocks("frameworks.md"))
+    module, first, second, _ = (text for _, text in blocks("frameworks.md"))
     (tmp_path / "net.py").write_text(module)
     run("sh", first, tmp_path)
     names: dict[str, object] = {}
@@ -122,6 +123,45 @@ def test_the_page_of_pytorch_runs(tmp_path: Path) -> None:
     net, example = names["make"]()  # type: ignore[operator]
     torch.export.save(torch.export.export(net, example), tmp_path / "net.pt2")
     run("sh", second, tmp_path)
+
+
+FINDS_TWO = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[1, 3, 640, 640] images) => (float[1, 6, 2] output0)
+<float[1, 6, 2] found = {180.0, 500.0, 360.0, 400.0, 120.0, 80.0, 240.0, 160.0, 0.9, 0.1, 0.1, 0.8}>
+{
+    zero = ReduceMin <keepdims = 0> (images)
+    none = Mul (zero, zero)
+    least = Min (none, zero)
+    output0 = Add (found, least)
+}
+"""
+"""A YOLO that finds the two objects of the image below, whatever it is shown."""
+
+
+def test_what_makes_boxes_of_a_data_set_of_ultralytics_runs(tmp_path: Path) -> None:
+    *_, (_, script) = blocks("frameworks.md")
+    for name in ("images", "labels"):
+        (tmp_path / "val" / name).mkdir(parents=True)
+    Image.new("RGB", (320, 240), "black").save(tmp_path / "val" / "images" / "a.png")
+    Image.new("RGB", (320, 240), "black").save(tmp_path / "val" / "images" / "b.png")
+    # Of 640 x 480 in a letterbox, which begins 80 pixels below.
+    objects = "0 0.28125 0.5833333 0.1875 0.5\n1 0.78125 0.6666667 0.125 0.3333333\n"
+    (tmp_path / "val" / "labels" / "a.txt").write_text(objects)
+    (tmp_path / "val" / "labels" / "b.txt").write_text(objects.splitlines()[0])
+    onnx.save(onnx.parser.parse_model(FINDS_TWO), tmp_path / "yolo.onnx")
+    run("python", script, tmp_path)
+    with np.load(tmp_path / "boxes.npz") as made:
+        assert made["images"].shape == (2, 3, 640, 640)
+        boxes = made["labels"][0, :3]
+    expected = [[0, 120, 240, 240, 480], [1, 460, 320, 540, 480], [-1] * 5]
+    np.testing.assert_allclose(boxes, expected, atol=1e-3)
+    command = "edgeinfer convert yolo.onnx -t onnxruntime -o yolo.edge\n"
+    command += "edgeinfer eval yolo.edge boxes.npz --metric map --json > found.json"
+    run("sh", command, tmp_path)
+    (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
+    # The second class is found in both images, in one of them rightly and not worse.
+    assert row["quality"] == pytest.approx(1.0)
 
 
 OPTION = re.compile(r"--[a-z][a-z0-9-]+")
