@@ -11,6 +11,7 @@ beside either and are never copied into it.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import pickle
@@ -26,7 +27,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -94,8 +94,9 @@ class Child:
 
     It has a folder for its temporary files, which is removed with it, so that even a process that
     was killed leaves nothing behind. Standard input is its lifeline: it ends when this process
-    does. What it prints goes to standard error. In a process that is forked from this one it is as
-    good as ended: the other end of its connection is this process's alone.
+    does. What it prints goes to standard error, and commands no terminal unless errors are kept. In
+    a process that is forked from this one it is as good as ended: the other end of its connection
+    is this process's alone.
 
     Args:
         module: what it runs; calls ``connect``.
@@ -133,8 +134,8 @@ class Child:
                     [*python, *_STARTS, module, str(self._temporary.path), *map(str, numbers)],
                     env=_environment(str(self._temporary.path), emulator),
                     stdin=subprocess.PIPE,
-                    stdout=_stderr(),
-                    stderr=subprocess.PIPE if keep_errors else _stderr(),
+                    stdout=_stderr() if keep_errors else subprocess.PIPE,
+                    stderr=subprocess.PIPE if keep_errors else subprocess.STDOUT,
                     pass_fds=numbers,
                     **_OWN_GROUP,
                 )
@@ -145,11 +146,11 @@ class Child:
                 raise NotAvailableError(f"no process could be started: {error}") from error
             raise
         self._words: deque[bytes] = deque(maxlen=16)
-        self._listener: threading.Thread | None = None
+        listen = partial(_pass_on, self._process.stdout)
         if keep_errors:
-            arguments = (self._process.stderr, self._words)
-            self._listener = threading.Thread(target=_listen, args=arguments, daemon=True)
-            self._listener.start()
+            listen = partial(_listen, self._process.stderr, self._words)
+        self._listener = threading.Thread(target=listen, daemon=True)
+        self._listener.start()
         forks.watch(self)
 
     def forked(self) -> None:
@@ -233,9 +234,8 @@ class Child:
                 text = f"signal {-code}"
             if -code == signal.SIGKILL:
                 text += ", as when memory runs out"
-        if self._listener is not None:
-            # Its last words may lie in the pipe still, which a process of its own may hold open.
-            self._listener.join(_WORDS_S)
+        # Its last words may lie in the pipe still, which a process of its own may hold open.
+        self._listener.join(_WORDS_S)
         words = b"".join(self._words).decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(words) if line.strip()), "")
         return f"{text}: {last[:_WORDS]}" if last else text
@@ -255,18 +255,30 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(longest)
         # It holds the pipe of the process's words; the collector may end a child within it.
-        listener = self._listener
-        if listener is not None and listener is not threading.current_thread():
-            listener.join(_WORDS_S)
+        if self._listener is not threading.current_thread():
+            self._listener.join(_WORDS_S)
         self._socket.close()
         self._temporary.cleanup()
 
 
-def _listen(stream: BufferedReader, words: deque[bytes]) -> None:
+def _listen(stream: Any, words: deque[bytes]) -> None:
     """Keep the last of what is written; not a method, which would keep the child alive."""
     with stream:
         while chunk := stream.read1(4096):
             words.append(chunk)
+
+
+def _pass_on(stream: Any) -> None:
+    """Show what is written: what a stranger's file has it write may be meant for the terminal."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    shown = _stderr()
+    with stream:
+        while chunk := stream.read1(4096):
+            text = visible(decode(chunk).replace("\r", "\n"))
+            # Where nobody reads it, it goes on all the same.
+            with contextlib.suppress(OSError):
+                if shown >= 0:
+                    os.write(shown, text.encode(errors="replace"))
 
 
 def connect() -> tuple[socket.socket, list[int]]:

@@ -28,6 +28,7 @@ from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
 from edgeinfer.backends.process import bounds, channel, child, isolation
 from edgeinfer.backends.process.answers import Listed, fits
 from edgeinfer.backends.process.confine import confine
+from edgeinfer.bounded import visible
 from edgeinfer.convert.late import late
 from edgeinfer.convert.pipeline.clock import uncounted
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
@@ -288,15 +289,18 @@ class _Asked:
                 seconds, self._what = content
                 self._until = math.inf if seconds is None else time.monotonic() + seconds
             elif kind == "stage":
-                self._stage = uncounted(content[0])
+                what, share = visible(content[0]), content[1]
+                self._stage = uncounted(what)
                 if self._progress is not None:
-                    self._progress(*content)
+                    self._progress(what, share)
             elif kind == "log":
                 name, level, line = content
-                logging.getLogger(name).log(level, "%s", line)
+                logging.getLogger(name).log(level, "%s", visible(line))
             elif kind == "warning":
                 text, name, file, number = content
-                warnings.warn_explicit(text, _WARNINGS.get(name, UserWarning), file, number)
+                warnings.warn_explicit(
+                    visible(text), _WARNINGS.get(name, UserWarning), file, number
+                )
             elif kind == "belongs":
                 watch.grow(*content)
             elif kind == "looked":

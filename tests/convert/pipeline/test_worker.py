@@ -375,6 +375,38 @@ def test_warnings_and_log_lines_come_back(
     assert ("old", DeprecationWarning) in [(str(w.message), w.category) for w in seen]
 
 
+def test_what_it_prints_commands_no_terminal(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        """
+        import edgeinfer.convert.pipeline.front as front, logging, os, warnings
+        prepare = front.Front.prepare
+        evil = chr(27) + "]0;title" + chr(7)
+        def loud(self, *given):
+            logging.getLogger('edgeinfer.somewhere').warning('logged ' + evil)
+            warnings.warn('warned ' + evil)
+            os.write(1, ("out é " + evil).encode())
+            os.write(2, ("err " + evil + chr(13)).encode())
+            self._asked.progress('told ' + evil, None)
+            return prepare(self, *given)
+        front.Front.prepare = loud
+        """,
+    )
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        export(net, progress=lambda what, _: told.append(what))
+    shown = capfd.readouterr()
+    words = [*told, *(str(w.message) for w in warned)]
+    assert chr(27) not in shown.out + shown.err + "".join(words)
+    assert shown.out == ""
+    assert all(word in shown.err for word in ("out é", "err"))
+    assert {"told \\x1b]0;title\\x07", "warned \\x1b]0;title\\x07"} <= set(words)
+
+
 def test_interrupted_while_the_other_process_is_at_work(net: Path, tmp_path: Path) -> None:
     place, temporary = tmp_path / "place", tmp_path / "temporary"
     place.mkdir()
