@@ -30,6 +30,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     squeeze_by_reshape,
     state_frame_length,
     tile_by_expand,
+    unique_along,
     zero_without_area,
 )
 from edgeinfer.convert.lower.rules import Repair, Rule, attribute, by_definition, given
@@ -168,6 +169,11 @@ def _open_rank(node: ir.Node) -> str:
     if not open_sizes or left:
         return ""
     return "whether an axis is left depends on the sizes, and ranks are fixed"
+
+
+def _unsorted_whole(node: ir.Node) -> str:
+    whole = "axis" not in node.attributes and not attribute(node, "sorted", 1)
+    return "of repeated values the wrong ones are left out" if whole else ""
 
 
 def _nearest(node: ir.Node) -> str:
@@ -350,6 +356,12 @@ RULES: tuple[Rule, ...] = (
         fault=lambda node: "" if "axis" in node.attributes else "its rank is lost",
         source="a Compress of n elements without an axis does not load, openvino 2026.4.1",
         repair=compress_flat,
+    ),
+    Rule(
+        ops=frozenset({"Unique"}),
+        fault=_unsorted_whole,
+        source="without inverse_indices [3, 1, 3, 2] give [3, 1, 0], openvino 2026.4.1",
+        repair=unique_along,
     ),
     Rule(
         ops=frozenset({"Expand"}),

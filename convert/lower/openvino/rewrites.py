@@ -56,6 +56,31 @@ def compress_flat(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def unique_along(model: ir.Model, node: ir.Node) -> bool:
+    """Choose among the elements along an axis of their own.
+
+    Given: ``y, i, v, c = Unique<sorted=0>(x)``
+    Result: ``y, i, v, c = Unique<axis=0, sorted=0>(Reshape(x, [-1]))``
+    """
+    x, graph = given(node, 0), node.graph
+    if x is None or graph is None:
+        return False
+    name = Namer(model).fresh
+    last = ir.Value(
+        name=name("flat"),
+        type=ir.TensorType(ir.DataType.INT64),
+        shape=ir.Shape([1]),
+        const_value=ir.tensor(np.asarray([-1], np.int64)),
+    )
+    model.graph.register_initializer(last)
+    flat = ir.Node("", "Reshape", [x, last])
+    flat.outputs[0].name, flat.outputs[0].type = name("elements"), x.type
+    graph.insert_before(node, flat)
+    node.replace_input_with(0, flat.outputs[0])
+    node.attributes["axis"] = ir.AttrInt64("axis", 0)
+    return True
+
+
 def state_frame_length(model: ir.Model, node: ir.Node) -> bool:
     """Say how long a frame is, which is as long as its window.
 

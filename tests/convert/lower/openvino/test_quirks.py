@@ -141,6 +141,14 @@ X4 = RNG.standard_normal((2, 3, 4, 5)).astype(F)
             {"x": np.asarray([1], F), "c": np.asarray([True])},
         ),
         (
+            "g (float[2,3] x) => (float[K] y) { y = Unique<sorted = 0>(x) }",
+            {"x": np.asarray([[3, 1, 3], [2, 1, 0]], F)},
+        ),
+        (
+            "g (int64[6] x) => (int64[K] i, int64[K] c) { y, i, v, c = Unique<sorted = 0>(x) }",
+            {"x": np.asarray([5, 4, 5, 4, 5, 4], I)},
+        ),
+        (
             "g (int64[4] x, int64[1] k) => (int64[3] y, int64[3] i)"
             " { y, i = TopK<axis = 0>(x, k) }",
             {"x": np.zeros(4, I), "k": np.asarray([3], I)},
