@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +13,15 @@ from edgeinfer import forks
 from edgeinfer.backends.device_tensor import DeviceTensor
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import ClosedError, InputError, UsageError
-from edgeinfer.runtime.inputs import as_array, check_shapes
+from edgeinfer.runtime.inputs import ValueCheck, as_array, check_shapes
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 if TYPE_CHECKING:
+    from edgeinfer.runtime.pool import Pool
     from edgeinfer.runtime.session import Session
+
+_MANY_BYTES = 1 << 18
+"""Bytes of inputs that take longer to look at than to have another thread do it."""
 
 
 class BoundSession(forks.Here):
@@ -58,6 +64,47 @@ class BoundSession(forks.Here):
             if self._life.closed:
                 self._life.release()
         return self.outputs
+
+
+def checked(
+    call: Callable[[], None], values: ValueCheck, feeds: Feeds, *, beside: bool
+) -> Callable[[], None]:
+    """Return a call that looks at the values of its inputs.
+
+    Four megabytes take 0.3 ms, a fifth of some networks' time on a large GPU, which leaves this
+    machine idle: they are looked at meanwhile.
+
+    Args:
+        call: runs once.
+        values: refuses some.
+        feeds: Buffers of the inputs.
+        beside: what runs is a device that takes none of this machine.
+    """
+
+    def before() -> None:
+        values(feeds)
+        call()
+
+    def meanwhile() -> None:
+        looking = _looks().submit(partial(values.holds, feeds))
+        try:
+            call()
+        except Exception:
+            values(feeds)
+            raise
+        if not looking.result():
+            # The thread that asked hears of it.
+            values(feeds)
+
+    size = sum(array.nbytes for array in feeds.values() if isinstance(array, np.ndarray))
+    return meanwhile if beside and size >= _MANY_BYTES else before
+
+
+@functools.cache
+def _looks() -> Pool:
+    from edgeinfer.runtime.pool import Pool
+
+    return Pool("edgeinfer-values", 2, 1 << 16)
 
 
 def input_buffers(

@@ -142,6 +142,17 @@ class ValueCheck:
             if self._level is not None and (unfitting := unfit(self._level, array)):
                 raise InputError(name, WORDS[self._level], unfitting, self._hint)
 
+    def holds(self, feeds: Feeds) -> bool:
+        """Whether there is nothing to say of the inputs; may be asked in any thread."""
+        for name in self._names:
+            array = feeds[name]
+            if name in self._reach and isinstance(array, np.ndarray):
+                if not largest(array) <= self._reach[name][0]:
+                    return False
+            elif self._level is not None and unfit(self._level, array):
+                return False
+        return True
+
     def covers(self, other: ValueCheck) -> bool:
         """Whether it refuses everything that another one does."""
         return (self._level, self._reach) == (other._level, other._reach)

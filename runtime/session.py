@@ -32,7 +32,7 @@ from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.options import called_with, values_of
-from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
+from edgeinfer.runtime.bound import BoundSession, checked, input_buffers, output_buffers
 from edgeinfer.runtime.choice import choose
 from edgeinfer.runtime.chosen import Choice
 from edgeinfer.runtime.inputs import InputCheck, ValueCheck, value_check
@@ -355,7 +355,8 @@ class Session(forks.Here):
                 self._life.release()
         call: Callable[[], None] = bound
         if self._values is not None:
-            call = _checked(bound, self._values, feeds)
+            is_apart = self._choice.current[0].pair.device != "cpu"
+            call = checked(bound, self._values, feeds, beside=is_apart)
         if self._memory is not None:
             call = passing_on(call, self._memory.pairs, feeds, results)
         call = _in_turn(call, self._turn)
@@ -501,14 +502,6 @@ def _both(check: Callable[[Feeds], Feeds], values: ValueCheck) -> Callable[[Feed
         arrays = check(feeds)
         values(arrays)
         return arrays
-
-    return checked
-
-
-def _checked(call: Callable[[], None], values: ValueCheck, feeds: Feeds) -> Callable[[], None]:
-    def checked() -> None:
-        values(feeds)
-        call()
 
     return checked
 
