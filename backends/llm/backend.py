@@ -24,7 +24,8 @@ from edgeinfer.llm import LlmConfig
 from edgeinfer.llm import config as description
 from edgeinfer.llm import tape as tapes
 from edgeinfer.llm.generation import FORMAT
-from edgeinfer.llm.step import PAGE, StepBatch
+from edgeinfer.llm.gpu import is_for_gpu
+from edgeinfer.llm.step import PAGE, Executor, StepBatch
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 NAME = "llm"
@@ -41,7 +42,7 @@ def signature(config: LlmConfig) -> tuple[TensorSpec, TensorSpec]:
     return INPUT, TensorSpec("logits", "float32", (config.vocab,))
 
 
-def open_executor(folder: Path, sizes: ExecutorSizes) -> NativeExecutor:
+def open_executor(folder: Path, sizes: ExecutorSizes) -> Executor:
     """Open the files of a variant.
 
     Args:
@@ -59,6 +60,10 @@ def open_executor(folder: Path, sizes: ExecutorSizes) -> NativeExecutor:
     except (OSError, BundleError) as e:
         raise LoadError(f"llm refuses {folder}: {one_line(e)}") from e
     weights, library = folder / tapes.WEIGHTS_NAME, folder / tapes.LIBRARY_NAME
+    if is_for_gpu(tape.machine):
+        from edgeinfer.backends.llm.cuda import CudaExecutor
+
+        return CudaExecutor(config, tape, weights, sizes)
     return NativeExecutor(config, tape, weights, library, sizes)
 
 
@@ -105,7 +110,7 @@ class LlmBackend:
 class LlmExecutable:
     """A language model that forgets each prompt; runs of several threads wait for each other."""
 
-    def __init__(self, executor: NativeExecutor, specs: tuple[TensorSpec, TensorSpec]) -> None:
+    def __init__(self, executor: Executor, specs: tuple[TensorSpec, TensorSpec]) -> None:
         self.inputs, self.outputs = specs[:1], specs[1:]
         self._executor = executor
         self._lock, self._closed = threading.Lock(), False

@@ -28,10 +28,103 @@ class Room(ctypes.Structure):
     )
 
 
-class Taker:
-    """Takes batches: checks them and copies them to the arrays of an executor.
+class BatchCheck:
+    """Looks at batches before anything is computed.
 
     Kernels write wherever a row points, so a row that points outside is refused.
+
+    Args:
+        max_tokens: most tokens of a step.
+        hidden: elements of an embedding.
+        numbers: ends of what a batch has, by ``_NUMBERS``, and the number of ``adapters``;
+            ``window`` is 0 for none.
+    """
+
+    def __init__(self, max_tokens: int, hidden: int, **numbers: int) -> None:
+        self._most, self._hidden, self._numbers = max_tokens, hidden, numbers
+
+    def __call__(self, batch: StepBatch) -> bool:
+        """Say whether no sequence has two tokens in a batch.
+
+        Raises:
+            InputError: something is outside; the message lists what.
+        """
+        count, outputs = len(batch.tokens), len(batch.rows)
+        if found := self._sizes(batch, count, outputs):
+            raise _refused(found)
+        for values in (batch.tokens, batch.positions, batch.owner, batch.rows, batch.table):
+            _address(values)
+        sequences, columns = batch.table.shape
+        positions = min(self._numbers["positions"], columns * PAGE)
+        ends = (self._numbers["vocab"], positions, sequences, count)
+        parts = (batch.tokens, batch.positions, batch.owner, batch.rows)
+        code = sum(
+            _is_outside(values, end) << at
+            for at, (values, end) in enumerate(zip(parts, ends, strict=True))
+        )
+        starts = np.flatnonzero(np.r_[True, batch.owner[1:] != batch.owner[:-1]])
+        if not code:
+            code = self._pages(batch, starts)
+        if code:
+            raise _refused(self._outside(code, count, sequences, columns))
+        _check_embedded(batch, count)
+        return len(starts) == count
+
+    def _pages(self, batch: StepBatch, starts: Array) -> int:
+        """Look at the pages that tokens read and write."""
+        window = self._numbers["window"]
+        begins = np.maximum(batch.positions - window + 1, 0) if window else batch.positions * 0
+        first = np.minimum.reduceat(begins, starts)[:, None] // PAGE
+        last = np.maximum.reduceat(batch.positions, starts)[:, None] // PAGE
+        table = batch.table[batch.owner[starts]]
+        at = np.arange(table.shape[1])
+        used = (at >= first) & (at <= last)
+        beyond, holes = used & (table >= self._numbers["pages"]), used & (table < 0)
+        return int(beyond.any()) << 4 | int(holes.any()) << 5
+
+    def _sizes(self, batch: StepBatch, count: int, outputs: int) -> list[str]:
+        """List what has another size or type than it should."""
+        found = []
+        numbers = self._numbers
+        sequences, columns = batch.table.shape
+        if not 0 < count <= self._most:
+            found.append(f"{count} tokens of 1 to {self._most}")
+        if sequences > numbers["sequences"] or columns > numbers["columns"]:
+            most = f"{numbers['sequences']} x {numbers['columns']}"
+            found.append(f"a table of {sequences} x {columns} in {most}")
+        if outputs > self._most:
+            found.append(f"{outputs} rows of at most {self._most}")
+        for name, values in (("positions", batch.positions), ("owner", batch.owner)):
+            if len(values) != count:
+                found.append(f"{len(values)} {name} for {count} tokens")
+        if batch.adapter is not None and len(batch.adapter):
+            first, last = int(batch.adapter.min()), int(batch.adapter.max())
+            if len(batch.adapter) != count:
+                found.append(f"{len(batch.adapter)} adapters for {count} tokens")
+            elif first < -1 or last >= numbers["adapters"]:
+                found.append(f"adapters {first} to {last}; this model has {numbers['adapters']}")
+        if batch.embedded is not None and batch.embeddings is not None:
+            shape = len(batch.embedded), self._hidden
+            if batch.embeddings.shape != shape:
+                found.append(f"embeddings of {batch.embeddings.shape}")
+        return found
+
+    def _outside(self, code: int, count: int, sequences: int, columns: int) -> list[str]:
+        numbers = self._numbers
+        positions = min(numbers["positions"], columns * PAGE)
+        known = (
+            f"tokens beyond 0 to {numbers['vocab'] - 1}",
+            f"positions beyond 0 to {positions - 1}",
+            f"owner beyond 0 to {sequences - 1}",
+            f"rows beyond 0 to {count - 1}",
+            f"pages beyond 0 to {numbers['pages'] - 1}",
+            "a table with holes",
+        )
+        return [text for at, text in enumerate(known) if code >> at & 1]
+
+
+class Taker(BatchCheck):
+    """Takes batches: checks them and copies them to the arrays of an executor.
 
     Args:
         library: Library of the kernels.
@@ -48,7 +141,8 @@ class Taker:
         max_tokens: int,
         **numbers: int,
     ) -> None:
-        self._arrays, self._most, self._numbers = arrays, max_tokens, numbers
+        super().__init__(max_tokens, arrays["x"].shape[1], **numbers)
+        self._arrays = arrays
         places = [arrays[name].ctypes.data for name in _ARRAYS]
         self._room = Room(*(numbers[name] for name in _NUMBERS), *places)
         self._given = ctypes.byref(self._room)
@@ -68,11 +162,9 @@ class Taker:
         if code & ~_ALONE:
             raise _refused(self._outside(code, count, *given[-2:]))
         if batch.embedded is not None and batch.embeddings is not None:
-            places = batch.embedded
-            if len(places) and not 0 <= places.min() <= places.max() < count:
-                raise _refused(["an embedding of no token"])
-            self._arrays["tokens"][places] = -1
-            self._arrays["x"][places] = batch.embeddings
+            _check_embedded(batch, count)
+            self._arrays["tokens"][batch.embedded] = -1
+            self._arrays["x"][batch.embedded] = batch.embeddings
         if batch.adapter is not None and numbers["adapters"]:
             self._arrays["adapter"][:count] = batch.adapter
         return bool(code)
@@ -99,45 +191,14 @@ class Taker:
             self._known[count] = arrays, places
         return places
 
-    def _sizes(self, batch: StepBatch, count: int, outputs: int) -> list[str]:
-        """List what has another size or type than it should."""
-        found = []
-        numbers = self._numbers
-        sequences, columns = batch.table.shape
-        if not 0 < count <= self._most:
-            found.append(f"{count} tokens of 1 to {self._most}")
-        if sequences > numbers["sequences"] or columns > numbers["columns"]:
-            most = f"{numbers['sequences']} x {numbers['columns']}"
-            found.append(f"a table of {sequences} x {columns} in {most}")
-        if outputs > self._most:
-            found.append(f"{outputs} rows of at most {self._most}")
-        for name, values in (("positions", batch.positions), ("owner", batch.owner)):
-            if len(values) != count:
-                found.append(f"{len(values)} {name} for {count} tokens")
-        if batch.adapter is not None and len(batch.adapter):
-            first, last = int(batch.adapter.min()), int(batch.adapter.max())
-            if len(batch.adapter) != count:
-                found.append(f"{len(batch.adapter)} adapters for {count} tokens")
-            elif first < -1 or last >= numbers["adapters"]:
-                found.append(f"adapters {first} to {last}; this model has {numbers['adapters']}")
-        if batch.embedded is not None and batch.embeddings is not None:
-            shape = len(batch.embedded), self._arrays["x"].shape[1]
-            if batch.embeddings.shape != shape:
-                found.append(f"embeddings of {batch.embeddings.shape}")
-        return found
 
-    def _outside(self, code: int, count: int, sequences: int, columns: int) -> list[str]:
-        numbers = self._numbers
-        positions = min(numbers["positions"], columns * PAGE)
-        known = (
-            f"tokens beyond 0 to {numbers['vocab'] - 1}",
-            f"positions beyond 0 to {positions - 1}",
-            f"owner beyond 0 to {sequences - 1}",
-            f"rows beyond 0 to {count - 1}",
-            f"pages beyond 0 to {numbers['pages'] - 1}",
-            "a table with holes",
-        )
-        return [text for at, text in enumerate(known) if code >> at & 1]
+def _is_outside(values: Array, end: int) -> bool:
+    return bool(len(values)) and not 0 <= values.min() <= values.max() < end
+
+
+def _check_embedded(batch: StepBatch, count: int) -> None:
+    if batch.embedded is not None and _is_outside(batch.embedded, count):
+        raise _refused(["an embedding of no token"])
 
 
 def _address(values: Array) -> int:

@@ -120,7 +120,7 @@ class NativeExecutor:
         self.adapters = tuple(adapter.name for adapter in tape.adapters)
         self.cache = sizes.cache or tape.caches[0]
         self.threads = sizes.threads or available_cpus()
-        _check(sizes, self.context, self.cache, tape)
+        check_sizes(sizes, self.context, self.cache, tape)
         self.fingerprint = f"tape {tape.digest} {self.cache} {self.context}"
         self._columns = -(-self.context // PAGE)
         self._made = self._cache(config.layers)
@@ -490,7 +490,12 @@ def _rounded(columns: int, rows: int) -> dict[str, Array]:
     }
 
 
-def _check(sizes: ExecutorSizes, context: int, cache: str, tape: Tape) -> None:
+def check_sizes(sizes: ExecutorSizes, context: int, cache: str, tape: Tape) -> None:
+    """Refuse sizes that contradict one another or the model.
+
+    Raises:
+        UsageError: lists what does.
+    """
     found = []
     if cache not in tape.caches:
         found.append(f"cache {cache!r}: known: {', '.join(tape.caches)}")

@@ -97,21 +97,37 @@ class Packer:
     def matrix(self, name: str, parts: list[StoredTensor | Integers]) -> Matrix:
         """Keep matrices of one form, one below the other."""
         values = [as_stored(p) for p in parts]
-        form = form_of(values[0], self.dot)
+        form = self.form(values[0])
         rows = sum(len(v.values) if isinstance(v, Integers) else len(v) for v in values)
         padded = -(-rows // self.dot.rows) * self.dot.rows
         first = values[0]
         columns = first.values.shape[1] if isinstance(first, Integers) else first.shape[1]
         if isinstance(first, Integers):
             whole = joined([v for v in values if isinstance(v, Integers)])
-            arrays = _packed(_filled(whole, padded), form, self.dot)
+            arrays = self.integers(_filled(whole, padded), form)
         else:
             stacked = np.concatenate([v for v in values if not isinstance(v, Integers)])
-            filled = np.pad(stacked, ((0, padded - rows), (0, 0)))
-            arrays = {"w": pack_floats(filled, self.dot)}
+            arrays = {"w": self.floats(np.pad(stacked, ((0, padded - rows), (0, 0))))}
         for part, array in arrays.items():
             self._write(f"{name}.{part}", array, _PAGE if part == "w" else tape.ALIGNMENT)
         return Matrix(name, form, rows, columns, padded, tuple(arrays))
+
+    def form(self, value: Integers | Array) -> Form:
+        """How a matrix is kept."""
+        return form_of(value, self.dot)
+
+    def same_form(self, parts: list[StoredTensor]) -> bool:
+        """Whether matrices can be one; only a few rows of each are looked at."""
+        forms = {self.form(as_stored(p.rows(slice(0, 1)))) for p in parts}
+        return len(forms) == 1 and len({p.kind for p in parts}) == 1
+
+    def integers(self, whole: Integers, form: Form) -> dict[str, Array]:
+        """Arrays of a matrix of integers, by the names that kernels have for them."""
+        return _packed(whole, form, self.dot)
+
+    def floats(self, whole: Array) -> Array:
+        """Floats, or the bits of bfloat16, as kernels read them."""
+        return pack_floats(whole, self.dot)
 
     def _write(self, name: str, array: Array, alignment: int) -> None:
         self.file.write(bytes(-self.file.tell() % alignment))
@@ -162,12 +178,6 @@ def form_of(value: Integers | Array, dot: Dot) -> Form:
     offset = "" if value.offsets is None else _kind(value.offsets, value.group)
     scale = _kind(value.scales, value.group)
     return Form(bits, zero_for(dot, bits, value.low), value.group, scale, offset)
-
-
-def same_form(parts: list[StoredTensor], dot: Dot) -> bool:
-    """Whether matrices can be one; only a few rows of each are looked at."""
-    forms = {form_of(as_stored(p.rows(slice(0, 1))), dot) for p in parts}
-    return len(forms) == 1 and len({p.kind for p in parts}) == 1
 
 
 def _kind(factors: Factors, group: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeinfer.convert.llm.adapters import Adapter
 from edgeinfer.convert.llm.blocks import Integers, StoredTensor
-from edgeinfer.convert.llm.pack import Matrix, Packer, joined, same_form
+from edgeinfer.convert.llm.pack import Matrix, Packer, joined
 from edgeinfer.convert.llm.reading import READING, Reading
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import UsageError
@@ -95,10 +95,9 @@ class TapePlan:
         streams, ahead = self.reading.of(what.width, replace(what, more=False).name)
         return replace(what, streams=streams, ahead=ahead)
 
-    @property
-    def cpu(self) -> KernelCpu:
-        """For vectors."""
-        return KernelCpu(self.machine.lanes, self.machine.registers)
+    def has_twos(self, what: Attend) -> bool:
+        """Whether attention takes two tokens of a sequence at once."""
+        return what.tile(KernelCpu(self.machine.lanes, self.machine.registers)) == 2
 
     def kernel(self, name: str, maker: str, *values: Any) -> str:
         """Ask for a kernel; returns its name."""
@@ -238,6 +237,13 @@ def plan(
         caches = tuple(kind for kind in caches if kind != "uint4")
     made = TapePlan(machine, config, packer, reading or READING[packer.dot.name], caches)
     made.adapters = adapters or {}
+    lay_out(made, tensors)
+    return made
+
+
+def lay_out(made: TapePlan, tensors: Mapping[str, Source]) -> None:
+    """Add all phases of a decoder; its weights are packed on the way."""
+    config, packer = made.config, made.packer
     embedding = packer.matrix("token_embd", [tensors["token_embd"]])
     label = f"{embedding.form.label}_{embedding.padded}x{embedding.columns}"
     factor = config.embedding_scale
@@ -254,7 +260,6 @@ def plan(
         *(head, "xo", "logits", "store"), norm=final, domain="outputs", cap=config.logit_softcap
     )
     made.keep_adapters()
-    return made
 
 
 def problems(config: LlmConfig, machine: Machine) -> list[str]:
@@ -287,7 +292,7 @@ def _weights(
     """Matrices that can be one, together, by the weights' names."""
     parts = [tensors[n] for n in names]
     floats = [p for p in parts if isinstance(p, StoredTensor)]
-    is_same = same_form(floats, made.packer.dot) if len(floats) == len(parts) else not floats
+    is_same = made.packer.same_form(floats) if len(floats) == len(parts) else not floats
     aligned = all(_rows(p) % made.packer.dot.rows == 0 for p in parts)
     if is_same and aligned:
         whole = dict(zip(names, parts, strict=True))
@@ -363,7 +368,7 @@ def _attend(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> None:
         turns[kind] = made.call("turn", what.label, (what,), *common)
         fused[kind] = made.call("fused", what.label, (what,), *common, "tiles1", "att")
         tiles[f"{kind} 1"] = made.call("attend1", what.label, (what,), *common, "tiles1", "att")
-        if what.tile(made.cpu) == 2:
+        if made.has_twos(what):
             tiles[f"{kind} 2"] = made.call("attend2", what.label, (what,), *common, "tiles2", "att")
     made.phases.append(Attention(layer, fused, turns, tiles))
 

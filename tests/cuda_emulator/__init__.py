@@ -24,6 +24,7 @@ _IMAGE = b"\x50\xed\x55\xba"
 
 _RUNTIME = "libcudart.so.13"
 _FLAGS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-mfma", "-mf16c", "-ffp-contract=fast")
+_EXACT = ("-ffp-contract=off", "-O2")
 _KERNEL = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\((\d+)[^)]*\) )?(\w+)\([^;{]*\) \{'
 )
@@ -36,20 +37,26 @@ def is_possible() -> bool:
 
 
 @cache
+def load_driver() -> None:
+    """Have this process see an emulated GPU of NVIDIA's."""
+    folder = Path(tempfile.mkdtemp(prefix="edgeinfer-cuda-"))
+    try:
+        for name in ("libcuda.so.1", _RUNTIME):
+            ctypes.CDLL(str(_library(folder, name)), ctypes.RTLD_GLOBAL)
+    finally:
+        shutil.rmtree(folder)
+
+
+@cache
 def start() -> None:
-    """Have this process see an emulated GPU of NVIDIA's, and compile for it."""
+    """Have this process see an emulated GPU of NVIDIA's, and have TVM compile for it."""
     import tvm
     import tvm_ffi
 
     from edgeinfer.convert.lower.tvm import cuda_code
 
-    folder = Path(tempfile.mkdtemp(prefix="edgeinfer-cuda-"))
-    try:
-        for name in ("libcuda.so.1", _RUNTIME):
-            ctypes.CDLL(str(_library(folder, name)), ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
-    finally:
-        shutil.rmtree(folder)
+    load_driver()
+    ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
     os.environ[cuda_code.MODE] = "emulated"
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
 
@@ -67,17 +74,24 @@ def _library(folder: Path, name: str) -> Path:
     return made
 
 
-def compiled(text: str) -> bytes:
-    """Compile CUDA C to an image that the emulated driver loads."""
+def compiled(text: str, *, is_ours: bool = False) -> bytes:
+    """Compile CUDA C to an image that the emulated driver loads.
+
+    Args:
+        text: the code.
+        is_ours: it is no text of TVM's, whose beginning is for CUDA alone, and threads of any
+            kernel may wait for each other in functions.
+    """
     code = str(text)
-    code = code[code.index('extern "C" __global__') :]
+    if not is_ours:
+        code = code[code.index('extern "C" __global__') :]
     code = re.sub(r"__shared__ (alignas\(\d+\))", r"\1 static", code)
     found = list(_KERNEL.finditer(code))
     ends = [m.start() for m in found[1:]] + [len(code)]
     parts = []
     for match, end in zip(found, ends, strict=True):
         most, name = match.groups()
-        meets = any(word in code[match.end() : end] for word in _MEETS)
+        meets = is_ours or any(word in code[match.end() : end] for word in _MEETS)
         parts.append(
             f'extern "C" {{ void emulated_{name}(void **given) {{ called({name}, given); }}\n'
             f"bool emulated_{name}_meets = {str(meets).lower()};\n"
@@ -88,7 +102,7 @@ def compiled(text: str) -> bytes:
         source, made = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
         source.write_text(f'#include "{HERE}/device.h"\n{code}\n{"".join(parts)}', "utf-8")
         ran = subprocess.run(
-            ["g++", *_FLAGS, "-o", str(made), str(source)],
+            ["g++", *_FLAGS, *_EXACT * is_ours, "-o", str(made), str(source)],
             capture_output=True,
             text=True,
             check=False,

@@ -130,6 +130,44 @@ template <class T> static inline T atomicAdd(T *p, T v) { T old = *p; *p += v; r
 template <class T> static inline T atomicMax(T *p, T v) { T old = *p; *p = old < v ? v : old; return old; }
 template <class T> static inline T atomicMin(T *p, T v) { T old = *p; *p = v < old ? v : old; return old; }
 
+// What `convert/llm/step.cu` says in PTX.
+static inline float half_to_float(unsigned short v) { return (float)same_bits<half>(v); }
+static inline unsigned short float_to_half(float v) { return same_bits<unsigned short>((half)v); }
+template <class T> static inline T read_weights(const T *p) { return *p; }
+static inline void let_next_start() {}
+static inline void wait_for_last() {}
+static inline float upper_bits(unsigned v) { return __uint_as_float(v << 16); }
+static inline unsigned nearest_upper_bits(float v) {
+  unsigned bits = __float_as_uint(v);
+  return v != v ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+static inline unsigned fma_pairs(unsigned a, unsigned b, unsigned c) {
+  float low = fmaf(upper_bits(a & 0xFFFF), upper_bits(b & 0xFFFF), upper_bits(c & 0xFFFF));
+  float high = fmaf(upper_bits(a >> 16), upper_bits(b >> 16), upper_bits(c >> 16));
+  return nearest_upper_bits(low) | nearest_upper_bits(high) << 16;
+}
+// Fragments of m16n8k16: PTX ISA 9.7.14.5.8. The hardware's order of sums is not known.
+static inline void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  static unsigned met[32][32][6];
+  int thread = threadIdx.x, lane = thread % 32;
+  unsigned (&all)[32][6] = met[thread / 32];
+  for (int i = 0; i < 4; i++) all[lane][i] = a[i];
+  all[lane][4] = b0;
+  all[lane][5] = b1;
+  __syncwarp();
+  for (int e = 0; e < 4; e++) {
+    int row = lane / 4, column = lane % 4 * 2 + e % 2;
+    float sum = 0;
+    for (int k = 0; k < 16; k++) {
+      int from = k % 8 / 2, far = k / 8, up = k % 2 * 16;
+      float left = upper_bits(all[row * 4 + from][e / 2 + far * 2] >> up & 0xFFFF);
+      sum = fmaf(left, upper_bits(all[column * 4 + from][4 + far] >> up & 0xFFFF), sum);
+    }
+    d[e] = d[e] + sum;
+  }
+  __syncwarp();
+}
+
 template <class... A, std::size_t... I>
 static inline void called(void (*f)(A...), void **given, std::index_sequence<I...>) { f(*(std::remove_reference_t<A> *)given[I]...); }
 template <class... A> static inline void called(void (*f)(A...), void **given) { called(f, given, std::index_sequence_for<A...>{}); }

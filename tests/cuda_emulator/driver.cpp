@@ -255,6 +255,10 @@ API int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n) { return copy((
 API int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n) { return copy(to, (void *)from, n); }
 API int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *) { return copy((void *)to, from, n); }
 API int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *) { return copy(to, (void *)from, n); }
+API int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *) { return copy((void *)to, (void *)from, n); }
+API int cuMemAlloc_v2(uint64_t *made, size_t count) { return allocate((void **)made, count); }
+API int cuMemFree_v2(uint64_t at) { return release((void *)at); }
+API int cuMemGetInfo_v2(size_t *free_, size_t *all) { *free_ = *all = size_t(1) << 34; return OK; }
 API int cuStreamCreate(void **s, unsigned) { *s = malloc(1); return OK; }
 API int cuStreamDestroy_v2(void *s) { free(s); return OK; }
 API int cuStreamSynchronize(void *) { return recording ? NOT_IN_CAPTURE : failed; }

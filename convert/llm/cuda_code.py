@@ -1,0 +1,181 @@
+"""Code of a language model's phases for NVIDIA GPUs, compiled where there may be none."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.records import dataclass
+
+INSTALL = "pip install 'edgeinfer[cuda-code]', or CUDA 13"
+
+_OPTIONS = ("--fmad=false", "--std=c++17")
+"""Products that meet sums are written so: contracted in one place and not in another, the same
+numbers would get other bits. Nothing else is approximate by default."""
+
+_LIBRARY = "libnvrtc.so.13"
+
+KINDS = {"float16": 17, "bfloat16": 16, "float32": 32}
+ENDS = {"store": 0, "add": 1, "silu": 2, "gelu_tanh": 3}
+_SCALES = {"": 0, "float16": 1, "float32": 2}
+
+_MATRIX = "const u32 *w, const void *s, const void *m, int zero, int group, int rows, int columns"
+_FIELDS = "Matrix{w, s, m, zero, group, rows, columns}"
+_ATTENTION = (
+    "float *qkv, u16 *cache, const int *table, const int *positions, const int *owner, "
+    "const int *count, const float *cos, const float *sin, const float *qnorm, "
+    "const float *knorm, u16 *to, int columns, int page_size, int layer_at, int queries, "
+    "int kept, int dims, int window, float scale, float cap, float epsilon"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """How a kernel reads a matrix.
+
+    Attributes:
+        kind: 4 or 8 bits, or one of ``KINDS``.
+        scale: type of scales and offsets; empty for none.
+        has_offsets: weights have them.
+        is_narrow: 16 neighbours share a scale, not a multiple of 32.
+    """
+
+    kind: int
+    scale: str = ""
+    has_offsets: bool = False
+    is_narrow: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in names of kernels."""
+        parts = f"k{self.kind}s{_SCALES[self.scale]}"
+        return parts + "o" * self.has_offsets + "n" * self.is_narrow
+
+    @property
+    def arguments(self) -> str:
+        """Of a template."""
+        return f"{self.kind}, {_SCALES[self.scale]}, {str(self.has_offsets).lower()}"
+
+
+def product(loads: Loads, width: int, end: str) -> tuple[str, str]:
+    """Name and text of a product of 8 * ``width`` tokens."""
+    name = f"product_{loads.label}_{end}_w{width}"
+    given = f"{loads.arguments}, {str(loads.is_narrow).lower()}, {width}, {ENDS[end]}"
+    return name, _entry(
+        name,
+        f"{_MATRIX}, const uint4 *x, const int *count, void *target, int stride, "
+        "const float *bias, float cap",
+        f"product<{given}>({_FIELDS}, x, count, target, stride, bias, cap);",
+    )
+
+
+def embed(loads: Loads) -> tuple[str, str]:
+    """Name and text of the kernel that looks tokens up."""
+    name = f"embed_{loads.label}"
+    return name, _entry(
+        name,
+        f"{_MATRIX}, const int *tokens, const int *count, float *x, float factor",
+        f"embedded<{loads.arguments}>({_FIELDS}, tokens, count, x, factor);",
+    )
+
+
+def attend(fused: bool) -> tuple[str, str]:
+    """Name and text of attention; ``fused`` does what comes before it, too."""
+    name = "attend_fused" if fused else "attend_turned"
+    given = "qkv, cache, table, positions, owner, count, cos, sin, qnorm, knorm, to"
+    heads = "Heads{queries, kept, dims, window, scale, cap, epsilon}"
+    sizes = f"columns, page_size, layer_at, {heads}"
+    return name, _entry(
+        name, _ATTENTION, f"attend<{str(fused).lower()}>({given}, {sizes});"
+    )
+
+
+def _entry(name: str, parameters: str, body: str) -> str:
+    begin = f'extern "C" __global__ void __launch_bounds__(256) {name}({parameters}) {{'
+    return f"{begin}\n  {body}\n}}\n"
+
+
+def text(entries: Iterable[str], head_dim: int, share: int) -> str:
+    """CUDA C of all kernels of a model.
+
+    Args:
+        entries: Texts of those that not every model has.
+        head_dim: elements of a head.
+        share: heads of queries that a block computes together.
+    """
+    source = resources.files("edgeinfer.convert.llm").joinpath("step.cu").read_text("utf-8")
+    return f"enum {{ HEAD = {head_dim}, SHARE = {share} }};\n{source}\n{''.join(entries)}"
+
+
+Compiler = Callable[[str, str], bytes]
+
+
+def compiled(code: str, arch: str) -> bytes:
+    """Compile CUDA C to machine code of one architecture, such as ``sm_87``.
+
+    Raises:
+        NotAvailableError: CUDA's compiler is not installed, or fails.
+    """
+    library = _nvrtc()
+    program = ctypes.c_void_p()
+    source = code.encode()
+    _check(library, library.nvrtcCreateProgram(
+        ctypes.byref(program), source, b"step.cu", 0, None, None
+    ))  # fmt: skip
+    try:
+        options = [f"--gpu-architecture={arch}".encode(), *(o.encode() for o in _OPTIONS)]
+        array = (ctypes.c_char_p * len(options))(*options)
+        if library.nvrtcCompileProgram(program, len(options), array):
+            log = _bytes(library, program, "ProgramLog").decode(errors="replace")
+            raise NotAvailableError(f"kernels for {arch} were not compiled: {_errors(log)}")
+        return _bytes(library, program, "CUBIN")
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _bytes(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    made = ctypes.create_string_buffer(size.value)
+    _check(library, getattr(library, f"nvrtcGet{what}")(program, made))
+    return made.raw
+
+
+def _check(library: ctypes.CDLL, code: int) -> None:
+    if code:
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        reason = library.nvrtcGetErrorString(code).decode(errors="replace")
+        raise NotAvailableError(f"CUDA's compiler failed: {reason}")
+
+
+def _errors(log: str) -> str:
+    found = [line.strip() for line in log.splitlines() if "error" in line]
+    return "; ".join(found[:3])[:600] or log[-300:]
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL:
+    for place in _places():
+        try:
+            return ctypes.CDLL(str(place))
+        except OSError:
+            continue
+    raise NotAvailableError(f"kernels for NVIDIA GPUs need CUDA's compiler: {INSTALL}")
+
+
+def _places() -> Iterator[str | Path]:
+    """Where CUDA's compiler may be: of the wheels, of the toolkit, on the loader's path."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        for part in ("cu13", "cuda_nvrtc"):
+            yield Path(folder) / part / "lib" / _LIBRARY
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if home:
+            yield Path(home) / "lib64" / _LIBRARY
+    yield _LIBRARY

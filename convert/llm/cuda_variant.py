@@ -1,0 +1,75 @@
+"""A language model's files for NVIDIA GPUs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edgeinfer.convert.llm import cuda_code
+from edgeinfer.convert.llm.adapters import Adapter
+from edgeinfer.convert.llm.cuda_pack import CudaPacker
+from edgeinfer.convert.llm.cuda_plan import cuda_problems, plan_cuda
+from edgeinfer.convert.llm.plan import Source
+from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.errors import UsageError
+from edgeinfer.llm import LlmConfig, config, tape
+from edgeinfer.llm.gpu import code_name, share_of
+
+
+def write(
+    description: LlmConfig,
+    tensors: Mapping[str, Source],
+    machines: Sequence[Machine],
+    folder: Path,
+    *,
+    adapters: Mapping[str, Adapter] | None = None,
+) -> tuple[str, ...]:
+    """Write description, weights, code and tape.
+
+    Args:
+        description: Description of the model.
+        tensors: its weights.
+        machines: GPUs that the files are for.
+        folder: that takes them.
+        adapters: low-rank adapters, by name.
+
+    Returns:
+        What the user should know.
+
+    Raises:
+        UsageError: no kernels are made for the model.
+        NotAvailableError: CUDA's compiler is not installed, or fails.
+    """
+    if found := list(cuda_problems(description, adapters or {})):
+        raise UsageError("; ".join(found))
+    weights = folder / tape.WEIGHTS_NAME
+    with weights.open("wb") as file:
+        packer = CudaPacker(file)
+        made = plan_cuda(description, tensors, machines[0], packer)
+    text = cuda_code.text(made.entries.values(), description.head_dim, share_of(description))
+    digest = hashlib.sha256(f"{packer.digest} {text}".encode())
+    architectures = [machine.cuda for machine in machines]
+    for architecture in architectures:
+        code = cuda_code.compiled(text, architecture)
+        digest.update(code)
+        (folder / code_name(architecture)).write_bytes(code)
+    calls = {name: () for name in sorted(made.entries)}
+    whole = tape.Tape(
+        version=tape.VERSION,
+        machine=" ".join(architectures),
+        side=packer.dot.rows,
+        caches=made.caches,
+        columns=tuple(sorted(made.columns)),
+        weights=packer.arrays,
+        kernels=calls,
+        phases=tuple(made.phases),
+        digest=digest.hexdigest()[:32],
+    )
+    (folder / tape.FILE_NAME).write_text(whole.to_json(), encoding="utf-8")
+    (folder / config.FILE_NAME).write_text(description.to_json(), encoding="utf-8")
+    size = weights.stat().st_size / 1e6
+    return (
+        f"{len(made.entries)} kernels and those of every model for {', '.join(architectures)}",
+        f"{len(made.phases)} phases a step over {size:.0f} MB of weights",
+    )

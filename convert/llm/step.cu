@@ -1,0 +1,604 @@
+// The phases of a language model's step on an NVIDIA GPU; `cuda_code.py` adds the entries of those
+// that a model needs.
+//
+// Weights lie in tiles of 16 rows and 32 columns, so that a thread finds what it gives to two
+// products of a warp's matrix unit (16 rows, 16 columns, 8 tokens) side by side. Vectors are sums of
+// two numbers of bfloat16: 16 bits, with the range of float32. Weights become one such number, or two
+// (float16) or three (float32), all exactly. What the matrix unit gives for a group of columns is
+// multiplied by the group's scale and added in float32.
+//
+// Whatever the number of tokens, warp w of a block takes chunks w, w + 8, ... of 32 columns, and the
+// sums of the warps are added in their order; attention takes pages so. So the bits of a row depend
+// on the row alone. Compile without contraction: a product meets a sum only where fmaf says so.
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+
+enum { WARPS = 8, PAGE = 16 };
+enum { STORE, ADD, SILU, GELU };
+enum { NO_SCALE, HALF_SCALE, FLOAT_SCALE };
+
+#define DEVICE static __device__ __forceinline__
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7F800000)
+#endif
+
+#ifdef __CUDACC__
+DEVICE float half_to_float(u16 v) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
+  return r;
+}
+DEVICE u16 float_to_half(float v) {
+  u16 r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
+  return r;
+}
+// Pairs of bfloat16.
+DEVICE u32 fma_pairs(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Of what no kernel writes.
+DEVICE uint4 read_weights(const uint4 *from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+  return v;
+}
+DEVICE uint2 read_weights(const uint2 *from) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
+  return v;
+}
+// The next kernel may start before this one has ended; it waits before it reads what is written here.
+DEVICE void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+DEVICE void wait_for_last() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#endif
+
+DEVICE float of_bf16(u32 v) { return __uint_as_float(v << 16); }
+DEVICE u32 to_bf16(float v) {
+  u32 bits = __float_as_uint(v);
+  return v != v ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+
+// Four elements of a row take 16 bytes: the numbers nearest to them, then to what is left of each.
+DEVICE void put(u16 *row, int k, float value) {
+  u32 high = to_bf16(value);
+  u16 *at = row + k / 4 * 8 + k % 4;
+  at[0] = (u16)high;
+  at[4] = (u16)to_bf16(value - of_bf16(high));
+}
+
+DEVICE float total_of_warp(float v) {
+  for (int by = 16; by; by /= 2) v = v + __shfl_xor_sync(0xFFFFFFFF, v, by);
+  return v;
+}
+
+// ---- weights
+
+// Kinds: 4 and 8 are integers, 16 is bfloat16, 17 float16, 32 float32.
+template <int KIND> struct Kind {
+  enum { BITS = KIND == 17 ? 16 : KIND, WORDS = BITS / 2, TERMS = KIND == 32 ? 3 : KIND == 17 ? 2 : 1 };
+};
+
+template <int WORDS> DEVICE void read_tile(u32 (&to)[WORDS], const u32 *from) {
+  if (WORDS == 2) {
+    uint2 v = read_weights((const uint2 *)from);
+    to[0] = v.x;
+    to[WORDS - 1] = v.y;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < WORDS / 4; i++) {
+    uint4 v = read_weights((const uint4 *)from + i);
+    to[i * 4] = v.x;
+    to[(i * 4 + 1) % WORDS] = v.y;
+    to[(i * 4 + 2) % WORDS] = v.z;
+    to[(i * 4 + 3) % WORDS] = v.w;
+  }
+}
+
+DEVICE u32 pair(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
+
+// The terms of four pairs of weights for product j of two.
+template <int KIND> DEVICE void decode(u32 (&a)[Kind<KIND>::TERMS][4], const u32 (&w)[Kind<KIND>::WORDS], int j, u32 less) {
+  const u32 ONE = 0x3F803F80;
+  enum { WORDS = Kind<KIND>::WORDS, TERMS = Kind<KIND>::TERMS };
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    if (KIND == 4) {
+      // 128 + n, less 128 and what n is too large by.
+      a[0][i] = fma_pairs((w[j % WORDS] >> 4 * i & 0x000F000F) | 0x43004300, ONE, less);
+    } else if (KIND == 8) {
+      u32 both = __byte_perm(w[(j * 2 + i / 2) % WORDS], 0, i % 2 ? 0x4342 : 0x4140);
+      u32 low = (both & 0x000F000F) | 0x43004300, high = (both >> 4 & 0x000F000F) | 0x43004300;
+      // 16 (128 + high) - 2304 + (128 + low), each step exact.
+      a[0][i] = fma_pairs(fma_pairs(high, 0x41804180, 0xC510C510), ONE, low);
+    } else if (KIND == 16) {
+      a[0][i] = w[(j * 4 + i) % WORDS];
+    } else {
+      float low, high;
+      if (KIND == 17) {
+        u32 v = w[(j * 4 + i) % WORDS];
+        low = half_to_float((u16)v);
+        high = half_to_float((u16)(v >> 16));
+      } else {
+        low = __uint_as_float(w[(j * 8 + i * 2) % WORDS]);
+        high = __uint_as_float(w[(j * 8 + i * 2 + 1) % WORDS]);
+      }
+#pragma unroll
+      for (int t = 0; t < TERMS; t++) {
+        u32 v = pair(low, high);
+        a[t][i] = v;
+        low = low - of_bf16(v & 0xFFFF);
+        high = high - of_bf16(v >> 16);
+      }
+    }
+  }
+}
+
+template <int SCALE> DEVICE float2 factors(const void *from, int at, int lane) {
+  // Of rows g and g + 8, which lie side by side.
+  if (SCALE == HALF_SCALE) {
+    u32 v = ((const u32 *)from)[at * 8 + lane / 4];
+    return make_float2(half_to_float((u16)v), half_to_float((u16)(v >> 16)));
+  }
+  return ((const float2 *)from)[at * 8 + lane / 4];
+}
+
+DEVICE float activated(float v, int how) {
+  if (how == SILU) return v / (1.0f + expf(-v));
+  float inner = 0.7978845608028654f * (v + 0.044715f * (v * v * v));
+  return 0.5f * v * (1.0f + tanhf(inner));
+}
+
+struct Matrix {
+  const u32 *w;
+  const void *s, *m;
+  int zero, group, rows, columns;
+};
+
+// Multiplies TILES tiles of rows with 8 * WIDTH tokens.
+template <int KIND, int SCALE, bool OFFSET, bool NARROW, int WIDTH, int END>
+DEVICE void product(Matrix of, const uint4 *x, const int *count, void *target, int stride, const float *bias, float cap) {
+  enum { TILES = END >= SILU ? 2 : 1, AHEAD = WIDTH > 2 ? 1 : TILES * Kind<KIND>::WORDS > 4 ? 2 : 4 };
+  enum { WORDS = Kind<KIND>::WORDS, TERMS = Kind<KIND>::TERMS };
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int chunks = of.columns / 32, groups = SCALE == NO_SCALE ? 1 : of.columns / of.group;
+  // Inputs stand below gates, as far down as there are blocks.
+  const int tile = blockIdx.x, below = gridDim.x, first = blockIdx.y * WIDTH * 8;
+  const u32 less = 0x43004300 + of.zero * 0x00010001 | 0x80008000;
+  float sums[TILES][WIDTH][4];
+#pragma unroll
+  for (int r = 0; r < TILES; r++)
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) sums[r][i][e] = 0.0f;
+  let_next_start();
+  int tokens = 0;
+  for (int start = warp; start < chunks; start += WARPS * AHEAD) {
+    u32 held[AHEAD][TILES][WORDS];
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+      int chunk = start + u * WARPS;
+      if (chunk < chunks)
+#pragma unroll
+        for (int r = 0; r < TILES; r++)
+          read_tile<WORDS>(held[u][r], of.w + (((long long)(tile + r * below) * chunks + chunk) * 32 + lane) * WORDS);
+    }
+    if (start == warp) {
+      wait_for_last();
+      tokens = *count;
+      if (first >= tokens) return;
+    }
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+      int chunk = start + u * WARPS;
+      if (chunk >= chunks) break;
+      uint4 given[WIDTH][2];
+#pragma unroll
+      for (int i = 0; i < WIDTH; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+          int token = first + i * 8 + lane / 4;
+          const uint4 *at = x + (long long)token * (of.columns / 4) + chunk * 8 + j * 4 + lane % 4;
+          given[i][j] = token < tokens ? *at : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+      for (int r = 0; r < TILES; r++) {
+        float parts[WIDTH][4], whole[OFFSET ? WIDTH : 1][4];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+          u32 a[TERMS][4];
+          const u32 ones[4] = {0x3F803F80, 0x3F803F80, 0x3F803F80, 0x3F803F80};
+          decode<KIND>(a, held[u][r], j, less);
+#pragma unroll
+          for (int i = 0; i < WIDTH; i++) {
+            if (NARROW || !j)
+#pragma unroll
+              for (int e = 0; e < 4; e++) parts[i][e] = whole[OFFSET ? i : 0][e] = 0.0f;
+#pragma unroll
+            for (int t = TERMS - 1; t >= 0; t--) {
+              multiply(parts[i], a[t], given[i][j].z, given[i][j].w);
+              multiply(parts[i], a[t], given[i][j].x, given[i][j].y);
+            }
+            if (OFFSET) {
+              multiply(whole[OFFSET ? i : 0], ones, given[i][j].z, given[i][j].w);
+              multiply(whole[OFFSET ? i : 0], ones, given[i][j].x, given[i][j].y);
+            }
+          }
+          if (!NARROW && !j) continue;
+          int at = (tile + r * below) * groups + (NARROW ? chunk * 2 + j : chunk * 32 / of.group);
+          float2 scale = make_float2(1.0f, 1.0f), offset = scale;
+          if (SCALE != NO_SCALE) scale = factors<SCALE>(of.s, at, lane);
+          if (OFFSET) offset = factors<SCALE>(of.m, at, lane);
+#pragma unroll
+          for (int i = 0; i < WIDTH; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+              sums[r][i][e] = fmaf(e < 2 ? scale.x : scale.y, parts[i][e], sums[r][i][e]);
+              if (OFFSET) sums[r][i][e] = fmaf(e < 2 ? offset.x : offset.y, whole[OFFSET ? i : 0][e], sums[r][i][e]);
+            }
+        }
+      }
+    }
+  }
+  if (warp >= chunks) {
+    wait_for_last();
+    tokens = *count;
+    if (first >= tokens) return;
+  }
+  __shared__ alignas(16) float met[WARPS][TILES][8][16];
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) {
+    if (first + i * 8 >= tokens) break;
+    if (i) __syncthreads();
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        met[warp][r][lane % 4 * 2 + e % 2][lane / 4 + e / 2 * 8] = sums[r][i][e];
+    __syncthreads();
+    int token = first + i * 8 + thread / 16, row = blockIdx.x * 16 + thread % 16;
+    if (thread >= 128 || token >= tokens || row >= of.rows) continue;
+    float found[TILES];
+#pragma unroll
+    for (int r = 0; r < TILES; r++) {
+      found[r] = met[0][r][thread / 16][thread % 16];
+#pragma unroll
+      for (int w = 1; w < WARPS; w++) found[r] = found[r] + met[w][r][thread / 16][thread % 16];
+    }
+    float value = found[0];
+    if (END >= SILU) {
+      put((u16 *)target + (long long)token * stride * 2, row, activated(value, END) * found[TILES - 1]);
+      continue;
+    }
+    if (bias) value = value + bias[row];
+    if (cap > 0.0f) value = cap * tanhf(value / cap);
+    float *at = (float *)target + (long long)token * stride + row;
+    *at = END == ADD ? *at + value : value;
+  }
+}
+
+// One weight of a packed matrix.
+template <int KIND, int SCALE, bool OFFSET> DEVICE float weight_at(Matrix of, int row, int column) {
+  enum { WORDS = Kind<KIND>::WORDS };
+  int chunk = column / 32, j = column / 16 % 2, inside = column % 16;
+  int lane = row % 8 * 4 + inside / 4, i = inside % 4 / 2 * 2 + row % 16 / 8, which = inside % 2;
+  const u32 *w = of.w + (((long long)(row / 16) * (of.columns / 32) + chunk) * 32 + lane) * WORDS;
+  if (KIND == 16) return of_bf16(w[j * 4 + i] >> 16 * which & 0xFFFF);
+  if (KIND == 17) return half_to_float((u16)(w[j * 4 + i] >> 16 * which));
+  if (KIND == 32) return __uint_as_float(w[j * 8 + i * 2 + which]);
+  float value = KIND == 4 ? (float)((int)(w[j] >> (4 * i + 16 * which) & 15) - of.zero)
+                          : (float)((int)(w[j * 2 + i / 2] >> (i % 2 * 16 + which * 8) & 255) - 128);
+  long long at = ((long long)(row / 16) * (of.columns / of.group) + column / of.group) * 16 + row % 8 * 2 + row % 16 / 8;
+  value = value * (SCALE == HALF_SCALE ? half_to_float(((const u16 *)of.s)[at]) : ((const float *)of.s)[at]);
+  if (OFFSET) value = value + (SCALE == HALF_SCALE ? half_to_float(((const u16 *)of.m)[at]) : ((const float *)of.m)[at]);
+  return value;
+}
+
+// Rows of the embedding; a token of -1 has a row already.
+template <int KIND, int SCALE, bool OFFSET>
+DEVICE void embedded(Matrix of, const int *tokens, const int *count, float *x, float factor) {
+  let_next_start();
+  wait_for_last();
+  int row = blockIdx.x;
+  if (row >= *count || tokens[row] < 0) return;
+  for (int k = threadIdx.x; k < of.columns; k += blockDim.x)
+    x[(long long)row * of.columns + k] = weight_at<KIND, SCALE, OFFSET>(of, tokens[row], k) * factor;
+}
+
+// ---- norms
+
+DEVICE float scale_of_norm(const float *x, int size, float epsilon) {
+  __shared__ alignas(16) float parts[WARPS];
+  float sum = 0.0f;
+  for (int k = threadIdx.x; k < size; k += WARPS * 32) sum = fmaf(x[k], x[k], sum);
+  sum = total_of_warp(sum);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = parts[0];
+  for (int w = 1; w < WARPS; w++) sum = sum + parts[w];
+  return 1.0f / sqrtf(sum / (float)size + epsilon);
+}
+
+extern "C" __global__ void __launch_bounds__(256) norm_split(const float *x, const float *weight, u16 *to, const int *count, int size, float epsilon) {
+  let_next_start();
+  wait_for_last();
+  int row = blockIdx.x;
+  if (row >= *count) return;
+  x += (long long)row * size;
+  float scale = scale_of_norm(x, size, epsilon);
+  for (int k = threadIdx.x; k < size; k += WARPS * 32) put(to + (long long)row * size * 2, k, x[k] * scale * weight[k]);
+}
+
+// Adds a norm of t to x.
+extern "C" __global__ void __launch_bounds__(256) norm_add(const float *t, const float *weight, float *x, const int *count, int size, float epsilon) {
+  let_next_start();
+  wait_for_last();
+  int row = blockIdx.x;
+  if (row >= *count) return;
+  t += (long long)row * size;
+  x += (long long)row * size;
+  float scale = scale_of_norm(t, size, epsilon);
+  for (int k = threadIdx.x; k < size; k += WARPS * 32) x[k] = x[k] + t[k] * scale * weight[k];
+}
+
+// In place; rows lie `stride` apart.
+extern "C" __global__ void __launch_bounds__(256) norm_rows(float *x, const float *weight, const int *count, int size, int stride, float epsilon) {
+  let_next_start();
+  wait_for_last();
+  int row = blockIdx.x;
+  if (row >= *count) return;
+  x += (long long)row * stride;
+  float scale = scale_of_norm(x, size, epsilon);
+  for (int k = threadIdx.x; k < size; k += WARPS * 32) x[k] = x[k] * scale * weight[k];
+}
+
+extern "C" __global__ void __launch_bounds__(256) gather(const float *x, const int *rows, float *to, const int *count, int size) {
+  let_next_start();
+  wait_for_last();
+  int row = blockIdx.x;
+  if (row >= *count) return;
+  for (int k = threadIdx.x; k < size; k += WARPS * 32)
+    to[(long long)row * size + k] = x[(long long)rows[row] * size + k];
+}
+
+// The largest of a row, of equals the first; -1 where one is not finite.
+extern "C" __global__ void __launch_bounds__(1024) best(const float *logits, int *found, const int *count, int vocab, int stride) {
+  __shared__ alignas(16) float values[32];
+  __shared__ alignas(16) int places[32];
+  let_next_start();
+  wait_for_last();
+  int row = blockIdx.x, lane = threadIdx.x % 32;
+  if (row >= *count) return;
+  logits += (long long)row * stride;
+  float most = -INFINITY;
+  int place = 0x7FFFFFFF;
+  bool finite = true;
+  for (int k = threadIdx.x; k < vocab; k += 1024) {
+    float value = logits[k];
+    finite = finite && fabsf(value) < INFINITY;
+    if (value > most) { most = value; place = k; }
+  }
+  for (int round = 0; round < 2; round++) {
+    if (!finite) place = -1;
+    for (int by = 16; by; by /= 2) {
+      float other = __shfl_xor_sync(0xFFFFFFFF, most, by);
+      int where = __shfl_xor_sync(0xFFFFFFFF, place, by);
+      bool better = other > most || (other == most && where < place);
+      if (place < 0 || where < 0) place = -1;
+      else if (better) { most = other; place = where; }
+    }
+    if (round) break;
+    if (lane == 0) { values[threadIdx.x / 32] = most; places[threadIdx.x / 32] = place; }
+    __syncthreads();
+    most = values[lane];
+    place = places[lane];
+    finite = true;
+  }
+  if (threadIdx.x == 0) found[row] = place;
+}
+
+// ---- attention
+
+struct Heads {
+  int queries, kept, dims, window;
+  float scale, cap, epsilon;
+};
+
+// A head's elements, normed and turned: by one warp, in `own`.
+DEVICE void turn(float *own, const float *from, const float *weight, const float *cos, const float *sin, int dims, float epsilon) {
+  int lane = threadIdx.x % 32, half = dims / 2;
+  float scale = 1.0f;
+  if (weight) {
+    float sum = 0.0f;
+    for (int e = lane; e < HEAD; e += 32) sum = fmaf(from[e], from[e], sum);
+    scale = 1.0f / sqrtf(total_of_warp(sum) / (float)HEAD + epsilon);
+  }
+  for (int e = lane; e < HEAD; e += 32) own[e] = weight ? from[e] * scale * weight[e] : from[e];
+  __syncwarp();
+  for (int e = lane; e < half; e += 32) {
+    float low = own[e], high = own[e + half];
+    own[e] = fmaf(low, cos[e], -(high * sin[e]));
+    own[e + half] = fmaf(high, cos[e], low * sin[e]);
+  }
+  __syncwarp();
+}
+
+
+// Turns one head of a token, by one warp: a query in place, a key or value into the cache.
+DEVICE void turn_head(float *own, float *row, u16 *page, Heads heads, int head, int position, const float *cos, const float *sin, const float *qnorm, const float *knorm) {
+  int lane = threadIdx.x % 32, half = heads.dims / 2;
+  cos += (long long)position * half;
+  sin += (long long)position * half;
+  float *from = row + head * HEAD;
+  if (head < heads.queries) {
+    turn(own, from, qnorm, cos, sin, heads.dims, heads.epsilon);
+    for (int e = lane; e < HEAD; e += 32) from[e] = own[e];
+    return;
+  }
+  int kept = head - heads.queries;
+  if (kept < heads.kept) turn(own, from, knorm, cos, sin, heads.dims, heads.epsilon);
+  u16 *to = page + (kept * PAGE + position % PAGE) * HEAD;
+  for (int e = lane; e < HEAD; e += 32) to[e] = float_to_half(kept < heads.kept ? own[e] : from[e]);
+}
+
+// What comes before attention where a sequence has several tokens.
+extern "C" __global__ void __launch_bounds__(256) turn_all(float *qkv, u16 *cache, const int *table, const int *positions, const int *owner, const int *count, const float *cos, const float *sin, const float *qnorm, const float *knorm, int columns, int page_size, int layer_at, int queries, int kept, int dims, float epsilon) {
+  __shared__ alignas(16) float own[WARPS][HEAD];
+  let_next_start();
+  wait_for_last();
+  int token = blockIdx.x, head = blockIdx.y * WARPS + threadIdx.x / 32;
+  if (token >= *count || head >= queries + 2 * kept) return;
+  int position = positions[token], page = table[(long long)owner[token] * columns + position / PAGE];
+  Heads heads = {queries, kept, dims, 0, 1.0f, 0.0f, epsilon};
+  turn_head(own[threadIdx.x / 32], qkv + (long long)token * (queries + 2 * kept) * HEAD, cache + (long long)page * page_size + layer_at, heads, head, position, cos, sin, qnorm, knorm);
+}
+
+// A token's heads that share keys, SHARE of them; FUSED turns them and appends first.
+template <bool FUSED>
+DEVICE void attend(float *qkv, u16 *cache, const int *table, const int *positions, const int *owner, const int *count, const float *cos, const float *sin, const float *qnorm, const float *knorm, u16 *to, int columns, int page_size, int layer_at, Heads heads) {
+  enum { PAIRS = HEAD / 2, EACH = (PAIRS + 31) / 32 };
+  __shared__ alignas(16) float q[SHARE][HEAD];
+  __shared__ alignas(16) float own[WARPS][HEAD];
+  __shared__ alignas(16) float shares[WARPS][SHARE][PAGE];
+  __shared__ alignas(16) float mosts[SHARE][WARPS], totals[SHARE][WARPS];
+  let_next_start();
+  wait_for_last();
+  int token = blockIdx.x, first_head = blockIdx.y * SHARE, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (token >= *count) return;
+  int position = positions[token], kept = first_head / (heads.queries / heads.kept);
+  const int *pages = table + (long long)owner[token] * columns;
+  float *row = qkv + (long long)token * (heads.queries + 2 * heads.kept) * HEAD;
+  if (FUSED) {
+    u16 *page = cache + (long long)pages[position / PAGE] * page_size + layer_at;
+    for (int n = warp; n < SHARE + 2; n += WARPS) {
+      // Queries stay as they are where blocks that share keys may still read them.
+      if (n < SHARE) {
+        turn(q[n], row + (first_head + n) * HEAD, qnorm, cos + (long long)position * (heads.dims / 2), sin + (long long)position * (heads.dims / 2), heads.dims, heads.epsilon);
+        continue;
+      }
+      int head = heads.queries + kept + (n - SHARE) * heads.kept;
+      turn_head(own[warp], row, page, heads, head, position, cos, sin, qnorm, knorm);
+    }
+  } else {
+    for (int e = threadIdx.x; e < SHARE * HEAD; e += WARPS * 32) q[e / HEAD][e % HEAD] = row[first_head * HEAD + e];
+  }
+  __syncthreads();
+  int begin = heads.window && position + 1 > heads.window ? position + 1 - heads.window : 0;
+  float most[SHARE], total[SHARE], sum[SHARE][EACH][2];
+#pragma unroll
+  for (int h = 0; h < SHARE; h++) {
+    most[h] = -INFINITY;
+    total[h] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) sum[h][i][0] = sum[h][i][1] = 0.0f;
+  }
+  int first_page = begin / PAGE;
+  for (int p = first_page + (warp - first_page % WARPS + WARPS) % WARPS; p <= position / PAGE; p += WARPS) {
+    const u16 *keys = cache + (long long)pages[p] * page_size + layer_at + kept * PAGE * HEAD;
+    const u16 *values = keys + heads.kept * PAGE * HEAD;
+    int at = p * PAGE + lane / 2;
+    bool seen = at >= begin && at <= position;
+    float score[SHARE];
+#pragma unroll
+    for (int h = 0; h < SHARE; h++) score[h] = 0.0f;
+#pragma unroll
+    for (int e = lane % 2 * 8; e < HEAD; e += 16) {
+      uint4 v = *(const uint4 *)(keys + lane / 2 * HEAD + e);
+      const u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        float low = half_to_float((u16)words[i]), high = half_to_float((u16)(words[i] >> 16));
+#pragma unroll
+        for (int h = 0; h < SHARE; h++) score[h] = fmaf(high, q[h][e + i * 2 + 1], fmaf(low, q[h][e + i * 2], score[h]));
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < SHARE; h++) {
+      float s = (score[h] + __shfl_xor_sync(0xFFFFFFFF, score[h], 1)) * heads.scale;
+      if (heads.cap > 0.0f) s = heads.cap * tanhf(s / heads.cap);
+      // What lies where no token is may be NaN.
+      if (!seen) s = -INFINITY;
+      float largest = s;
+      for (int by = 16; by > 1; by /= 2) {
+        float other = __shfl_xor_sync(0xFFFFFFFF, largest, by);
+        // NaN stays.
+        largest = other > largest || other != other ? other : largest;
+      }
+      float now = largest > most[h] || largest != largest ? largest : most[h];
+      float share = seen ? expf(s - now) : 0.0f, less = expf(most[h] - now), added = share;
+      for (int by = 16; by > 1; by /= 2) added = added + __shfl_xor_sync(0xFFFFFFFF, added, by);
+      most[h] = now;
+      total[h] = fmaf(total[h], less, added);
+#pragma unroll
+      for (int i = 0; i < EACH; i++) {
+        sum[h][i][0] = sum[h][i][0] * less;
+        sum[h][i][1] = sum[h][i][1] * less;
+      }
+      if (lane % 2 == 0) shares[warp][h][lane / 2] = share;
+    }
+    __syncwarp();
+    int low = begin > p * PAGE ? begin - p * PAGE : 0, high = position - p * PAGE < PAGE - 1 ? position - p * PAGE : PAGE - 1;
+#pragma unroll
+    for (int t = 0; t < PAGE; t++) {
+      if (t < low || t > high) continue;
+#pragma unroll
+      for (int i = 0; i < EACH; i++) {
+        int e = lane + i * 32;
+        if (PAIRS % 32 && e >= PAIRS) break;
+        u32 v = *(const u32 *)(values + t * HEAD + e * 2);
+        float one = half_to_float((u16)v), two = half_to_float((u16)(v >> 16));
+#pragma unroll
+        for (int h = 0; h < SHARE; h++) {
+          sum[h][i][0] = fmaf(shares[warp][h][t], one, sum[h][i][0]);
+          sum[h][i][1] = fmaf(shares[warp][h][t], two, sum[h][i][1]);
+        }
+      }
+    }
+    __syncwarp();
+  }
+#pragma unroll
+  for (int h = 0; h < SHARE; h++)
+    if (lane == 0) { mosts[h][warp] = most[h]; totals[h][warp] = total[h]; }
+#pragma unroll
+  for (int h = 0; h < SHARE; h++) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+      if (!(PAIRS % 32) || lane + i * 32 < PAIRS) {
+        own[warp][(lane + i * 32) * 2] = sum[h][i][0];
+        own[warp][(lane + i * 32) * 2 + 1] = sum[h][i][1];
+      }
+    __syncthreads();
+    float best = mosts[h][0];
+    for (int w = 1; w < WARPS; w++) best = mosts[h][w] > best || mosts[h][w] != mosts[h][w] ? mosts[h][w] : best;
+    float whole = 0.0f, factor[WARPS];
+    for (int w = 0; w < WARPS; w++) {
+      factor[w] = mosts[h][w] == -INFINITY ? 0.0f : expf(mosts[h][w] - best);
+      whole = fmaf(totals[h][w], factor[w], whole);
+    }
+    for (int e = threadIdx.x; e < HEAD; e += WARPS * 32) {
+      float value = 0.0f;
+      for (int w = 0; w < WARPS; w++) value = fmaf(own[w][e], factor[w], value);
+      put(to + (long long)token * heads.queries * HEAD * 2, (first_head + h) * HEAD + e, value / whole);
+    }
+  }
+}

@@ -1,0 +1,47 @@
+"""What a tape for NVIDIA GPUs is agreed to be between those who write and who run it.
+
+Its arrays are named as in ``edgeinfer.llm.tape``, but that rows which products take (``att``, ``h``,
+``n<K>``) lie as pairs of bfloat16, in as many bytes as float32 has. A call's arguments are arrays,
+``#<n>`` for an integer, ``%<x>`` for a float32, ``count`` for the number of tokens, or of outputs
+where these are meant, ``columns`` for places of a row of the table. Products have as many blocks of
+threads as items, for each 8 tokens of their widths.
+"""
+
+from __future__ import annotations
+
+from edgeinfer.llm.config import LlmConfig
+
+_STEM = "sm_"
+
+
+def is_for_gpu(machine: str) -> bool:
+    """Whether a tape's code is for GPUs; then ``machine`` lists their architectures."""
+    return machine.startswith(_STEM)
+
+
+TILE = 16
+"""Rows of a matrix that lie together."""
+
+THREADS = 256
+"""Of a block, in all kernels but that which looks for the largest logit."""
+
+WARPS = 8
+
+WIDTHS = (1, 2, 4, 8)
+"""Eights of tokens that products take at once."""
+
+CACHE = "float16"
+
+_MOST_SHARED = 4
+"""Heads of queries that a block of threads computes, at most: more leave it too few registers."""
+
+
+def code_name(arch: str) -> str:
+    """Name of the file of machine code for one architecture, such as ``sm_87``."""
+    return f"kernels.{arch}.cubin"
+
+
+def share_of(config: LlmConfig) -> int:
+    """Heads with the same keys that one block of threads computes."""
+    group = config.heads // config.kv_heads
+    return max(n for n in range(1, _MOST_SHARED + 1) if group % n == 0)
