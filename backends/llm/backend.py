@@ -18,14 +18,22 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.copying import CopiedBound
+from edgeinfer.backends.llm.cuda import CudaExecutor
 from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
-from edgeinfer.errors import BundleError, ClosedError, InputError, LoadError
+from edgeinfer.errors import (
+    BundleError,
+    ClosedError,
+    InputError,
+    LoadError,
+    NotAvailableError,
+)
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm import config as description
 from edgeinfer.llm import tape as tapes
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.llm.gpu import is_for_gpu
-from edgeinfer.llm.step import PAGE, Executor, StepBatch
+from edgeinfer.llm.step import PAGE, StepBatch
+from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 NAME = "llm"
@@ -33,6 +41,8 @@ NAME = "llm"
 _MOST = 4096
 """Tokens of a prompt that this backend takes, where the model takes more."""
 _CHUNK = 256
+
+TapeExecutor = NativeExecutor | CudaExecutor
 
 INPUT = TensorSpec("tokens", "int32", ("tokens",))
 
@@ -42,7 +52,7 @@ def signature(config: LlmConfig) -> tuple[TensorSpec, TensorSpec]:
     return INPUT, TensorSpec("logits", "float32", (config.vocab,))
 
 
-def open_executor(folder: Path, sizes: ExecutorSizes) -> Executor:
+def open_executor(folder: Path, sizes: ExecutorSizes) -> TapeExecutor:
     """Open the files of a variant.
 
     Args:
@@ -61,8 +71,6 @@ def open_executor(folder: Path, sizes: ExecutorSizes) -> Executor:
         raise LoadError(f"llm refuses {folder}: {one_line(e)}") from e
     weights, library = folder / tapes.WEIGHTS_NAME, folder / tapes.LIBRARY_NAME
     if is_for_gpu(tape.machine):
-        from edgeinfer.backends.llm.cuda import CudaExecutor
-
         return CudaExecutor(config, tape, weights, sizes)
     return NativeExecutor(config, tape, weights, library, sizes)
 
@@ -79,7 +87,7 @@ class LlmBackend:
         if platform.system() != "Linux":
             reason = f"code of language models is made for Linux, this is {platform.system()}"
             return Probe(NAME, __version__, reason=reason)
-        return Probe(NAME, __version__, (Device("cpu", platform.machine()),))
+        return Probe(NAME, __version__, (Device("cpu", platform.machine()), *cuda_devices()))
 
     def capabilities(self) -> Capabilities:
         """One prompt of any length."""
@@ -93,7 +101,7 @@ class LlmBackend:
             LoadError: files lack or are damaged, the code is not for this processor, or an option
                 is unknown.
         """
-        check_device(self.probe(), options.device, "it runs on the CPU only")
+        check_device(self.probe(), options.device, "code of language models is for these")
         unknown = sorted(options.extra.keys() - {"cache"})
         if unknown:
             raise LoadError(f"backend {NAME!r}: unknown options {unknown}; known: cache")
@@ -104,13 +112,16 @@ class LlmBackend:
         pages = -(-context // PAGE)
         sizes = ExecutorSizes(pages, _CHUNK, 1, context, options.extra.get("cache", ""), threads)
         executor = open_executor(path.parent, sizes)
+        if executor.device != options.device:
+            executor.close()
+            raise NotAvailableError(f"backend {NAME!r}: its code is for the {executor.device}")
         return LlmExecutable(executor, signature(config))
 
 
 class LlmExecutable:
     """A language model that forgets each prompt; runs of several threads wait for each other."""
 
-    def __init__(self, executor: Executor, specs: tuple[TensorSpec, TensorSpec]) -> None:
+    def __init__(self, executor: TapeExecutor, specs: tuple[TensorSpec, TensorSpec]) -> None:
         self.inputs, self.outputs = specs[:1], specs[1:]
         self._executor = executor
         self._lock, self._closed = threading.Lock(), False

@@ -19,6 +19,7 @@ from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
 from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cuda import Memory, Recording, Transfers, compute_capability, cuda_devices
 from edgeinfer.machine.cuda_kernels import Kernels
+from edgeinfer.machine.device import DeviceKind
 from edgeinfer.types import Array
 
 _EIGHT = 8
@@ -84,6 +85,7 @@ class CudaExecutor:
         self.max_tokens = self.max_rows = sizes.max_tokens
         self.max_sequences = sizes.max_sequences
         self.window = max(config.windows) if all(config.windows) else 0
+        self.device: DeviceKind = "gpu"
         self.adapters: tuple[str, ...] = ()
         self.cache = sizes.cache or tape.caches[0]
         check_sizes(sizes, self.context, self.cache, tape)

@@ -18,6 +18,7 @@ from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
 from edgeinfer.llm.tape import Adapted, Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.machine.device import DeviceKind
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
@@ -117,6 +118,7 @@ class NativeExecutor:
         self.max_tokens = self.max_rows = sizes.max_tokens
         self.max_sequences = sizes.max_sequences
         self.window = max(config.windows) if all(config.windows) else 0
+        self.device: DeviceKind = "cpu"
         self.adapters = tuple(adapter.name for adapter in tape.adapters)
         self.cache = sizes.cache or tape.caches[0]
         self.threads = sizes.threads or available_cpus()

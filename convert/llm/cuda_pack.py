@@ -67,16 +67,18 @@ def tiles(values: Array) -> Array:
     its number.
     """
     rows, columns = values.shape
-    parts = values.reshape(rows // TILE, 2, 8, columns // STEP, 2, 4, 2, 2)
-    order = parts.transpose(0, 3, 2, 5, 4, 6, 1, 7)
-    return np.ascontiguousarray(order).reshape(rows // TILE, columns // STEP, 32, 16)
+    both = np.ascontiguousarray(values).view(f"uint{16 * values.itemsize}")
+    parts = both.reshape(rows // TILE, 2, 8, columns // STEP, 2, 4, 2)
+    order = np.ascontiguousarray(parts.transpose(0, 3, 2, 5, 4, 6, 1))
+    return order.view(values.dtype).reshape(rows // TILE, columns // STEP, 32, 16)
 
 
 def nibbles(values: Array) -> Array:
     """Lay (…, 16) of 4 bits out as (…, 2) words: first numbers of pairs in the low half."""
-    parts = values.reshape(*values.shape[:-1], 2, 4, 2).astype(np.uint32)
-    shifts = np.arange(4, dtype=np.uint32)[:, None] * 4 + np.array([0, 16], np.uint32)
-    return np.ascontiguousarray((parts << shifts).sum((-1, -2), dtype=np.uint32))
+    parts = values.reshape(*values.shape[:-1], 2, 2, 2, 2)
+    halves = parts[..., 0, :] | parts[..., 1, :] << 4
+    order = np.ascontiguousarray(halves.swapaxes(-1, -2))
+    return order.reshape(*values.shape[:-1], 8).view("<u4")
 
 
 def pairs(factors: Array) -> Array:

@@ -14,7 +14,7 @@ from edgeinfer.convert.llm.cuda_pack import CudaPacker, loads
 from edgeinfer.convert.llm.pack import Matrix
 from edgeinfer.convert.llm.plan import Source, TapePlan, lay_out
 from edgeinfer.convert.llm.reading import Reading
-from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.convert.lower.tvm.machines import MACHINES
 from edgeinfer.kernels.defs.llm.form import STEP, Form
 from edgeinfer.kernels.defs.llm.heads import Attend
 from edgeinfer.kernels.defs.llm.product import Epilogue
@@ -25,6 +25,8 @@ from edgeinfer.llm.tape import Call, Products
 from edgeinfer.records import dataclass
 
 _NOTHING = "#0"
+_HOST = "sm_90"
+"""No kernel of a tape for GPUs runs on a CPU, so it does not matter which."""
 _READING = Reading(WIDTHS, (1,) * len(WIDTHS), (0,) * len(WIDTHS))
 
 
@@ -90,10 +92,10 @@ class CudaPlan(TapePlan):
 
 
 def plan_cuda(
-    config: LlmConfig, tensors: Mapping[str, Source], machine: Machine, packer: CudaPacker
+    config: LlmConfig, tensors: Mapping[str, Source], packer: CudaPacker
 ) -> CudaPlan:
     """Lay a decoder out as a tape for GPUs; its weights are packed on the way."""
-    made = CudaPlan(machine, config, packer, _READING, (CACHE,))
+    made = CudaPlan(MACHINES[_HOST], config, packer, _READING, (CACHE,))
     lay_out(made, tensors)
     return made
 

@@ -11,7 +11,6 @@ from edgeinfer.convert.llm.adapters import Adapter
 from edgeinfer.convert.llm.cuda_pack import CudaPacker
 from edgeinfer.convert.llm.cuda_plan import cuda_problems, plan_cuda
 from edgeinfer.convert.llm.plan import Source
-from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import UsageError
 from edgeinfer.llm import LlmConfig, config, tape
 from edgeinfer.llm.gpu import code_name, share_of
@@ -20,7 +19,7 @@ from edgeinfer.llm.gpu import code_name, share_of
 def write(
     description: LlmConfig,
     tensors: Mapping[str, Source],
-    machines: Sequence[Machine],
+    architectures: Sequence[str],
     folder: Path,
     *,
     adapters: Mapping[str, Adapter] | None = None,
@@ -30,7 +29,7 @@ def write(
     Args:
         description: Description of the model.
         tensors: its weights.
-        machines: GPUs that the files are for.
+        architectures: Architectures of GPUs, such as ``sm_87``.
         folder: that takes them.
         adapters: low-rank adapters, by name.
 
@@ -46,10 +45,9 @@ def write(
     weights = folder / tape.WEIGHTS_NAME
     with weights.open("wb") as file:
         packer = CudaPacker(file)
-        made = plan_cuda(description, tensors, machines[0], packer)
+        made = plan_cuda(description, tensors, packer)
     text = cuda_code.text(made.entries.values(), description.head_dim, share_of(description))
     digest = hashlib.sha256(f"{packer.digest} {text}".encode())
-    architectures = [machine.cuda for machine in machines]
     for architecture in architectures:
         code = cuda_code.compiled(text, architecture)
         digest.update(code)

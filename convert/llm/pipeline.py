@@ -41,6 +41,7 @@ from edgeinfer.convert.quantize.recipe import STORED
 from edgeinfer.convert.verify import Answer, Change, Expected, Report, VariantResult, Vector
 from edgeinfer.convert.verify.gate import NOT_RUN, verify_variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError, VerifyError
+from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.generation import FORMAT, TOKENIZER_NAME
 from edgeinfer.llm.tape import FILE_NAME as TAPE_NAME
 from edgeinfer.llm.tape import Tape
@@ -64,6 +65,15 @@ _BEST = {
 
 _DEVICES = {"rpi5": "cortex-a76", "tvm-x86-64-v4": "x86-64-v4-vnni"}
 """Of targets whose profile names none, or one without instructions that matter here."""
+
+_GPUS = {
+    "jetson": ("sm_87", "sm_110"),
+    "jetson-orin": ("sm_87",),
+    "jetson-thor": ("sm_110",),
+    "cuda": ("sm_80", "sm_90", "sm_100", "sm_120"),
+}
+"""Architectures of targets with NVIDIA GPUs. CUDA 13 makes no code for older ones, and JetPack 6 is
+the first whose kernels are these: a Xavier (7.2) has neither."""
 
 _BLOCK = 32
 
@@ -126,8 +136,8 @@ def export(
         raise UsageError(f"block {block}: expected a multiple of 32")
     if block != _BLOCK and precision not in ("w4", "w8"):
         raise UsageError(f"block {block}: it is for w4 and w8; weights of {precision} have none")
-    machines = [(p, _machine(p)) for p in resolve_profiles(targets)]
-    clock = StageClock(progress, stages=Stages(total=1 + _STAGES * len(machines)))
+    codes = [_code(p) for p in resolve_profiles(targets)]
+    clock = StageClock(progress, stages=Stages(total=1 + _STAGES * len(codes)))
     with clock.stage("read the model"):
         # What its files describe may be of any size: they are read where that ends nothing first.
         places = {name: Path(place) for name, place in (adapters or {}).items()}
@@ -152,8 +162,56 @@ def export(
     report.changes.append(Change("source", (*_about(given), *notes, *more)))
     with BundleWriter(output or f"{title}.edge", overwrite=overwrite) as writer:
         job = _Job(given, precision, block, calibration, beside, added, report, clock, writer)
-        variants = [job.variant(profile, machine, unverified) for profile, machine in machines]
+        variants = [job.variant(code, unverified) for code in codes]
         return job.finish(title, record, variants)
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """What is made for a target.
+
+    Attributes:
+        profile: Profile of the device.
+        machine: Instruction set of the CPU; None for code of GPUs.
+        architectures: of GPUs; empty for code of a CPU.
+    """
+
+    profile: Profile
+    machine: Machine | None
+    architectures: tuple[str, ...] = ()
+
+    def write(
+        self, config: LlmConfig, tensors: Mapping[str, Any], folder: Path, **how: Any
+    ) -> tuple[str, ...]:
+        """Write the files of a variant; returns what the user should know."""
+        if self.machine is None:
+            from edgeinfer.convert.llm import cuda_variant
+
+            adapters = how["adapters"]
+            return cuda_variant.write(
+                config, tensors, self.architectures, folder, adapters=adapters
+            )
+        from edgeinfer.convert.llm import variant
+
+        measure = self.profile.name == _HERE
+        return variant.write(config, tensors, self.machine, folder, measure=measure, **how)
+
+    @property
+    def constraints(self) -> dict[str, str]:
+        """What a device has to be."""
+        if self.machine is None:
+            return {"os": "linux", "arch": " ".join(self.profile.arch), "device": "gpu"}
+        return {"os": self.machine.system, "arch": self.machine.arch, "device": "cpu"}
+
+
+def _code(profile: Profile) -> _Code:
+    """What a target's code is made for."""
+    chosen = _DEVICES.get(profile.name, profile.machine)
+    if profile.name in _GPUS:
+        return _Code(profile, None, _GPUS[profile.name])
+    if chosen and (cuda := MACHINES[chosen].cuda):
+        return _Code(profile, None, (cuda,))
+    return _Code(profile, _machine(profile))
 
 
 def _machine(profile: Profile) -> Machine:
@@ -166,10 +224,10 @@ def _machine(profile: Profile) -> Machine:
                 return MACHINES[name]
         raise UsageError(f"target {_HERE!r}: no code of language models is made for this processor")
     chosen = _DEVICES.get(profile.name, profile.machine)
-    if not chosen or MACHINES[chosen].cuda or MACHINES[chosen].system != "linux":
+    if not chosen or MACHINES[chosen].system != "linux":
         raise UsageError(
             f"target {profile.name!r}: no code of language models is made for it; there is for "
-            f"{_HERE}, rpi5 and targets tvm-… of processors with Linux"
+            f"{_HERE}, rpi5, {', '.join(_GPUS)} and targets tvm-… of devices with Linux"
         )
     return MACHINES[chosen]
 
@@ -292,15 +350,14 @@ class _Job:
     vectors: tuple[Vector, ...] = ()
     answers: tuple[Answer, ...] = ()
 
-    def variant(self, profile: Profile, machine: Machine, unverified: bool) -> Variant:
+    def variant(self, code: _Code, unverified: bool) -> Variant:
         """Write one target's files and judge them."""
-        given = self.given
+        given, profile = self.given, code.profile
         try:
             import_tvm()
         except ImportError as e:
             hint = "pip install 'edgeinfer[tvm]'"
             raise NotAvailableError(f"language models need TVM to be converted: {e}; {hint}") from e
-        from edgeinfer.convert.llm import variant
         from edgeinfer.convert.llm.plan import CACHES
 
         with self.clock.stage("round weights"):
@@ -311,13 +368,8 @@ class _Job:
         with self.clock.stage(f"pack and compile for {profile.name}"):
             # The usual type of cache loses no more than the weights do.
             caches = ("float32", *CACHES) if precision == "fp32" else CACHES
-            here = profile.name == _HERE
-            lines = variant.write(
-                *(given.config, tensors, machine, folder),
-                caches=caches,
-                measure=here,
-                adapters=self.adapters,
-            )
+            how: Any = {"caches": caches, "adapters": self.adapters}
+            lines = code.write(given.config, tensors, folder, **how)
         for name, data in self.beside.items():
             (folder / name).write_bytes(data)
         found, skipped = self._judged(folder)
@@ -336,9 +388,9 @@ class _Job:
             target=profile.name,
             format=FORMAT,
             precision=precision,
-            files=self._files(id),
+            files=self._files(id, code.architectures),
             engines=(EngineRequirement(NAME),),
-            constraints={"os": machine.system, "arch": machine.arch, "device": "cpu"},
+            constraints=code.constraints,
             accuracy=result.accuracy(),
             latency_ms=min(result.engines[0].latency_ms.values(), default=None),
             unverified=result.failure() if result.verdict == NOT_RUN else "",
@@ -358,10 +410,11 @@ class _Job:
         self.report.changes.append(Change("round", (note,)))
         return gptq.rounded_layers(oracle, sequences, bits, self.block)
 
-    def _files(self, id: str) -> tuple[FileRecord, ...]:
-        from edgeinfer.llm import config, tape
+    def _files(self, id: str, architectures: tuple[str, ...]) -> tuple[FileRecord, ...]:
+        from edgeinfer.llm import config, gpu, tape
 
-        first = (config.FILE_NAME, tape.FILE_NAME, tape.WEIGHTS_NAME, tape.LIBRARY_NAME)
+        code = [gpu.code_name(a) for a in architectures] or [tape.LIBRARY_NAME]
+        first = (config.FILE_NAME, tape.FILE_NAME, tape.WEIGHTS_NAME, *code)
         names = (*first, *sorted(self.beside))
         return tuple(self.writer.adopt(f"variants/{id}/{name}") for name in names)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
 from edgeinfer.backends.llm.backend import open_executor
+from edgeinfer.backends.llm.cuda import architecture
 from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.archive import Bundle
@@ -19,7 +21,9 @@ from edgeinfer.errors import (
 )
 from edgeinfer.llm import LlmConfig, config, generation
 from edgeinfer.llm.generation import Generation
+from edgeinfer.llm.gpu import architectures_in
 from edgeinfer.machine.cgroup import read_limits
+from edgeinfer.machine.cuda import free_bytes
 from edgeinfer.machine.facts import free_mb
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.chat import ChatTemplate
@@ -56,6 +60,8 @@ class BundledModel:
 
     Attributes:
         name: Name of the bundle.
+        variant: that is taken.
+        instead: why it is taken in the place of one for another device; empty where it is not.
         config: Configuration of the decoder.
         generation: how texts begin and end.
         tokenizer: Tokenizer of the bundle.
@@ -64,6 +70,8 @@ class BundledModel:
     """
 
     name: str
+    variant: Variant
+    instead: str
     config: LlmConfig
     generation: Generation
     tokenizer: TextTokenizer
@@ -77,15 +85,16 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
     Args:
         bundle: stays open as long as executors are made.
         sizes: Sizes of executors.
-        variant: id of the one to take; empty for the first that is a language model.
+        variant: id of the one to take; empty for the first language model that runs here, on a GPU
+            before those on the CPU.
 
     Raises:
         UsageError: there is none, or none of that id.
         BundleError: files of it are damaged.
         DamagedError: they do not fit each other.
-        NotAvailableError: its machine code may not run here.
+        NotAvailableError: its machine code may not run here, or is for no device that is here.
     """
-    chosen = _choose(bundle, variant)
+    chosen, instead = _choose(bundle, variant)
     # Its code is the whole of it: of a stranger's no text is read either.
     if why := barred(bundle).get(chosen.id):
         raise NotAvailableError(f"{bundle.location}: variant {chosen.id} {why}")
@@ -104,23 +113,60 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
     def open_executor() -> Executor:
         return _executor(bundle, chosen, described, sizes)
 
-    return BundledModel(bundle.manifest.name, described, texts, tokenizer, template, open_executor)
+    return BundledModel(
+        bundle.manifest.name,
+        chosen,
+        instead,
+        described,
+        texts,
+        tokenizer,
+        template,
+        open_executor,
+    )
 
 
-def _choose(bundle: Bundle, variant: str) -> Variant:
+def _choose(bundle: Bundle, variant: str) -> tuple[Variant, str]:
+    """The variant to take, and why none of those before it."""
     found = [v for v in bundle.manifest.variants if v.format == generation.FORMAT]
     if not found:
         there = ", ".join(v.id for v in bundle.manifest.variants)
         raise UsageError(f"{bundle.location}: it has no language model (variants: {there})")
     if not variant:
-        return found[0]
+        return _first_that_runs(bundle, found)
     for one in found:
         if one.id == variant:
-            return one
+            return one, ""
     raise UsageError(
         f"{bundle.location}: no variant {variant!r}; expected one of "
         f"{', '.join(v.id for v in found)}"
     )
+
+
+def _first_that_runs(bundle: Bundle, found: list[Variant]) -> tuple[Variant, str]:
+    reasons: list[str] = []
+    for one in sorted(found, key=lambda v: not is_for_gpu(v)):
+        why = _absence(one)
+        if not why:
+            return one, "; ".join(reasons)
+        reasons.append(f"variant {one.id}: {why}")
+    raise NotAvailableError(f"{bundle.location}: {'; '.join(reasons)}")
+
+
+def is_for_gpu(variant: Variant) -> bool:
+    """Whether a variant's code is for GPUs."""
+    return variant.constraints.get("device") == "gpu"
+
+
+def _absence(variant: Variant) -> str:
+    """Why a variant does not run on this machine; empty if it may."""
+    if is_for_gpu(variant):
+        try:
+            architecture(architectures_in(f.path for f in variant.files))
+        except NotAvailableError as e:
+            return str(e)
+        return ""
+    wanted, here = variant.constraints.get("arch", ""), platform.machine()
+    return f"its code is for {wanted}, this is {here}" if wanted not in ("", here) else ""
 
 
 def _file(bundle: Bundle, variant: Variant, name: str) -> Path | None:
@@ -196,12 +242,20 @@ def page_bytes(described: LlmConfig, kind: str) -> int:
     return int(elements * of_element)
 
 
+def _free_bytes(variant: Variant) -> int | None:
+    """Bytes of memory that a cache may be taken from, where its weights are; None if unknown."""
+    if is_for_gpu(variant):
+        weights = max(record.size_bytes for record in variant.files)
+        return max(0, free_bytes() - weights)
+    root = Path("/")
+    free = free_mb(root, read_limits(root))
+    return None if free is None else free << 20
+
+
 def _executor(
     bundle: Bundle, variant: Variant, described: LlmConfig, sizes: CacheSizes
 ) -> Executor:
-    root = Path("/")
-    free = free_mb(root, read_limits(root))
-    pages = pages_for(described, sizes, None if free is None else free << 20)
+    pages = pages_for(described, sizes, _free_bytes(variant))
     bundle.paths(variant)
     folder = _path(bundle, variant, config.FILE_NAME).parent
     room = ExecutorSizes(

@@ -17,6 +17,7 @@ from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.bundle.manifest import Variant
     from edgeinfer.cli.table import Table
     from edgeinfer.runtime.llm.executor import Executor
 
@@ -70,8 +71,8 @@ def bench(
 
     sizes = CacheSizes(context=0, sequences=max(WIDTHS), threads=threads or 0)
     model = read(bundle, sizes)
-    weights = _weights(bundle)
-    gb_s, why = _reading(threads)
+    weights = _weights(model.variant)
+    gb_s, why = _reading(model.variant, threads)
     executor = model.open_executor()
     try:
         rows = []
@@ -145,15 +146,16 @@ def _row(
     return StepRow(what, sequences, tokens, median * 1e3, p95 * 1e3, len(times), speed, share)
 
 
-def _weights(bundle: Bundle) -> int:
+def _weights(variant: Variant) -> int:
     """Return the bytes of the packed weights, all of which a step reads but for looked-up rows."""
-    from edgeinfer.llm.generation import FORMAT
-
-    variant = next(v for v in bundle.manifest.variants if v.format == FORMAT)
     return sum(f.size_bytes for f in variant.files if f.path.endswith("/weights.bin"))
 
 
-def _reading(threads: int | None) -> tuple[float | None, str]:
+def _reading(variant: Variant, threads: int | None) -> tuple[float | None, str]:
+    from edgeinfer.runtime.llm.bundle import is_for_gpu
+
+    if is_for_gpu(variant):
+        return None, "share of reading: unknown: it is measured for CPUs alone"
     try:
         from edgeinfer.cli.roofline import measure
 

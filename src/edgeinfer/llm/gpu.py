@@ -9,9 +9,13 @@ threads as items, for each 8 tokens of their widths.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from edgeinfer.llm.config import LlmConfig
 
 _STEM = "sm_"
+_CODE = re.compile(r"kernels\.(sm_\d+)\.cubin")
 
 
 def is_for_gpu(machine: str) -> bool:
@@ -39,6 +43,12 @@ _MOST_SHARED = 4
 def code_name(arch: str) -> str:
     """Name of the file of machine code for one architecture, such as ``sm_87``."""
     return f"kernels.{arch}.cubin"
+
+
+def architectures_in(paths: Iterable[str]) -> tuple[str, ...]:
+    """Architectures of GPUs that there is code for among some files; none where it is for a CPU."""
+    found = (_CODE.fullmatch(path.rpartition("/")[2]) for path in paths)
+    return tuple(match[1] for match in found if match)
 
 
 def share_of(config: LlmConfig) -> int:

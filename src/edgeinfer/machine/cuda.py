@@ -85,6 +85,23 @@ def _check_ampere(backend: str, kind: str, instead: str, index: int) -> None:
         )
 
 
+def free_bytes(index: int = 0) -> int:
+    """Return the bytes of a device's memory that nobody has taken.
+
+    Raises:
+        RunError: the driver failed, or there is none.
+    """
+    transfers = Transfers(index)
+    try:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        transfers.enter()
+        found = transfers.driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        transfers.check(found, "tell its free memory")
+        return free.value
+    finally:
+        transfers.close()
+
+
 def driver_version() -> str:
     """Return the newest CUDA version that the driver runs, e.g. ``13.0``; empty without one."""
     driver = _driver()
