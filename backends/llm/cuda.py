@@ -14,7 +14,7 @@ from edgeinfer.backends.llm.batch import BatchCheck
 from edgeinfer.backends.llm.executor import ExecutorSizes, check_sizes
 from edgeinfer.errors import ClosedError, InputError, NotAvailableError
 from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.gpu import THREADS, WARPS, WIDTHS, code_name, share_of
+from edgeinfer.llm.gpu import THREADS, WARPS, WIDTHS, code_name, eights_of, share_of
 from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
 from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cuda import Memory, Recording, Transfers, compute_capability, cuda_devices
@@ -157,14 +157,14 @@ class CudaExecutor:
             "table": self._host["table"].nbytes,
             "x": rows * config.hidden * 4,
             "t": rows * config.hidden * 4,
-            "xo": outputs * config.hidden * 4,
+            "xs": rows * config.hidden * 4,
+            "squares": rows * config.hidden // 4,
             "qkv": rows * heads * config.head_dim * 4,
             "att": rows * config.heads * config.head_dim * 4,
             "h": rows * config.ffn * 4,
             "logits": outputs * self._stride * 4,
             "best": outputs * 4,
         }
-        sizes |= {f"n{columns}": rows * columns * 4 for columns in self._tape.columns}
         for name, size in sizes.items():
             self._memory(name, size)
         self._gpu.to_device(self._held["weights"].address, self._mapped)
@@ -235,7 +235,7 @@ class CudaExecutor:
                 continue
             for call, grid, layer in self._launches(phase, count, alone):
                 arguments = [self._argument(name, is_end, layer) for name in call.arguments]
-                self._kernels.start(call.kernel, grid, THREADS, arguments, stream)
+                self._kernels.start(call.kernel, grid, self._threads(call), arguments, stream)
         if outputs:
             held = self._held
             places = (held["logits"].address, held["best"].address, held["batch"].address + 4)
@@ -261,11 +261,9 @@ class CudaExecutor:
         if isinstance(phase, Rows):
             yield phase.call, (count, 1, 1), 0
         elif isinstance(phase, Products):
-            if phase.before is not None and not phase.shared:
-                yield phase.before, (count, 1, 1), 0
             eights = -(-count // _EIGHT)
             width = next((w for w in WIDTHS if w >= eights), WIDTHS[-1])
-            grid = (phase.items[str(width)], -(-eights // width), 1)
+            grid = (phase.items[str(width)], -(-eights // eights_of(width)), 1)
             yield phase.calls[str(width)], grid, 0
         else:
             blocks = (count, config.heads // share_of(config), 1)
@@ -275,6 +273,11 @@ class CudaExecutor:
             heads = config.heads + 2 * config.kv_heads
             yield phase.turn[self.cache], (count, -(-heads // WARPS), 1), phase.layer
             yield phase.tiles[f"{self.cache} 1"], blocks, phase.layer
+
+    def _threads(self, call: Call) -> int:
+        """Of a block."""
+        (told,) = self._tape.kernels.get(call.kernel) or (None,)
+        return THREADS if told is None else told.shape[0]
 
     def _argument(self, name: str, is_end: bool, layer: int) -> int | float:
         """Value of an argument of a kernel."""

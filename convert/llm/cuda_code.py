@@ -11,9 +11,10 @@ from importlib import resources
 from pathlib import Path
 
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.llm.gpu import THREADS, eights_of, tiles_of
 from edgeinfer.records import dataclass
 
-INSTALL = "pip install 'edgeinfer[cuda-code]', or CUDA 13"
+INSTALL = "pip install 'edgeinfer[tvm-cuda]', or CUDA 13"
 
 _OPTIONS = ("--fmad=false", "--std=c++17")
 """Products that meet sums are written so: contracted in one place and not in another, the same
@@ -63,25 +64,33 @@ class Loads:
         return f"{self.kind}, {_SCALES[self.scale]}, {str(self.has_offsets).lower()}"
 
 
-def product(loads: Loads, width: int, end: str) -> tuple[str, str]:
-    """Name and text of a product of 8 * ``width`` tokens."""
-    name = f"product_{loads.label}_{end}_w{width}"
-    given = f"{loads.arguments}, {str(loads.is_narrow).lower()}, {width}, {ENDS[end]}"
-    return name, _entry(
+def product(loads: Loads, width: int, end: str, fold: int) -> tuple[str, str, int]:
+    """Name, text and threads of a product of a width, in 8 * ``fold`` slices."""
+    name = f"product_{loads.label}_{end}_f{fold}_w{width}"
+    sizes = f"{eights_of(width)}, {tiles_of(width)}, {ENDS[end]}, {fold}"
+    given = f"{loads.arguments}, {str(loads.is_narrow).lower()}, {sizes}"
+    threads = THREADS * (fold if width == 1 else 1)
+    after = "{target, stride, bias, cap, squares, epsilon, next, split, parts}"
+    text = _entry(
         name,
-        f"{_MATRIX}, const uint4 *x, const int *count, void *target, int stride, "
-        "const float *bias, float cap",
-        f"product<{given}>({_FIELDS}, x, count, target, stride, bias, cap);",
+        f"{_MATRIX}, const uint4 *x, const int *places, const int *count, void *target, "
+        "int stride, const float *bias, float cap, const float *squares, float epsilon, "
+        "const float *next, u16 *split, float *parts",
+        f"product<{given}>({_FIELDS}, x, places, count, After{after});",
+        threads,
     )
+    return name, text, threads
 
 
 def embed(loads: Loads) -> tuple[str, str]:
     """Name and text of the kernel that looks tokens up."""
     name = f"embed_{loads.label}"
+    handed = "next, split, parts"
     return name, _entry(
         name,
-        f"{_MATRIX}, const int *tokens, const int *count, float *x, float factor",
-        f"embedded<{loads.arguments}>({_FIELDS}, tokens, count, x, factor);",
+        f"{_MATRIX}, const int *tokens, const int *count, float *x, float factor, "
+        "const float *next, u16 *split, float *parts",
+        f"embedded<{loads.arguments}>({_FIELDS}, tokens, count, x, factor, {handed});",
     )
 
 
@@ -96,8 +105,8 @@ def attend(fused: bool) -> tuple[str, str]:
     )
 
 
-def _entry(name: str, parameters: str, body: str) -> str:
-    begin = f'extern "C" __global__ void __launch_bounds__(256) {name}({parameters}) {{'
+def _entry(name: str, parameters: str, body: str, threads: int = THREADS) -> str:
+    begin = f'extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{'
     return f"{begin}\n  {body}\n}}\n"
 
 

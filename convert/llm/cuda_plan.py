@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,13 @@ from edgeinfer.convert.llm.pack import Matrix
 from edgeinfer.convert.llm.plan import Source, TapePlan, lay_out
 from edgeinfer.convert.llm.reading import Reading
 from edgeinfer.convert.lower.tvm.machines import MACHINES
-from edgeinfer.kernels.defs.llm.form import STEP, Form
+from edgeinfer.kernels.defs.llm.form import STEP
 from edgeinfer.kernels.defs.llm.heads import Attend
 from edgeinfer.kernels.defs.llm.product import Epilogue
 from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.gpu import CACHE, TILE, WIDTHS
+from edgeinfer.llm.gpu import CACHE, MOST_FOLD, THREADS, TILE, WARPS, WIDTHS, tiles_of
 from edgeinfer.llm.step import PAGE
-from edgeinfer.llm.tape import Call, Products
+from edgeinfer.llm.tape import Call, Products, Rows
 from edgeinfer.records import dataclass
 
 _NOTHING = "#0"
@@ -36,9 +36,11 @@ class CudaPlan(TapePlan):
 
     Attributes:
         entries: Texts of kernels, by name; those that every model has are none.
+        threads: of their blocks, likewise.
     """
 
     entries: dict[str, str] = field(default_factory=dict)
+    threads: dict[str, int] = field(default_factory=dict)
 
     def has_twos(self, what: Attend) -> bool:
         """Whether attention takes two tokens of a sequence at once."""
@@ -48,16 +50,8 @@ class CudaPlan(TapePlan):
         """A kernel with its arguments, in the order in which ``step.cu`` has them."""
         return _MAKERS[maker](self, values, *arguments)
 
-    def before(
-        self, form: Form, columns: int, source: str, norm: str
-    ) -> tuple[Call | None, tuple[str, ...]]:
-        """What makes a product's vectors, and their names."""
-        if not norm:
-            return None, (source,)
-        self.columns.add(columns)
-        epsilon = _float(self.config.norm_epsilon)
-        to = f"n{columns}"
-        return Call("norm_split", (source, norm, to, "count", f"#{columns}", epsilon)), (to,)
+    def gather(self) -> None:
+        """The head finds the rows whose logits are wanted by itself."""
 
     def product(
         self,
@@ -75,20 +69,65 @@ class CudaPlan(TapePlan):
         parts: Mapping[str, int] | None = None,
     ) -> None:
         """Add a product; see ``TapePlan.product``."""
-        before, (given,) = self.before(matrix.form, matrix.columns, source, norm)
-        wide = width_of_target or matrix.padded
         gated = epilogue not in ("store", "add")
         rows = matrix.rows // 2 if gated else matrix.rows
-        end = (given, "count", target, f"#{wide}", bias or _NOTHING, _float(cap))
-        calls, items = {}, {}
-        for width in WIDTHS:
-            name, text = cuda_code.product(loads(matrix.form), width, epilogue)
-            self.entries[name] = text
-            calls[str(width)] = Call(name, (*_matrix(matrix, rows), *end))
-            items[str(width)] = matrix.padded // TILE // (2 if gated else 1)
-        self.phases.append(
-            Products(calls, items, domain, before, shared)  # type: ignore[arg-type]
+        tiles = matrix.padded // TILE // (2 if gated else 1)
+        places = "rows" if domain == "outputs" else _NOTHING
+        if norm:
+            self._hand_on(norm)
+        squares = ("squares", _float(self.config.norm_epsilon)) if norm else (_NOTHING, "%0.0")
+        arguments = (
+            *(*_matrix(matrix, rows), "xs" if norm else source, places, "count"),
+            *(target, f"#{width_of_target or matrix.padded}", bias or _NOTHING, _float(cap)),
+            *(*squares, *(_HANDED if epilogue == "add" else (_NOTHING,) * 3)),
         )
+        calls, fold = {}, _fold(tiles, matrix.columns)
+        for width in WIDTHS:
+            made = cuda_code.product(loads(matrix.form), width, epilogue, fold)
+            calls[str(width)] = Call(self.entry(*made), arguments)
+        items = {str(width): -(-tiles // tiles_of(width)) for width in WIDTHS}
+        self.phases.append(Products(calls, items, domain))  # type: ignore[arg-type]
+
+    def entry(self, name: str, text: str, threads: int = THREADS) -> str:
+        """Ask for a kernel; returns its name."""
+        self.entries[name], self.threads[name] = text, threads
+        return name
+
+    def _hand_on(self, norm: str) -> None:
+        """Tell who wrote ``x`` last which norm comes next."""
+        for at in reversed(range(len(self.phases))):
+            phase = self.phases[at]
+            if isinstance(phase, Rows):
+                phase = replace(phase, call=_with_norm(phase.call, norm))
+            elif isinstance(phase, Products):
+                calls = {width: _with_norm(call, norm) for width, call in phase.calls.items()}
+                phase = replace(phase, calls=calls)
+            if phase != self.phases[at]:
+                self.phases[at] = phase
+                return
+
+
+_NEXT = "next"
+_HANDED = (_NEXT, "xs", "squares")
+"""What a kernel is given that leaves a row of ``x`` ready for the next product: the norm that comes
+there, the row times its factors, and the sums of its squares."""
+
+_MOST_WARPS, _LEAST_CHUNKS = 132 * 16, 4
+
+
+def _with_norm(call: Call, norm: str) -> Call:
+    return Call(call.kernel, tuple(norm if a == _NEXT else a for a in call.arguments))
+
+
+def _fold(tiles: int, columns: int) -> int:
+    """Eights of slices that a matrix's columns are cut into: enough warps, or enough columns each."""
+    fold = 1
+    while fold < MOST_FOLD:
+        few = tiles * WARPS * fold < _MOST_WARPS
+        if not few or columns // STEP <= WARPS * fold * _LEAST_CHUNKS:
+            break
+        fold *= 2
+    return fold
 
 
 def plan_cuda(
@@ -133,9 +172,9 @@ def _embed(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
     *arrays, tokens, target = arguments
     names = tuple(a.rpartition(".")[2] for a in arrays)
     matrix = Matrix(arrays[0].removeprefix("w:").rpartition(".")[0], form, padded, columns, padded, names)
-    name, text = cuda_code.embed(loads(form))
-    made.entries[name] = text
-    return Call(name, (*_matrix(matrix, padded), tokens, "count", target, _float(factor)))
+    name = made.entry(*cuda_code.embed(loads(form)))
+    given = (*_matrix(matrix, padded), tokens, "count", target, _float(factor), *_HANDED)
+    return Call(name, given)
 
 
 def _norm(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
@@ -149,11 +188,7 @@ def _norm(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
 
 def _norm_add(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
     size, epsilon = values
-    return Call("norm_add", (*arguments, "count", f"#{size}", _float(epsilon)))
-
-
-def _gather(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
-    return Call("gather", (*arguments, "count", f"#{values[0]}"))
+    return Call("norm_add", (*arguments, "count", f"#{size}", _float(epsilon), *_HANDED))
 
 
 def _attention(kernel: str) -> Callable[..., Call]:
@@ -167,8 +202,7 @@ def _attention(kernel: str) -> Callable[..., Call]:
             norms = (given[at], given[at + 1])
         cache = ("qkv", "cache", "table", "positions", "owner", "count")
         if kernel != "turn_all":
-            name, text = cuda_code.attend(kernel == "attend_fused")
-            made.entries[name] = text
+            made.entry(*cuda_code.attend(kernel == "attend_fused"))
         page = made.config.layers * 2 * what.pages.heads * PAGE * what.pages.size
         sizes = ("columns", f"#{page}", "layer", f"#{what.heads}", f"#{what.pages.heads}")
         epsilon = _float(what.epsilon or 0.0)
@@ -184,7 +218,6 @@ _MAKERS: dict[str, Callable[..., Call]] = {
     "embed": _embed,
     "norm": _norm,
     "norm_add": _norm_add,
-    "gather": _gather,
     "turn": _attention("turn_all"),
     "fused": _attention("attend_fused"),
     "attend1": _attention("attend_turned"),

@@ -52,13 +52,13 @@ def write(
         code = cuda_code.compiled(text, architecture)
         digest.update(code)
         (folder / code_name(architecture)).write_bytes(code)
-    calls = {name: () for name in sorted(made.entries)}
+    calls = {n: (tape.Argument("threads", "int32", (t,)),) for n, t in made.threads.items()}
     whole = tape.Tape(
         version=tape.VERSION,
         machine=" ".join(architectures),
         side=packer.dot.rows,
         caches=made.caches,
-        columns=tuple(sorted(made.columns)),
+        columns=(),
         weights=packer.arrays,
         kernels=calls,
         phases=tuple(made.phases),

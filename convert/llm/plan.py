@@ -118,6 +118,12 @@ class TapePlan:
         name = self.kernel(f"{maker}_{label}".replace(".", "p").replace("-", "m"), maker, *values)
         return Call(name, (*arguments, "span"))
 
+    def gather(self) -> None:
+        """Take the rows whose logits are wanted."""
+        size = self.config.hidden
+        call = self.call("gather", f"{size}", (size,), "x", "rows", "xo")
+        self.phases.append(Rows(call, "outputs"))
+
     def norm(self, name: str, source: str, target: str) -> Call:
         """A norm of whole rows of hidden."""
         size, epsilon = self.config.hidden, self.config.norm_epsilon
@@ -253,8 +259,7 @@ def lay_out(made: TapePlan, tensors: Mapping[str, Source]) -> None:
         _attention(made, tensors, layer)
         _feed_forward(made, tensors, layer)
     final = packer.vector("output_norm", _vector(tensors["output_norm"]))
-    gather = made.call("gather", f"{config.hidden}", (config.hidden,), "x", "rows", "xo")
-    made.phases.append(Rows(gather, "outputs"))
+    made.gather()
     head = embedding if config.tied else packer.matrix("output", [tensors["output"]])
     made.product(
         *(head, "xo", "logits", "store"), norm=final, domain="outputs", cap=config.logit_softcap

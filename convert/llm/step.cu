@@ -7,9 +7,10 @@
 // (float16) or three (float32), all exactly. What the matrix unit gives for a group of columns is
 // multiplied by the group's scale and added in float32.
 //
-// Whatever the number of tokens, warp w of a block takes chunks w, w + 8, ... of 32 columns, and the
-// sums of the warps are added in their order; attention takes pages so. So the bits of a row depend
-// on the row alone. Compile without contraction: a product meets a sum only where fmaf says so.
+// Whatever the number of tokens, slice s of the columns has chunks s, s + S, ... of 32, and the sums of
+// slices are added in one order; attention takes pages so. So the bits of a row depend on the row
+// alone. A norm's factors are multiplied in before a product, and what all elements of a token share
+// behind it: who adds to a row leaves it ready, with the sums of its squares. Compile without contraction: a product meets a sum only where fmaf says so.
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -152,7 +153,7 @@ template <int KIND> DEVICE void decode(u32 (&a)[Kind<KIND>::TERMS][4], const u32
   }
 }
 
-template <int SCALE> DEVICE float2 factors(const void *from, int at, int lane) {
+template <int SCALE> DEVICE float2 factors(const void *from, long long at, int lane) {
   // Of rows g and g + 8, which lie side by side.
   if (SCALE == HALF_SCALE) {
     u32 v = ((const u32 *)from)[at * 8 + lane / 4];
@@ -173,98 +174,167 @@ struct Matrix {
   int zero, group, rows, columns;
 };
 
-// Multiplies TILES tiles of rows with 8 * WIDTH tokens.
-template <int KIND, int SCALE, bool OFFSET, bool NARROW, int WIDTH, int END>
-DEVICE void product(Matrix of, const uint4 *x, const int *count, void *target, int stride, const float *bias, float cap) {
-  enum { TILES = END >= SILU ? 2 : 1, AHEAD = WIDTH > 2 ? 1 : TILES * Kind<KIND>::WORDS > 4 ? 2 : 4 };
-  enum { WORDS = Kind<KIND>::WORDS, TERMS = Kind<KIND>::TERMS };
+// What becomes of a product: `squares` norms the tokens, `next` is the norm of what is added to.
+struct After {
+  void *target;
+  int stride;
+  const float *bias;
+  float cap;
+  const float *squares;
+  float epsilon;
+  const float *next;
+  u16 *split;
+  float *parts;
+};
+
+// One over the root of the mean of squares, of which each of 16 threads adds some up.
+DEVICE float of_squares(const float *squares, int size, float epsilon) {
+  float sum = 0.0f;
+  for (int k = threadIdx.x % 16; k < size / 16; k += 16) sum = sum + squares[k];
+  for (int by = 8; by; by /= 2) sum = sum + __shfl_xor_sync(0xFFFFFFFF, sum, by);
+  return 1.0f / sqrtf(sum / (float)size + epsilon);
+}
+
+// Of one element, by 16 threads with a token's neighbours.
+template <int END> DEVICE void finish(After after, float value, float input, int token, bool inside, int row, int rows) {
+  const bool known = inside && row / 16 * 16 < rows;
+  inside = inside && row < rows;
+  if (END >= SILU) {
+    if (inside) put((u16 *)after.target + (long long)token * after.stride * 2, row, activated(value, END) * input);
+    return;
+  }
+  if (after.bias && inside) value = value + after.bias[row];
+  if (after.cap > 0.0f) value = after.cap * tanhf(value / after.cap);
+  float *at = (float *)after.target + (long long)token * after.stride + row;
+  if (END == ADD) value = inside ? *at + value : 0.0f;
+  if (inside) *at = value;
+  if (END == ADD && after.next) {
+    float square = value * value;
+    for (int by = 8; by; by /= 2) square = square + __shfl_xor_sync(0xFFFFFFFF, square, by);
+    if (inside) put(after.split + (long long)token * after.stride * 2, row, value * after.next[row]);
+    if (known && threadIdx.x % 16 == 0) after.parts[(long long)token * (after.stride / 16) + row / 16] = square;
+  }
+}
+
+// Multiplies SIDE tiles of rows (of gates and of inputs) with 8 * WIDTH tokens. Columns are cut into 8 * FOLD slices: a
+// warp has one, or FOLD one after the other, whose sums are added in the same order.
+template <int KIND, int SCALE, bool OFFSET, bool NARROW, int WIDTH, int SIDE, int END, int FOLD>
+DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *count, After after) {
+  enum { WORDS = Kind<KIND>::WORDS, TERMS = Kind<KIND>::TERMS, TILES = END >= SILU ? 2 * SIDE : SIDE, SLICES = WARPS * FOLD };
+  enum { HERE = WIDTH == 1 ? SLICES : WARPS, TURNS = SLICES / HERE, FACTORS = NARROW ? 2 : 1 };
+  enum { AHEAD = WIDTH > 2 || KIND > 16 ? 1 : WIDTH == 2 || FOLD == 4 || KIND > 8 ? 2 : 4 };
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int chunks = of.columns / 32, groups = SCALE == NO_SCALE ? 1 : of.columns / of.group;
-  // Inputs stand below gates, as far down as there are blocks.
-  const int tile = blockIdx.x, below = gridDim.x, first = blockIdx.y * WIDTH * 8;
+  const int tile = blockIdx.x * SIDE, tiles = (of.rows + 15) / 16, first = blockIdx.y * WIDTH * 8;
   const u32 less = 0x43004300 + of.zero * 0x00010001 | 0x80008000;
-  float sums[TILES][WIDTH][4];
-#pragma unroll
-  for (int r = 0; r < TILES; r++)
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) sums[r][i][e] = 0.0f;
-  let_next_start();
+  float sums[TILES][WIDTH][4], folded[TURNS > 1 ? TILES : 1][TURNS > 1 ? WIDTH : 1][4];
+  const uint4 *from[WIDTH];
   int tokens = 0;
-  for (int start = warp; start < chunks; start += WARPS * AHEAD) {
-    u32 held[AHEAD][TILES][WORDS];
+  let_next_start();
 #pragma unroll
-    for (int u = 0; u < AHEAD; u++) {
-      int chunk = start + u * WARPS;
-      if (chunk < chunks)
+  for (int turn = 0; turn < TURNS; turn++) {
 #pragma unroll
-        for (int r = 0; r < TILES; r++)
-          read_tile<WORDS>(held[u][r], of.w + (((long long)(tile + r * below) * chunks + chunk) * 32 + lane) * WORDS);
-    }
-    if (start == warp) {
-      wait_for_last();
-      tokens = *count;
-      if (first >= tokens) return;
-    }
-#pragma unroll
-    for (int u = 0; u < AHEAD; u++) {
-      int chunk = start + u * WARPS;
-      if (chunk >= chunks) break;
-      uint4 given[WIDTH][2];
+    for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int i = 0; i < WIDTH; i++)
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-          int token = first + i * 8 + lane / 4;
-          const uint4 *at = x + (long long)token * (of.columns / 4) + chunk * 8 + j * 4 + lane % 4;
-          given[i][j] = token < tokens ? *at : make_uint4(0, 0, 0, 0);
-        }
+        for (int e = 0; e < 4; e++) sums[r][i][e] = 0.0f;
+    const int slice = warp + turn * WARPS;
+    // A slice without columns looks at the last ones, times zero.
+    for (int start = slice; start == slice || start < chunks; start += SLICES * AHEAD) {
+      u32 held[AHEAD][TILES][WORDS];
+      float2 scales[AHEAD][TILES][FACTORS], offsets[OFFSET ? AHEAD : 1][TILES][FACTORS];
 #pragma unroll
-      for (int r = 0; r < TILES; r++) {
-        float parts[WIDTH][4], whole[OFFSET ? WIDTH : 1][4];
+      for (int u = 0; u < AHEAD; u++) {
+        int own = start + u * SLICES, chunk = min(own, chunks - 1);
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-          u32 a[TERMS][4];
-          const u32 ones[4] = {0x3F803F80, 0x3F803F80, 0x3F803F80, 0x3F803F80};
-          decode<KIND>(a, held[u][r], j, less);
+        for (int r = 0; r < TILES; r++) {
+          // Inputs stand below gates; tiles beyond the end are the last one again.
+          long long row = min(tile + r % SIDE, tiles - 1) + r / SIDE * tiles;
+          read_tile<WORDS>(held[u][r], of.w + ((row * chunks + chunk) * 32 + lane) * WORDS);
 #pragma unroll
-          for (int i = 0; i < WIDTH; i++) {
-            if (NARROW || !j)
-#pragma unroll
-              for (int e = 0; e < 4; e++) parts[i][e] = whole[OFFSET ? i : 0][e] = 0.0f;
-#pragma unroll
-            for (int t = TERMS - 1; t >= 0; t--) {
-              multiply(parts[i], a[t], given[i][j].z, given[i][j].w);
-              multiply(parts[i], a[t], given[i][j].x, given[i][j].y);
-            }
-            if (OFFSET) {
-              multiply(whole[OFFSET ? i : 0], ones, given[i][j].z, given[i][j].w);
-              multiply(whole[OFFSET ? i : 0], ones, given[i][j].x, given[i][j].y);
-            }
+          for (int j = 0; j < FACTORS; j++) {
+            long long at = row * groups + (NARROW ? chunk * 2 + j : SCALE == NO_SCALE ? 0 : chunk * 32 / of.group);
+            scales[u][r][j] = SCALE == NO_SCALE ? make_float2(1.0f, 1.0f) : factors<SCALE>(of.s, at, lane);
+            if (own >= chunks) scales[u][r][j] = make_float2(0.0f, 0.0f);
+            if (OFFSET) offsets[u][r][j] = own < chunks ? factors<SCALE>(of.m, at, lane) : make_float2(0.0f, 0.0f);
           }
-          if (!NARROW && !j) continue;
-          int at = (tile + r * below) * groups + (NARROW ? chunk * 2 + j : chunk * 32 / of.group);
-          float2 scale = make_float2(1.0f, 1.0f), offset = scale;
-          if (SCALE != NO_SCALE) scale = factors<SCALE>(of.s, at, lane);
-          if (OFFSET) offset = factors<SCALE>(of.m, at, lane);
-#pragma unroll
-          for (int i = 0; i < WIDTH; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-              sums[r][i][e] = fmaf(e < 2 ? scale.x : scale.y, parts[i][e], sums[r][i][e]);
-              if (OFFSET) sums[r][i][e] = fmaf(e < 2 ? offset.x : offset.y, whole[OFFSET ? i : 0][e], sums[r][i][e]);
-            }
         }
       }
+      if (turn == 0 && start == slice) {
+        wait_for_last();
+        tokens = *count;
+        if (first >= tokens) return;
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+          int token = first + i * 8 + lane / 4;
+          if (token < tokens && places) token = places[token];
+          from[i] = x + (long long)token * (of.columns / 4) + lane % 4;
+        }
+      }
+      uint4 given[AHEAD][WIDTH][2];
+#pragma unroll
+      for (int u = 0; u < AHEAD; u++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+#pragma unroll
+          for (int j = 0; j < 2; j++) {
+            int chunk = min(start + u * SLICES, chunks - 1);
+            given[u][i][j] = make_uint4(0, 0, 0, 0);
+            if (first + i * 8 + lane / 4 < tokens) given[u][i][j] = from[i][chunk * 8 + j * 4];
+          }
+#pragma unroll
+      for (int u = 0; u < AHEAD; u++)
+#pragma unroll
+        for (int r = 0; r < TILES; r++) {
+          float parts[WIDTH][4], whole[OFFSET ? WIDTH : 1][4];
+#pragma unroll
+          for (int j = 0; j < 2; j++) {
+            u32 a[TERMS][4];
+            const u32 ones[4] = {0x3F803F80, 0x3F803F80, 0x3F803F80, 0x3F803F80};
+            decode<KIND>(a, held[u][r], j, less);
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+              uint4 b = given[u][i][j];
+              if (NARROW || !j)
+#pragma unroll
+                for (int e = 0; e < 4; e++) parts[i][e] = whole[OFFSET ? i : 0][e] = 0.0f;
+#pragma unroll
+              for (int t = TERMS - 1; t >= 0; t--) {
+                multiply(parts[i], a[t], b.z, b.w);
+                multiply(parts[i], a[t], b.x, b.y);
+              }
+              if (OFFSET) {
+                multiply(whole[OFFSET ? i : 0], ones, b.z, b.w);
+                multiply(whole[OFFSET ? i : 0], ones, b.x, b.y);
+              }
+            }
+            if (!NARROW && !j) continue;
+            float2 scale = scales[u][r][NARROW ? j : 0];
+            float2 offset = OFFSET ? offsets[OFFSET ? u : 0][r][NARROW ? j : 0] : scale;
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+#pragma unroll
+              for (int e = 0; e < 4; e++) {
+                sums[r][i][e] = fmaf(e < 2 ? scale.x : scale.y, parts[i][e], sums[r][i][e]);
+                if (OFFSET) sums[r][i][e] = fmaf(e < 2 ? offset.x : offset.y, whole[OFFSET ? i : 0][e], sums[r][i][e]);
+              }
+          }
+        }
     }
+    if (TURNS > 1)
+#pragma unroll
+      for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            float &kept = folded[TURNS > 1 ? r : 0][TURNS > 1 ? i : 0][e];
+            kept = turn ? kept + sums[r][i][e] : sums[r][i][e];
+            if (turn == TURNS - 1) sums[r][i][e] = kept;
+          }
   }
-  if (warp >= chunks) {
-    wait_for_last();
-    tokens = *count;
-    if (first >= tokens) return;
-  }
-  __shared__ alignas(16) float met[WARPS][TILES][8][16];
+  __shared__ alignas(16) float met[HERE][TILES][8][16];
 #pragma unroll
   for (int i = 0; i < WIDTH; i++) {
     if (first + i * 8 >= tokens) break;
@@ -274,25 +344,31 @@ DEVICE void product(Matrix of, const uint4 *x, const int *count, void *target, i
 #pragma unroll
       for (int e = 0; e < 4; e++)
         met[warp][r][lane % 4 * 2 + e % 2][lane / 4 + e / 2 * 8] = sums[r][i][e];
+    int token = first + i * 8 + thread / 16;
+    float norm = 1.0f;
+    if (thread < 128 && after.squares) {
+      int place = token < tokens ? places ? places[token] : token : 0;
+      norm = of_squares(after.squares + (long long)place * (of.columns / 16), of.columns, after.epsilon);
+    }
     __syncthreads();
-    int token = first + i * 8 + thread / 16, row = blockIdx.x * 16 + thread % 16;
-    if (thread >= 128 || token >= tokens || row >= of.rows) continue;
-    float found[TILES];
+    if (thread >= 128) continue;
 #pragma unroll
-    for (int r = 0; r < TILES; r++) {
-      found[r] = met[0][r][thread / 16][thread % 16];
+    for (int r = 0; r < SIDE; r++) {
+      float found[TILES / SIDE];
 #pragma unroll
-      for (int w = 1; w < WARPS; w++) found[r] = found[r] + met[w][r][thread / 16][thread % 16];
+      for (int half = 0; half < TILES / SIDE; half++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+          float part = met[w][r + half * SIDE][thread / 16][thread % 16];
+#pragma unroll
+          for (int f = 1; f < HERE / WARPS; f++) part = part + met[w + f * WARPS][r + half * SIDE][thread / 16][thread % 16];
+          sum = sum + part;
+        }
+        found[half] = after.squares ? sum * norm : sum;
+      }
+      finish<END>(after, found[0], found[TILES / SIDE - 1], token, token < tokens, (tile + r) * 16 + thread % 16, of.rows);
     }
-    float value = found[0];
-    if (END >= SILU) {
-      put((u16 *)target + (long long)token * stride * 2, row, activated(value, END) * found[TILES - 1]);
-      continue;
-    }
-    if (bias) value = value + bias[row];
-    if (cap > 0.0f) value = cap * tanhf(value / cap);
-    float *at = (float *)target + (long long)token * stride + row;
-    *at = END == ADD ? *at + value : value;
   }
 }
 
@@ -313,43 +389,53 @@ template <int KIND, int SCALE, bool OFFSET> DEVICE float weight_at(Matrix of, in
   return value;
 }
 
-// Rows of the embedding; a token of -1 has a row already.
-template <int KIND, int SCALE, bool OFFSET>
-DEVICE void embedded(Matrix of, const int *tokens, const int *count, float *x, float factor) {
-  let_next_start();
-  wait_for_last();
-  int row = blockIdx.x;
-  if (row >= *count || tokens[row] < 0) return;
-  for (int k = threadIdx.x; k < of.columns; k += blockDim.x)
-    x[(long long)row * of.columns + k] = weight_at<KIND, SCALE, OFFSET>(of, tokens[row], k) * factor;
-}
-
 // ---- norms
 
-DEVICE float scale_of_norm(const float *x, int size, float epsilon) {
+DEVICE float total_of_block(float sum) {
   __shared__ alignas(16) float parts[WARPS];
-  float sum = 0.0f;
-  for (int k = threadIdx.x; k < size; k += WARPS * 32) sum = fmaf(x[k], x[k], sum);
   sum = total_of_warp(sum);
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
   __syncthreads();
   sum = parts[0];
   for (int w = 1; w < WARPS; w++) sum = sum + parts[w];
-  return 1.0f / sqrtf(sum / (float)size + epsilon);
+  __syncthreads();
+  return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(256) norm_split(const float *x, const float *weight, u16 *to, const int *count, int size, float epsilon) {
+DEVICE float scale_of_norm(const float *x, int size, float epsilon) {
+  float sum = 0.0f;
+  for (int k = threadIdx.x; k < size; k += WARPS * 32) sum = fmaf(x[k], x[k], sum);
+  return 1.0f / sqrtf(total_of_block(sum) / (float)size + epsilon);
+}
+
+// What the next product takes of a row: the row times a norm's factors, and its squares.
+DEVICE void hand_on(const float *x, const float *next, u16 *split, float *parts, int size) {
+  long long row = blockIdx.x;
+  float sum = 0.0f;
+  for (int k = threadIdx.x; k < size; k += WARPS * 32) {
+    sum = fmaf(x[k], x[k], sum);
+    put(split + row * size * 2, k, x[k] * next[k]);
+  }
+  sum = total_of_block(sum);
+  for (int k = threadIdx.x; k < size / 16; k += WARPS * 32) parts[row * (size / 16) + k] = k ? 0.0f : sum;
+}
+
+// Rows of the embedding; a token of -1 has a row already.
+template <int KIND, int SCALE, bool OFFSET>
+DEVICE void embedded(Matrix of, const int *tokens, const int *count, float *x, float factor, const float *next, u16 *split, float *parts) {
   let_next_start();
   wait_for_last();
   int row = blockIdx.x;
   if (row >= *count) return;
-  x += (long long)row * size;
-  float scale = scale_of_norm(x, size, epsilon);
-  for (int k = threadIdx.x; k < size; k += WARPS * 32) put(to + (long long)row * size * 2, k, x[k] * scale * weight[k]);
+  x += (long long)row * of.columns;
+  if (tokens[row] >= 0)
+    for (int k = threadIdx.x; k < of.columns; k += WARPS * 32)
+      x[k] = weight_at<KIND, SCALE, OFFSET>(of, tokens[row], k) * factor;
+  hand_on(x, next, split, parts, of.columns);
 }
 
 // Adds a norm of t to x.
-extern "C" __global__ void __launch_bounds__(256) norm_add(const float *t, const float *weight, float *x, const int *count, int size, float epsilon) {
+extern "C" __global__ void __launch_bounds__(256) norm_add(const float *t, const float *weight, float *x, const int *count, int size, float epsilon, const float *next, u16 *split, float *parts) {
   let_next_start();
   wait_for_last();
   int row = blockIdx.x;
@@ -358,6 +444,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_add(const float *t, const
   x += (long long)row * size;
   float scale = scale_of_norm(t, size, epsilon);
   for (int k = threadIdx.x; k < size; k += WARPS * 32) x[k] = x[k] + t[k] * scale * weight[k];
+  hand_on(x, next, split, parts, size);
 }
 
 // In place; rows lie `stride` apart.
@@ -369,15 +456,6 @@ extern "C" __global__ void __launch_bounds__(256) norm_rows(float *x, const floa
   x += (long long)row * stride;
   float scale = scale_of_norm(x, size, epsilon);
   for (int k = threadIdx.x; k < size; k += WARPS * 32) x[k] = x[k] * scale * weight[k];
-}
-
-extern "C" __global__ void __launch_bounds__(256) gather(const float *x, const int *rows, float *to, const int *count, int size) {
-  let_next_start();
-  wait_for_last();
-  int row = blockIdx.x;
-  if (row >= *count) return;
-  for (int k = threadIdx.x; k < size; k += WARPS * 32)
-    to[(long long)row * size + k] = x[(long long)rows[row] * size + k];
 }
 
 // The largest of a row, of equals the first; -1 where one is not finite.
@@ -392,10 +470,17 @@ extern "C" __global__ void __launch_bounds__(1024) best(const float *logits, int
   float most = -INFINITY;
   int place = 0x7FFFFFFF;
   bool finite = true;
-  for (int k = threadIdx.x; k < vocab; k += 1024) {
-    float value = logits[k];
-    finite = finite && fabsf(value) < INFINITY;
-    if (value > most) { most = value; place = k; }
+#pragma unroll 8
+  for (int k = threadIdx.x * 4; k < vocab; k += 4096) {
+    // Rows are padded to 16.
+    float4 v = *(const float4 *)(logits + k);
+    const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      if (k + i < vocab) {
+        finite = finite && fabsf(values[i]) < INFINITY;
+        if (values[i] > most) { most = values[i]; place = k + i; }
+      }
   }
   for (int round = 0; round < 2; round++) {
     if (!finite) place = -1;
@@ -515,6 +600,12 @@ DEVICE void attend(float *qkv, u16 *cache, const int *table, const int *position
   for (int p = first_page + (warp - first_page % WARPS + WARPS) % WARPS; p <= position / PAGE; p += WARPS) {
     const u16 *keys = cache + (long long)pages[p] * page_size + layer_at + kept * PAGE * HEAD;
     const u16 *values = keys + heads.kept * PAGE * HEAD;
+    // All that is read of a page is asked for at once.
+    u32 held[PAGE][EACH];
+#pragma unroll
+    for (int t = 0; t < PAGE; t++)
+#pragma unroll
+      for (int i = 0; i < EACH; i++) held[t][i] = *(const u32 *)(values + t * HEAD + min(lane + i * 32, PAIRS - 1) * 2);
     int at = p * PAGE + lane / 2;
     bool seen = at >= begin && at <= position;
     float score[SHARE];
@@ -562,10 +653,7 @@ DEVICE void attend(float *qkv, u16 *cache, const int *table, const int *position
       if (t < low || t > high) continue;
 #pragma unroll
       for (int i = 0; i < EACH; i++) {
-        int e = lane + i * 32;
-        if (PAIRS % 32 && e >= PAIRS) break;
-        u32 v = *(const u32 *)(values + t * HEAD + e * 2);
-        float one = half_to_float((u16)v), two = half_to_float((u16)(v >> 16));
+        float one = half_to_float((u16)held[t][i]), two = half_to_float((u16)(held[t][i] >> 16));
 #pragma unroll
         for (int h = 0; h < SHARE; h++) {
           sum[h][i][0] = fmaf(shares[warp][h][t], one, sum[h][i][0]);

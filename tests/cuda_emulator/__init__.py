@@ -33,7 +33,9 @@ _MEETS = ("__sync", "__shfl", "__activemask")
 
 def is_possible() -> bool:
     """Whether there is what it takes."""
-    return os.uname().sysname == "Linux" and shutil.which("g++") is not None
+    here = os.uname()
+    is_known = here.sysname == "Linux" and here.machine == "x86_64"
+    return is_known and shutil.which("g++") is not None
 
 
 @cache

@@ -1,10 +1,11 @@
 """What a tape for NVIDIA GPUs is agreed to be between those who write and who run it.
 
-Its arrays are named as in ``edgeinfer.llm.tape``, but that rows which products take (``att``, ``h``,
-``n<K>``) lie as pairs of bfloat16, in as many bytes as float32 has. A call's arguments are arrays,
+Its arrays are named as in ``edgeinfer.llm.tape``, but that rows which products take (``att``, ``h`` and
+``xs``, which is ``x`` times a norm's factors) lie as pairs of bfloat16, in as many bytes as float32
+has; ``squares`` holds sums of squares of ``x``. A call's arguments are arrays,
 ``#<n>`` for an integer, ``%<x>`` for a float32, ``count`` for the number of tokens, or of outputs
-where these are meant, ``columns`` for places of a row of the table. Products have as many blocks of
-threads as items, for each 8 tokens of their widths.
+where these are meant, ``columns`` for places of a row of the table, ``layer`` for where a layer lies in a page. Products have as many blocks of
+threads as items, for each 8 tokens of ``eights_of`` their widths.
 """
 
 from __future__ import annotations
@@ -32,12 +33,25 @@ THREADS = 256
 WARPS = 8
 
 WIDTHS = (1, 2, 4, 8)
-"""Eights of tokens that products take at once."""
+"""Eights of tokens in a step that there are products for; the last is for more, too."""
+
+MOST_FOLD = 4
+"""Eights of slices that columns of a matrix are cut into, at most: then a block is full."""
 
 CACHE = "float16"
 
 _MOST_SHARED = 4
 """Heads of queries that a block of threads computes, at most: more leave it too few registers."""
+
+
+def eights_of(width: int) -> int:
+    """Eights of tokens that a block of threads takes."""
+    return min(width, 4)
+
+
+def tiles_of(width: int) -> int:
+    """Tiles of rows that it takes: of many tokens several, as these are read less often then."""
+    return 4 if width == WIDTHS[-1] else 1
 
 
 def code_name(arch: str) -> str:

@@ -1,0 +1,234 @@
+"""Runs small decoders on a GPU, or on the CPU that stands in for one, and tells what came out."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.backends.llm.cuda import CudaExecutor
+from edgeinfer.convert.llm import cuda_code, cuda_variant, oracle
+from edgeinfer.convert.llm.blocks import Factors, Integers
+from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.convert.llm.pipeline import prepared
+from edgeinfer.errors import ClosedError, EdgeInferError
+from edgeinfer.llm import LlmConfig
+from edgeinfer.llm.step import StepBatch
+from edgeinfer.machine.cuda import compute_capability, cuda_devices
+from edgeinfer.types import Array
+from tests import cuda_emulator
+from tests.backends.llm.small import CONFIG, batch, opened, stored, weights
+
+KINDS = {"": "Q4_0", "attn_v": "Q5_0", "ffn_down": "Q4_1", "token_embd": "Q8_0"}
+OTHER = replace(
+    CONFIG,
+    tied=False,
+    qkv_bias=True,
+    qk_norm=True,
+    post_norms=True,
+    attention_softcap=20.0,
+    logit_softcap=30.0,
+    activation="gelu_tanh",
+    embedding_scale=8.0,
+    head_dim=48,
+    windows=(0, 7),
+    layer_rope=(0, -1),
+    vocab=119,
+)
+ROWS = replace(CONFIG, qk_norm_rows=True, kv_heads=1, heads=3, head_dim=32)
+IDS = [int(i) for i in np.random.default_rng(1).integers(0, 119, 36)]
+
+
+def _grouped(config: LlmConfig) -> dict[str, Any]:
+    """Weights as of Q6_K, whose scales are of 16 neighbours, and of Q4_K, which has minima."""
+    rng, made = np.random.default_rng(3), {}
+    for name, tensor in weights(config).items():
+        made[name] = tensor
+        if len(tensor.shape) == 1:
+            continue
+        rows, columns = tensor.shape
+        spread = np.float32(2 / np.sqrt(columns))
+        if name.endswith(("attn_v", "ffn_down")):
+            scales = rng.uniform(0.5, 1, (rows, columns // 16)) * spread / 32
+            values = rng.integers(-32, 32, tensor.shape, dtype=np.int8)
+            made[name] = Integers(values, -32, 31, 16, Factors(scales.astype(np.float32)))
+        else:
+            scales = (rng.uniform(0.5, 1, (rows, columns // 32)) * spread / 8).astype(np.float32)
+            values = rng.integers(0, 16, tensor.shape, dtype=np.int8)
+            made[name] = Integers(values, 0, 15, 32, Factors(scales), Factors(-8 * scales))
+    return made
+
+
+CASES: dict[str, tuple[LlmConfig, Callable[[], dict[str, Any]]]] = {
+    "types of a GGUF file": (CONFIG, lambda: dict(stored(CONFIG, KINDS))),
+    "another family": (OTHER, lambda: prepared(weights(OTHER), "w4", 32)),
+    "norms of rows": (ROWS, lambda: prepared(weights(ROWS), "w8", 64)),
+    "narrow groups and minima": (CONFIG, lambda: _grouped(CONFIG)),
+    "float32": (CONFIG, lambda: dict(weights(CONFIG))),
+    "float16": (CONFIG, lambda: prepared(weights(CONFIG), "fp16", 32)),
+    "bfloat16": (CONFIG, lambda: prepared(weights(CONFIG), "bf16", 32)),
+}
+
+
+def _whole(executor: CudaExecutor, table: Array, ids: list[int]) -> Array:
+    return executor.step(batch(table, [(0, ids, 0, len(ids))])).copy()
+
+
+def logits(name: str, count: int) -> dict[str, Any]:
+    """Of a prompt, read at once and one by one, beside those of the definition."""
+    config, make = CASES[name]
+    tensors, ids = make(), IDS[:count]
+    with tempfile.TemporaryDirectory() as folder:
+        cuda_variant.write(config, tensors, [_arch()], Path(folder))
+        executor, table = opened(Path(folder), config, threads=0)
+    right = Oracle(config, tensors).logits([np.array(ids)])[0]
+    found = _whole(executor, table, ids)
+    best = executor.best
+    single = [executor.step(batch(table, [(1, [t], i, 1)]))[0].copy() for i, t in enumerate(ids)]
+    executor.close()
+    return {"right": right, "found": found, "best": best, "single": np.array(single)}
+
+
+def behaviour() -> dict[str, Any]:
+    """Of one executor: whatever a sequence's bits might depend on, and what is refused."""
+    config, make = CASES["types of a GGUF file"]
+    tensors = make()
+    with tempfile.TemporaryDirectory() as folder:
+        cuda_variant.write(config, tensors, [_arch()], Path(folder))
+        executor, table = opened(Path(folder), config, threads=0)
+    assert isinstance(executor, CudaExecutor)
+    nothing = np.full(executor.page_bytes, 0xFF, np.uint8)
+    for page in range(executor.pages):
+        executor.write_page(page, nothing)
+    whole = _whole(executor, table, IDS)
+    found: dict[str, Any] = {"schedules": _schedules(executor, table, whole)}
+    found["prefix"] = _prefix(executor, table, whole)
+    found["states"] = _states(executor, table, config, tensors)
+    given = tensors["token_embd"].float32()
+    plain = batch(table, [(4, IDS[:9], 0, 9)])
+    places, tokens = np.array([3, 8], np.int32), plain.tokens.copy()
+    tokens[places] = 0
+    mixed = StepBatch(
+        *(tokens, plain.positions, plain.owner, plain.table, plain.rows),
+        embedded=places,
+        embeddings=given[[IDS[i] for i in places]],
+    )
+    found["embedded"] = np.array_equal(executor.step(mixed), whole[:9])
+    found["none wanted"] = executor.step(batch(table, [(5, IDS[:5], 0, 0)])).shape
+    found["refused"] = _refused(executor, table)
+    executor.close()
+    executor.close()
+    try:
+        executor.step(plain)
+    except ClosedError as e:
+        found["closed"] = str(e)
+    return found
+
+
+def _schedules(executor: CudaExecutor, table: Array, whole: Array) -> int:
+    """Rows of random schedules that differ from the whole prompt's."""
+    rng, wrong = np.random.default_rng(7), 0
+    done = dict.fromkeys(range(7), 0)
+    while done:
+        parts = []
+        for sequence, start in done.items():
+            if rng.random() < 0.6:
+                count = min(int(rng.integers(1, 12)), len(IDS) - start)
+                parts.append((sequence, IDS[start : start + count], start, count))
+        if not parts:
+            continue
+        rows, at = executor.step(batch(table, parts)), 0
+        for sequence, ids, start, count in parts:
+            wrong += not np.array_equal(rows[at : at + count], whole[start : start + count])
+            at += len(ids)
+            done[sequence] += count
+        done = {s: n for s, n in done.items() if n < len(IDS)}
+    return wrong
+
+
+def _prefix(executor: CudaExecutor, table: Array, whole: Array) -> list[bool]:
+    """Whether a fork, and a page that was read and written, go on as their source."""
+    executor.step(batch(table, [(0, IDS[:20], 0, 0)]))
+    fork = table.copy()
+    fork[1, 0] = table[0, 0]
+    executor.copy_page(int(table[0, 1]), int(table[1, 1]))
+    kept = np.zeros(executor.page_bytes, np.uint8)
+    executor.read_page(int(table[0, 1]), kept)
+    parts = [(0, [1, 2, 3], 20, 0), (1, IDS[20:], 20, 16)]
+    first = np.array_equal(executor.step(batch(fork, parts)), whole[20:])
+    executor.write_page(int(table[2, 1]), kept)
+    fork[2, 0] = table[0, 0]
+    last = executor.step(batch(fork, [(2, IDS[20:], 20, 16)]))
+    return [first, np.array_equal(last, whole[20:])]
+
+
+def _states(executor: CudaExecutor, table: Array, config: LlmConfig, tensors: Any) -> float:
+    """How far states are from those of the definition."""
+    (state,) = Oracle(config, tensors).states([np.array(IDS[:7])])
+    scale = np.sqrt(np.square(state).mean(-1, keepdims=True) + np.float32(config.norm_epsilon))
+    right = state / scale * tensors["output_norm"].float32()
+    found = executor.states(batch(table, [(3, IDS[:7], 0, 7)]))
+    return float(np.linalg.norm(found - right) / np.linalg.norm(right))
+
+
+def _refused(executor: CudaExecutor, table: Array) -> dict[str, str]:
+    """What is said of batches that point outside."""
+    good = batch(table, [(0, [1, 2], 0, 1)])
+    holes, beyond = table.copy(), table.copy()
+    holes[0, 0], beyond[0, 0] = -1, executor.pages
+    wide: Any = good.tokens.astype(np.int64)
+    cases = {
+        "outside": StepBatch(
+            tokens=np.array([1, CONFIG.vocab], np.int32),
+            positions=np.array([0, 96], np.int32),
+            owner=good.owner,
+            table=good.table,
+            rows=np.array([2], np.int32),
+        ),
+        "holes": batch(holes, [(0, [1], 20, 1)]),
+        "beyond": batch(beyond, [(0, [1], 0, 1)]),
+        "many": batch(table, [(0, [1] * 97, 0, 1)]),
+        "wide": StepBatch(wide, good.positions, good.owner, good.table, good.rows),
+    }
+    said = {}
+    for name, given in cases.items():
+        try:
+            executor.step(given)
+        except EdgeInferError as e:
+            said[name] = str(e)
+    return said
+
+
+def _arch() -> str:
+    return "sm_" + compute_capability().replace(".", "")
+
+
+def in_cache(q: Array, k: Array, v: Array, *more: Any) -> Array:
+    """Attention over keys and values in float16."""
+    k, v = (a.astype(np.float16).astype(np.float32) for a in (k, v))
+    return _ATTENDED(q, k, v, *more)
+
+
+_ATTENDED = oracle.attended
+
+
+def main(path: Path) -> None:
+    """Answer the questions in a file there."""
+    if not cuda_devices():
+        cuda_devices.__globals__["_driver"].cache_clear()
+        cuda_emulator.load_driver()
+        cuda_code.compiled = lambda text, _: cuda_emulator.compiled(text, is_ours=True)
+    oracle.attended = in_cache
+    known: dict[str, Callable[..., Any]] = {"logits": logits, "behaviour": behaviour}
+    asked = pickle.loads(path.read_bytes())
+    path.write_bytes(pickle.dumps([known[name](*given) for name, *given in asked]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,109 @@
+"""The executor on an NVIDIA GPU; without one the CPU stands in for it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+
+from edgeinfer.backends.llm import cuda
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.machine.cuda import cuda_devices
+from tests import cuda_emulator
+
+WORKER, ROOT = Path(__file__).with_name("cuda_worker.py"), Path(__file__).parents[3]
+NAMES = {
+    "types of a GGUF file": 20,
+    "another family": 20,
+    "norms of rows": 9,
+    "narrow groups and minima": 9,
+    "float32": 6,
+    "float16": 6,
+    "bfloat16": 6,
+}
+
+
+def asked(*questions: tuple[Any, ...], folder: Path) -> list[Any]:
+    if not cuda_devices() and not cuda_emulator.is_possible():
+        pytest.skip("g++ on Linux stands in for CUDA's compiler")
+    path = folder / "questions"
+    path.write_bytes(pickle.dumps(questions))
+    places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-W", "ignore", str(WORKER), str(path)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": places})
+    found: list[Any] = pickle.loads(path.read_bytes())
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_the_definition(name: str, tmp_path: Path) -> None:
+    (found,) = asked(("logits", name, NAMES[name]), folder=tmp_path)
+    right = found["right"]
+    error = np.linalg.norm(found["found"] - right, axis=-1) / np.linalg.norm(right, axis=-1)
+    # Vectors have 16 bits. A number of the cache that lies between two of float16 may become the
+    # other one, and then a few rows are off by more.
+    assert np.median(error) < 1e-3
+    assert error.max() < 5e-3
+    assert found["best"].tolist() == found["found"].argmax(-1).tolist()
+    assert np.array_equal(found["single"], found["found"])
+
+
+@pytest.fixture(scope="module")
+def behaviour(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    (found,) = asked(("behaviour",), folder=tmp_path_factory.mktemp("cuda"))
+    return dict(found)
+
+
+def test_bits_depend_on_a_sequence_alone(behaviour: dict[str, Any]) -> None:
+    """Also with a cache that was full of NaN."""
+    assert behaviour["schedules"] == 0
+    assert behaviour["prefix"] == [True, True]
+    assert behaviour["embedded"]
+
+
+def test_states_are_what_the_head_takes(behaviour: dict[str, Any]) -> None:
+    assert behaviour["states"] < 5e-3
+
+
+def test_a_step_may_want_no_row(behaviour: dict[str, Any]) -> None:
+    assert behaviour["none wanted"] == (0, 120)
+
+
+def test_what_is_outside_is_refused_and_listed(behaviour: dict[str, Any]) -> None:
+    said = behaviour["refused"]
+    for part in ("tokens beyond 0 to 119", "positions beyond 0 to 95", "rows beyond 0 to 1"):
+        assert part in said["outside"]
+    assert "table with holes" in said["holes"]
+    assert "pages beyond 0 to 47" in said["beyond"]
+    assert "97 tokens of 1 to 96" in said["many"]
+    assert "int64 where int32" in said["wide"]
+    assert "closed" in behaviour["closed"]
+
+
+def test_code_of_a_generation_runs_on_its_later_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: (object(),))
+
+    def on(capability: str, *names: str) -> str:
+        monkeypatch.setattr(cuda, "compute_capability", lambda: capability)
+        return cuda.architecture(names)
+
+    assert on("9.0", "sm_80", "sm_90") == "sm_90"
+    assert on("8.9", "sm_80", "sm_86", "sm_90") == "sm_86"
+    assert on("12.1", "sm_100", "sm_120") == "sm_120"
+    for capability, names in (("8.7", ("sm_80", "sm_90")), ("8.9", ("sm_87",)), ("9.0", ("sm_87",))):
+        with pytest.raises(NotAvailableError, match=f"the GPU here is sm_{capability[0]}"):
+            on(capability, *names)
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: ())
+    with pytest.raises(NotAvailableError, match=r"for NVIDIA GPUs \(sm_87\).* finds none here"):
+        cuda.architecture(("sm_87",))
