@@ -45,6 +45,7 @@ from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.generation import FORMAT, TOKENIZER_NAME
 from edgeinfer.llm.tape import FILE_NAME as TAPE_NAME
 from edgeinfer.llm.tape import Tape
+from edgeinfer.machine.device import DeviceKind
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
@@ -197,11 +198,16 @@ class _Code:
         return variant.write(config, tensors, self.machine, folder, measure=measure, **how)
 
     @property
+    def device(self) -> DeviceKind:
+        """Kind of unit that runs it."""
+        return "gpu" if self.machine is None else "cpu"
+
+    @property
     def constraints(self) -> dict[str, str]:
         """What a device has to be."""
         if self.machine is None:
-            return {"os": "linux", "arch": " ".join(self.profile.arch), "device": "gpu"}
-        return {"os": self.machine.system, "arch": self.machine.arch, "device": "cpu"}
+            return {"os": "linux", "arch": " ".join(self.profile.arch), "device": self.device}
+        return {"os": self.machine.system, "arch": self.machine.arch, "device": self.device}
 
 
 def _code(profile: Profile) -> _Code:
@@ -376,7 +382,7 @@ class _Job:
         quality = next(iter(found.values()), None)
         lines = (*lines, str(quality or skipped), *self._choose_caches(folder, found))
         lines = (*lines, *self._judge_adapters(id, folder))
-        result = self._verified(id, precision, folder, lines)
+        result = self._verified(id, precision, folder, lines, code.device)
         if result.verdict == NOT_RUN and not unverified:
             hint = "--unverified writes it all the same and marks it forever as not verified"
             raise VerifyError(f"{id}: {result.failure()}; {hint}", self.report.to_json())
@@ -491,7 +497,7 @@ class _Job:
         return judge.LIMITS.get(self.precision, judge.STORED)
 
     def _verified(
-        self, id: str, precision: str, folder: Path, notes: tuple[str, ...]
+        self, id: str, precision: str, folder: Path, notes: tuple[str, ...], device: DeviceKind
     ) -> VariantResult:
         note = "logits of texts were compared with those of the definition in float32 alone"
         self.report.expected = Expected(self.answers, (note,))
@@ -504,6 +510,7 @@ class _Job:
                 *(id, artifact, [registry.get(NAME)], self.vectors, self.report.expected),
                 precision=precision,
                 notes=notes,
+                device=device,
                 # A prompt is no use to time: what counts is a step, which `edgeinfer bench` times.
                 timed=False,
             )

@@ -165,7 +165,7 @@ def _absence(variant: Variant) -> str:
         except NotAvailableError as e:
             return str(e)
         return ""
-    wanted, here = variant.constraints.get("arch", ""), platform.machine()
+    wanted, here = variant.constraints.get("arch", ""), machine_name()
     return f"its code is for {wanted}, this is {here}" if wanted not in ("", here) else ""
 
 
