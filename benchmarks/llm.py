@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.llamacpp import Library, Part, Peer
-from edgeinfer.backends.llm.backend import open_executor
+from edgeinfer.backends.llm.backend import open_native
 from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.cli import roofline
@@ -72,7 +72,7 @@ def opened(bundle: Bundle, cache: str, threads: int) -> Ours:
     pages = SEQUENCES * CONTEXT // PAGE
     sizes = ExecutorSizes(pages, 512, SEQUENCES, CONTEXT, cache, threads)
     order = np.random.default_rng(0).permutation(pages).astype(np.int32)
-    return Ours(open_executor(folder, sizes), order.reshape(SEQUENCES, -1))
+    return Ours(open_native(folder, sizes), order.reshape(SEQUENCES, -1))
 
 
 def main() -> None:

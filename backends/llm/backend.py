@@ -75,6 +75,19 @@ def open_executor(folder: Path, sizes: ExecutorSizes) -> TapeExecutor:
     return NativeExecutor(config, tape, weights, library, sizes)
 
 
+def open_native(folder: Path, sizes: ExecutorSizes) -> NativeExecutor:
+    """Open the files of a variant for the CPU; see ``open_executor``.
+
+    Raises:
+        LoadError: also where its code is for another device.
+    """
+    executor = open_executor(folder, sizes)
+    if not isinstance(executor, NativeExecutor):
+        executor.close()
+        raise LoadError(f"llm refuses {folder}: its code is for the {executor.device}")
+    return executor
+
+
 class LlmBackend:
     """Runs a language model's tape over one prompt at a time."""
 

@@ -100,9 +100,7 @@ def attend(fused: bool) -> tuple[str, str]:
     given = "qkv, cache, table, positions, owner, count, cos, sin, qnorm, knorm, to"
     heads = "Heads{queries, kept, dims, window, scale, cap, epsilon}"
     sizes = f"columns, page_size, layer_at, {heads}"
-    return name, _entry(
-        name, _ATTENTION, f"attend<{str(fused).lower()}>({given}, {sizes});"
-    )
+    return name, _entry(name, _ATTENTION, f"attend<{str(fused).lower()}>({given}, {sizes});")
 
 
 def _entry(name: str, parameters: str, body: str, threads: int = THREADS) -> str:

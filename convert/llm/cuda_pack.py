@@ -62,9 +62,8 @@ def loads(form: Form) -> Loads:
 def tiles(values: Array) -> Array:
     """Lay (rows, columns) out as (rows / 16, columns / 32, threads, 16).
 
-    A thread of a warp has, for each of two products of 16 columns, four pairs of neighbours: of rows
-    ``g`` and ``g + 8``, columns ``4 t`` and on, then of both rows two columns further; ``4 g + t`` is
-    its number.
+    Thread ``4 g + t`` of a warp has, for each of two products of 16 columns, four pairs of
+    neighbours: of rows ``g`` and ``g + 8`` from column ``4 t`` on, then of both two further.
     """
     rows, columns = values.shape
     both = np.ascontiguousarray(values).view(f"uint{16 * values.itemsize}")

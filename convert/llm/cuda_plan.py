@@ -120,7 +120,7 @@ def _with_norm(call: Call, norm: str) -> Call:
 
 
 def _fold(tiles: int, columns: int) -> int:
-    """Eights of slices that a matrix's columns are cut into: enough warps, or enough columns each."""
+    """Eights of slices that columns are cut into: for enough warps with enough columns each."""
     fold = 1
     while fold < MOST_FOLD:
         few = tiles * WARPS * fold < _MOST_WARPS
@@ -130,9 +130,7 @@ def _fold(tiles: int, columns: int) -> int:
     return fold
 
 
-def plan_cuda(
-    config: LlmConfig, tensors: Mapping[str, Source], packer: CudaPacker
-) -> CudaPlan:
+def plan_cuda(config: LlmConfig, tensors: Mapping[str, Source], packer: CudaPacker) -> CudaPlan:
     """Lay a decoder out as a tape for GPUs; its weights are packed on the way."""
     made = CudaPlan(MACHINES[_HOST], config, packer, _READING, (CACHE,))
     lay_out(made, tensors)
@@ -171,7 +169,9 @@ def _embed(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
     _, form, padded, columns, factor = values
     *arrays, tokens, target = arguments
     names = tuple(a.rpartition(".")[2] for a in arrays)
-    matrix = Matrix(arrays[0].removeprefix("w:").rpartition(".")[0], form, padded, columns, padded, names)
+    matrix = Matrix(
+        arrays[0].removeprefix("w:").rpartition(".")[0], form, padded, columns, padded, names
+    )
     name = made.entry(*cuda_code.embed(loads(form)))
     given = (*_matrix(matrix, padded), tokens, "count", target, _float(factor), *_HANDED)
     return Call(name, given)

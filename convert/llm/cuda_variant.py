@@ -52,7 +52,10 @@ def write(
         code = cuda_code.compiled(text, architecture)
         digest.update(code)
         (folder / code_name(architecture)).write_bytes(code)
-    calls = {n: (tape.Argument("threads", "int32", (t,)),) for n, t in made.threads.items()}
+    threads = made.threads.items()
+    calls: dict[str, tuple[tape.Argument, ...]] = {
+        n: (tape.Argument("threads", "int32", (t,)),) for n, t in threads
+    }
     whole = tape.Tape(
         version=tape.VERSION,
         machine=" ".join(architectures),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeinfer.backends.llm.backend import open_executor
+from edgeinfer.backends.llm.backend import open_native
 from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.cache import writable_folder
@@ -148,7 +148,7 @@ def measured(folders: Sequence[Path], widths: Sequence[int]) -> list[dict[str, f
     """Microseconds of each kernel with the files of each folder, in turns."""
     most = max(widths)
     room = ExecutorSizes(most, most, most, 16, threads=1)
-    executors = [open_executor(folder, room) for folder in folders]
+    executors = [open_native(folder, room) for folder in folders]
     pages = np.arange(most, dtype=np.int32)
     found: list[dict[str, float]] = [{} for _ in executors]
     try:

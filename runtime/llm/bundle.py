@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +23,9 @@ from edgeinfer.llm.generation import Generation
 from edgeinfer.llm.gpu import architectures_in
 from edgeinfer.machine.cgroup import read_limits
 from edgeinfer.machine.cuda import free_bytes
+from edgeinfer.machine.device import DeviceKind
 from edgeinfer.machine.facts import free_mb
+from edgeinfer.machine.host import host
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.executor import PAGE, Executor
@@ -60,23 +61,25 @@ class BundledModel:
 
     Attributes:
         name: Name of the bundle.
-        variant: that is taken.
-        instead: why it is taken in the place of one for another device; empty where it is not.
         config: Configuration of the decoder.
         generation: how texts begin and end.
         tokenizer: Tokenizer of the bundle.
         template: for conversations; None where the model knows none.
         open_executor: makes an executor, each time anew.
+        variant: id of the variant that is taken.
+        device: kind of unit that runs it.
+        instead: why it is taken in the place of one for another device; empty where it is not.
     """
 
     name: str
-    variant: Variant
-    instead: str
     config: LlmConfig
     generation: Generation
     tokenizer: TextTokenizer
     template: ChatTemplate | None
     open_executor: Callable[[], Executor]
+    variant: str = ""
+    device: DeviceKind = "cpu"
+    instead: str = ""
 
 
 def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
@@ -113,16 +116,9 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
     def open_executor() -> Executor:
         return _executor(bundle, chosen, described, sizes)
 
-    return BundledModel(
-        bundle.manifest.name,
-        chosen,
-        instead,
-        described,
-        texts,
-        tokenizer,
-        template,
-        open_executor,
-    )
+    device: DeviceKind = "gpu" if is_for_gpu(chosen) else "cpu"
+    named = (bundle.manifest.name, described, texts, tokenizer, template)
+    return BundledModel(*named, open_executor, chosen.id, device, instead)
 
 
 def _choose(bundle: Bundle, variant: str) -> tuple[Variant, str]:
@@ -165,7 +161,7 @@ def _absence(variant: Variant) -> str:
         except NotAvailableError as e:
             return str(e)
         return ""
-    wanted, here = variant.constraints.get("arch", ""), machine_name()
+    wanted, here = variant.constraints.get("arch", ""), host().arch
     return f"its code is for {wanted}, this is {here}" if wanted not in ("", here) else ""
 
 

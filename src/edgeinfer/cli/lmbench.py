@@ -71,8 +71,8 @@ def bench(
 
     sizes = CacheSizes(context=0, sequences=max(WIDTHS), threads=threads or 0)
     model = read(bundle, sizes)
-    weights = _weights(model.variant)
-    gb_s, why = _reading(model.variant, threads)
+    weights = _weights(next(v for v in bundle.manifest.variants if v.id == model.variant))
+    gb_s, why = _reading(model.device, threads)
     executor = model.open_executor()
     try:
         rows = []
@@ -151,10 +151,9 @@ def _weights(variant: Variant) -> int:
     return sum(f.size_bytes for f in variant.files if f.path.endswith("/weights.bin"))
 
 
-def _reading(variant: Variant, threads: int | None) -> tuple[float | None, str]:
-    from edgeinfer.runtime.llm.bundle import is_for_gpu
+def _reading(device: str, threads: int | None) -> tuple[float | None, str]:
 
-    if is_for_gpu(variant):
+    if device != "cpu":
         return None, "share of reading: unknown: it is measured for CPUs alone"
     try:
         from edgeinfer.cli.roofline import measure

@@ -1,11 +1,13 @@
 """What a tape for NVIDIA GPUs is agreed to be between those who write and who run it.
 
-Its arrays are named as in ``edgeinfer.llm.tape``, but that rows which products take (``att``, ``h`` and
-``xs``, which is ``x`` times a norm's factors) lie as pairs of bfloat16, in as many bytes as float32
-has; ``squares`` holds sums of squares of ``x``. A call's arguments are arrays,
-``#<n>`` for an integer, ``%<x>`` for a float32, ``count`` for the number of tokens, or of outputs
-where these are meant, ``columns`` for places of a row of the table, ``layer`` for where a layer lies in a page. Products have as many blocks of
-threads as items, for each 8 tokens of ``eights_of`` their widths.
+Its arrays are named as in ``edgeinfer.llm.tape``, but that rows which products take lie as pairs of
+bfloat16, in as many bytes as float32 has: ``att``, ``h`` and ``xs``, which is ``x`` times a norm's
+factors; ``squares`` holds sums of squares of ``x``.
+
+A call's arguments are arrays, ``#<n>`` for an integer, ``%<x>`` for a float32, ``count`` for the
+number of tokens, or of outputs where these are meant, ``columns`` for places of a row of the table,
+``layer`` for where a layer lies in a page. Products have as many blocks of threads as items, for
+each 8 tokens of ``eights_of`` their widths.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.backends.llm.backend import open_executor
 from edgeinfer.backends.llm.cuda import CudaExecutor
+from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.convert.llm import cuda_code, cuda_variant, oracle
 from edgeinfer.convert.llm.blocks import Factors, Integers
 from edgeinfer.convert.llm.oracle import Oracle
@@ -23,7 +25,7 @@ from edgeinfer.llm.step import StepBatch
 from edgeinfer.machine.cuda import compute_capability, cuda_devices
 from edgeinfer.types import Array
 from tests import cuda_emulator
-from tests.backends.llm.small import CONFIG, batch, opened, stored, weights
+from tests.backends.llm.small import CONFIG, batch, stored, weights
 
 KINDS = {"": "Q4_0", "attn_v": "Q5_0", "ffn_down": "Q4_1", "token_embd": "Q8_0"}
 OTHER = replace(
@@ -42,14 +44,16 @@ OTHER = replace(
     vocab=119,
 )
 ROWS = replace(CONFIG, qk_norm_rows=True, kv_heads=1, heads=3, head_dim=32)
+LONG = replace(CONFIG, ffn=2080, layers=1, layer_rope=(0,), windows=(0,))
+"""Its columns are cut into more slices: a warp has one for few tokens, and several for many."""
 IDS = [int(i) for i in np.random.default_rng(1).integers(0, 119, 36)]
 
 
 def _grouped(config: LlmConfig) -> dict[str, Any]:
     """Weights as of Q6_K, whose scales are of 16 neighbours, and of Q4_K, which has minima."""
-    rng, made = np.random.default_rng(3), {}
+    rng = np.random.default_rng(3)
+    made: dict[str, Any] = dict(weights(config))
     for name, tensor in weights(config).items():
-        made[name] = tensor
         if len(tensor.shape) == 1:
             continue
         rows, columns = tensor.shape
@@ -70,10 +74,19 @@ CASES: dict[str, tuple[LlmConfig, Callable[[], dict[str, Any]]]] = {
     "another family": (OTHER, lambda: prepared(weights(OTHER), "w4", 32)),
     "norms of rows": (ROWS, lambda: prepared(weights(ROWS), "w8", 64)),
     "narrow groups and minima": (CONFIG, lambda: _grouped(CONFIG)),
+    "long columns": (LONG, lambda: prepared(weights(LONG), "w4", 32)),
     "float32": (CONFIG, lambda: dict(weights(CONFIG))),
     "float16": (CONFIG, lambda: prepared(weights(CONFIG), "fp16", 32)),
     "bfloat16": (CONFIG, lambda: prepared(weights(CONFIG), "bf16", 32)),
 }
+
+
+def _opened(folder: Path, config: LlmConfig) -> tuple[CudaExecutor, Array]:
+    room = ExecutorSizes(pages=8 * config.context // 16, max_tokens=96, max_sequences=8)
+    executor = open_executor(folder, room)
+    assert isinstance(executor, CudaExecutor)
+    order = np.random.default_rng(5).permutation(executor.pages).astype(np.int32)
+    return executor, order.reshape(8, -1)
 
 
 def _whole(executor: CudaExecutor, table: Array, ids: list[int]) -> Array:
@@ -86,10 +99,10 @@ def logits(name: str, count: int) -> dict[str, Any]:
     tensors, ids = make(), IDS[:count]
     with tempfile.TemporaryDirectory() as folder:
         cuda_variant.write(config, tensors, [_arch()], Path(folder))
-        executor, table = opened(Path(folder), config, threads=0)
+        executor, table = _opened(Path(folder), config)
     right = Oracle(config, tensors).logits([np.array(ids)])[0]
     found = _whole(executor, table, ids)
-    best = executor.best
+    best = None if executor.best is None else executor.best.copy()
     single = [executor.step(batch(table, [(1, [t], i, 1)]))[0].copy() for i, t in enumerate(ids)]
     executor.close()
     return {"right": right, "found": found, "best": best, "single": np.array(single)}
@@ -101,8 +114,7 @@ def behaviour() -> dict[str, Any]:
     tensors = make()
     with tempfile.TemporaryDirectory() as folder:
         cuda_variant.write(config, tensors, [_arch()], Path(folder))
-        executor, table = opened(Path(folder), config, threads=0)
-    assert isinstance(executor, CudaExecutor)
+        executor, table = _opened(Path(folder), config)
     nothing = np.full(executor.page_bytes, 0xFF, np.uint8)
     for page in range(executor.pages):
         executor.write_page(page, nothing)
@@ -223,8 +235,10 @@ def main(path: Path) -> None:
     if not cuda_devices():
         cuda_devices.__globals__["_driver"].cache_clear()
         cuda_emulator.load_driver()
-        cuda_code.compiled = lambda text, _: cuda_emulator.compiled(text, is_ours=True)
-    oracle.attended = in_cache
+        compiled: Any = lambda text, _: cuda_emulator.compiled(text, is_ours=True)  # noqa: E731
+        cuda_code.compiled = compiled
+    attended: Any = in_cache
+    oracle.attended = attended
     known: dict[str, Callable[..., Any]] = {"logits": logits, "behaviour": behaviour}
     asked = pickle.loads(path.read_bytes())
     path.write_bytes(pickle.dumps([known[name](*given) for name, *given in asked]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.backends.llm.backend import open_executor
+from edgeinfer.backends.llm.backend import open_native
 from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
 from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.source import expected, floats
@@ -92,6 +92,6 @@ def batch(table: Array, parts: Sequence[tuple[int, Sequence[int], int, int]]) ->
 def opened(folder: Path, config: LlmConfig, **sizes: Any) -> tuple[NativeExecutor, Array]:
     """An executor with eight sequences whose pages lie in no order."""
     room = ExecutorSizes(pages=8 * config.context // 16, max_tokens=96, max_sequences=8, threads=1)
-    executor = open_executor(folder, replace(room, **sizes))
+    executor = open_native(folder, replace(room, **sizes))
     order = np.random.default_rng(5).permutation(executor.pages).astype(np.int32)
     return executor, order.reshape(8, -1)

@@ -25,6 +25,7 @@ NAMES = {
     "another family": 20,
     "norms of rows": 9,
     "narrow groups and minima": 9,
+    "long columns": 34,
     "float32": 6,
     "float16": 6,
     "bfloat16": 6,
@@ -98,7 +99,11 @@ def test_code_of_a_generation_runs_on_its_later_gpus(monkeypatch: pytest.MonkeyP
     assert on("9.0", "sm_80", "sm_90") == "sm_90"
     assert on("8.9", "sm_80", "sm_86", "sm_90") == "sm_86"
     assert on("12.1", "sm_100", "sm_120") == "sm_120"
-    for capability, names in (("8.7", ("sm_80", "sm_90")), ("8.9", ("sm_87",)), ("9.0", ("sm_87",))):
+    for capability, names in (
+        ("8.7", ("sm_80", "sm_90")),
+        ("8.9", ("sm_87",)),
+        ("9.0", ("sm_87",)),
+    ):
         with pytest.raises(NotAvailableError, match=f"the GPU here is sm_{capability[0]}"):
             on(capability, *names)
 
