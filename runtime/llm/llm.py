@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import threading
 import weakref
@@ -40,6 +41,9 @@ Prompt = str | Sequence[int]
 """A text, which gets exactly one token that begins a sequence, or tokens, taken as they are."""
 
 ToolChoice = Literal["auto", "required", "none"]
+
+
+_log = logging.getLogger("edgeinfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,9 @@ class LLM:
         self._ids = itertools.count()
         try:
             self.model = self._open(bundle, sizes, variant, trust)
+            if self.model.instead:
+                given = (self.model.name, self.model.variant, self.model.device)
+                _log.warning("%s: %s runs on the %s: %s", *given, self.model.instead)
             self.context = context or self.model.config.context
             alone = CacheSizes(context, 1, kind=cache, threads=threads)
             self._alone = partial(self._open, bundle, alone, variant, trust)

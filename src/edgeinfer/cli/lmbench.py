@@ -84,8 +84,18 @@ def bench(
     finally:
         executor.close()
     first = _first_tokens(bundle, sizes)
-    data = {"weights_bytes": weights, "read_gb_s": gb_s, "rows": rows, "first_token": first}
-    return data, _view(rows, first, why)
+    data = {
+        "variant": model.variant,
+        "device": model.device,
+        "instead": model.instead,
+        "weights_bytes": weights,
+        "read_gb_s": gb_s,
+        "rows": rows,
+        "first_token": first,
+    }
+    where = f"{model.variant} on the {model.device}"
+    about = [f"{where}: {model.instead}" if model.instead else where, *([why] if why else [])]
+    return data, _view(rows, first, about)
 
 
 def _kinds(executor: Executor) -> Iterator[tuple[str, int, int]]:
@@ -191,7 +201,7 @@ def _first_tokens(bundle: Bundle, sizes: Any) -> dict[str, float]:
     return found
 
 
-def _view(rows: list[StepRow], first: dict[str, float], why: str) -> Iterator[str | Table]:
+def _view(rows: list[StepRow], first: dict[str, float], about: list[str]) -> Iterator[str | Table]:
     columns = ("step", ">sequences", ">tokens", ">median", ">p95", ">tokens/s", ">of reading")
     yield table(
         columns,
@@ -212,5 +222,4 @@ def _view(rows: list[StepRow], first: dict[str, float], why: str) -> Iterator[st
         f"first token of {first['tokens']:.0f} tokens: {milliseconds(first['new_s'] * 1e3)}; "
         f"of a prompt that is known: {milliseconds(first['known_s'] * 1e3)}"
     )
-    if why:
-        yield why
+    yield from about
