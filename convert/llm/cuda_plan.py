@@ -36,7 +36,7 @@ class CudaPlan(TapePlan):
 
     Attributes:
         entries: Texts of kernels, by name; those that every model has are none.
-        threads: of their blocks, likewise.
+        threads: Threads of their blocks, likewise.
     """
 
     entries: dict[str, str] = field(default_factory=dict)

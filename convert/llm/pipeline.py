@@ -73,8 +73,8 @@ _GPUS = {
     "jetson-thor": ("sm_110",),
     "cuda": ("sm_80", "sm_90", "sm_100", "sm_120"),
 }
-"""Architectures of targets with NVIDIA GPUs. CUDA 13 makes no code for older ones, and JetPack 6 is
-the first whose kernels are these: a Xavier (7.2) has neither."""
+"""Architectures of targets with NVIDIA GPUs. Products of bfloat16 begin with 8.0, and CUDA 13 makes no
+code for a Xavier (7.2)."""
 
 _BLOCK = 32
 
@@ -174,7 +174,7 @@ class _Code:
     Attributes:
         profile: Profile of the device.
         machine: Instruction set of the CPU; None for code of GPUs.
-        architectures: of GPUs; empty for code of a CPU.
+        architectures: Architectures of GPUs; empty for code of a CPU.
     """
 
     profile: Profile

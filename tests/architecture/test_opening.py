@@ -16,6 +16,7 @@ OWN = {
     "edgeinfer.bundle.memory": "files beside an artifact, which were found to be regular ones",
     "edgeinfer.cli.roofline": "what ONNX Runtime wrote",
     "edgeinfer.convert.llm.compiled": "our own sources, and what the compiler wrote",
+    "edgeinfer.convert.llm.cuda_code": "a file of the package",
     "edgeinfer.convert.llm.judge": "a file of the package",
     "edgeinfer.convert.llm.variant": "what the compiler wrote",
     "edgeinfer.convert.sources.tflite.plain": "a model that was read already",

@@ -98,9 +98,5 @@ def test_kernels_compile_for_an_architecture(arch: str) -> None:
 
 
 def test_what_the_compiler_says_is_told() -> None:
-    try:
+    with pytest.raises(NotAvailableError, match="pip install|error: this declaration"):
         cuda_code.compiled("this is no code", "sm_90")
-    except NotAvailableError as e:
-        assert "pip install" in str(e) or "error" in str(e)
-    else:
-        pytest.fail("it was compiled")
