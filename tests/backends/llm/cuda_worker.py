@@ -58,7 +58,7 @@ def _grouped(config: LlmConfig) -> dict[str, Any]:
             continue
         rows, columns = tensor.shape
         spread = np.float32(2 / np.sqrt(columns))
-        if name.endswith(("attn_v", "ffn_down")):
+        if name.endswith(("attn_output", "ffn_down")):
             scales = rng.uniform(0.5, 1, (rows, columns // 16)) * spread / 32
             values = rng.integers(-32, 32, tensor.shape, dtype=np.int8)
             made[name] = Integers(values, -32, 31, 16, Factors(scales.astype(np.float32)))
