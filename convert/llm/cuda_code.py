@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from edgeinfer.errors import NotAvailableError
-from edgeinfer.llm.gpu import THREADS, eights_of, tiles_of
+from edgeinfer.llm.gpu import THREADS
 from edgeinfer.records import dataclass
 
 INSTALL = "pip install 'edgeinfer[tvm-cuda]', or CUDA 13"
@@ -64,12 +64,20 @@ class Loads:
         return f"{self.kind}, {_SCALES[self.scale]}, {str(self.has_offsets).lower()}"
 
 
-def product(loads: Loads, width: int, end: str, fold: int) -> tuple[str, str, int]:
-    """Name, text and threads of a product of a width, in 8 * ``fold`` slices."""
-    name = f"product_{loads.label}_{end}_f{fold}_w{width}"
-    sizes = f"{eights_of(width)}, {tiles_of(width)}, {ENDS[end]}, {fold}"
+def product(loads: Loads, end: str, eights: int, tiles: int, fold: int) -> tuple[str, str, int]:
+    """Name, text and threads of a product.
+
+    Args:
+        loads: how it reads the matrix.
+        end: what becomes of the sums, one of ``ENDS``.
+        eights: of tokens that a block of threads takes.
+        tiles: of rows, likewise.
+        fold: Eights of slices that columns are cut into.
+    """
+    name = f"product_{loads.label}_{end}_f{fold}_{eights}x{tiles}"
+    sizes = f"{eights}, {tiles}, {ENDS[end]}, {fold}"
     given = f"{loads.arguments}, {str(loads.is_narrow).lower()}, {sizes}"
-    threads = THREADS * (fold if width == 1 else 1)
+    threads = THREADS * (fold if eights == 1 else 1)
     after = "{target, stride, bias, cap, squares, epsilon, next, split, parts}"
     text = _entry(
         name,

@@ -19,7 +19,7 @@ from edgeinfer.kernels.defs.llm.form import STEP
 from edgeinfer.kernels.defs.llm.heads import Attend
 from edgeinfer.kernels.defs.llm.product import Epilogue
 from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.gpu import CACHE, MOST_FOLD, THREADS, TILE, WARPS, WIDTHS, tiles_of
+from edgeinfer.llm.gpu import CACHE, MOST_FOLD, THREADS, TILE, WARPS, WIDTHS, eights_of, tiles_of
 from edgeinfer.llm.step import PAGE
 from edgeinfer.llm.tape import Call, Products, Rows
 from edgeinfer.records import dataclass
@@ -83,9 +83,10 @@ class CudaPlan(TapePlan):
         )
         calls, fold = {}, _fold(tiles, matrix.columns)
         for width in WIDTHS:
-            made = cuda_code.product(loads(matrix.form), width, epilogue, fold)
+            cut = eights_of(width), tiles_of(width, tiles), fold
+            made = cuda_code.product(loads(matrix.form), epilogue, *cut)
             calls[str(width)] = Call(self.entry(*made), arguments)
-        items = {str(width): -(-tiles // tiles_of(width)) for width in WIDTHS}
+        items = {str(width): -(-tiles // tiles_of(width, tiles)) for width in WIDTHS}
         self.phases.append(Products(calls, items, domain))  # type: ignore[arg-type]
 
     def entry(self, name: str, text: str, threads: int = THREADS) -> str:

@@ -73,8 +73,8 @@ _GPUS = {
     "jetson-thor": ("sm_110",),
     "cuda": ("sm_80", "sm_90", "sm_100", "sm_120"),
 }
-"""Architectures of targets with NVIDIA GPUs. Products of bfloat16 begin with 8.0, and CUDA 13 makes no
-code for a Xavier (7.2)."""
+"""Architectures of targets with NVIDIA GPUs. Products of bfloat16 begin with 8.0, and CUDA 13 makes
+no code for a Xavier (7.2)."""
 
 _BLOCK = 32
 

@@ -229,6 +229,15 @@ DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *cou
   const u32 less = 0x43004300 + of.zero * 0x00010001 | 0x80008000;
   float sums[TILES][WIDTH][4], folded[TURNS > 1 ? TILES : 1][TURNS > 1 ? WIDTH : 1][4];
   const uint4 *from[WIDTH];
+  const u32 *weights[TILES];
+  long long factor_at[TILES];
+#pragma unroll
+  for (int r = 0; r < TILES; r++) {
+    // Inputs stand below gates; tiles beyond the end are the last one again.
+    long long row = min(tile + r % SIDE, tiles - 1) + r / SIDE * tiles;
+    weights[r] = of.w + (row * chunks * 32 + lane) * WORDS;
+    factor_at[r] = row * groups;
+  }
   int tokens = 0;
   let_next_start();
 #pragma unroll
@@ -249,12 +258,10 @@ DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *cou
         int own = start + u * SLICES, chunk = min(own, chunks - 1);
 #pragma unroll
         for (int r = 0; r < TILES; r++) {
-          // Inputs stand below gates; tiles beyond the end are the last one again.
-          long long row = min(tile + r % SIDE, tiles - 1) + r / SIDE * tiles;
-          read_tile<WORDS>(held[u][r], of.w + ((row * chunks + chunk) * 32 + lane) * WORDS);
+          read_tile<WORDS>(held[u][r], weights[r] + chunk * (32 * WORDS));
 #pragma unroll
           for (int j = 0; j < FACTORS; j++) {
-            long long at = row * groups + (NARROW ? chunk * 2 + j : SCALE == NO_SCALE ? 0 : chunk * 32 / of.group);
+            long long at = factor_at[r] + (NARROW ? chunk * 2 + j : SCALE == NO_SCALE ? 0 : chunk * 32 / of.group);
             scales[u][r][j] = SCALE == NO_SCALE ? make_float2(1.0f, 1.0f) : factors<SCALE>(of.s, at, lane);
             if (own >= chunks) scales[u][r][j] = make_float2(0.0f, 0.0f);
             if (OFFSET) offsets[u][r][j] = own < chunks ? factors<SCALE>(of.m, at, lane) : make_float2(0.0f, 0.0f);

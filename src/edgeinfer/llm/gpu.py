@@ -51,9 +51,18 @@ def eights_of(width: int) -> int:
     return min(width, 4)
 
 
-def tiles_of(width: int) -> int:
-    """Tiles of rows that it takes: of many tokens several, as these are read less often then."""
-    return 4 if width == WIDTHS[-1] else 1
+def tiles_of(width: int, tiles: int) -> int:
+    """Tiles of rows that it takes: of many tokens several, which are read less often so.
+
+    Of few tokens two, where there are rows enough to keep a GPU busy: half of the work is about the
+    tokens.
+    """
+    if width == WIDTHS[-1]:
+        return 4
+    return 2 if width == 1 and tiles >= _MANY else 1
+
+
+_MANY = 2048
 
 
 def code_name(arch: str) -> str:

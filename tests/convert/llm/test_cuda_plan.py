@@ -77,7 +77,7 @@ def test_columns_are_cut_by_a_matrix_alone(tmp_path: Path) -> None:
         made = plan_cuda(config, tensors, CudaPacker(file))
     down = [p for p in made.phases if isinstance(p, Products)][3]
     names = {call.kernel for call in down.calls.values()}
-    assert names == {f"product_k4s1_add_f4_w{width}" for width in (1, 2, 4, 8)}
+    assert names == {f"product_k4s1_add_f4_{cut}" for cut in ("1x1", "2x1", "4x1", "4x4")}
     assert {made.threads[name] for name in names} == {256, 1024}
 
 
@@ -86,7 +86,7 @@ def test_columns_are_cut_by_a_matrix_alone(tmp_path: Path) -> None:
 def test_kernels_compile_for_an_architecture(arch: str) -> None:
     loads = cuda_code.Loads(4, "float16")
     parts = [cuda_code.attend(False), cuda_code.embed(loads)]
-    parts += [cuda_code.product(loads, width, "add", 2)[:2] for width in (1, 8)]
+    parts += [cuda_code.product(loads, "add", eights, 2, 2)[:2] for eights in (1, 4)]
     try:
         made = cuda_code.compiled(cuda_code.text([t for _, t in parts], 64, 4), arch)
     except NotAvailableError as e:
@@ -98,5 +98,5 @@ def test_kernels_compile_for_an_architecture(arch: str) -> None:
 
 
 def test_what_the_compiler_says_is_told() -> None:
-    with pytest.raises(NotAvailableError, match="pip install|error: this declaration"):
+    with pytest.raises(NotAvailableError, match=r"pip install|error: this declaration"):
         cuda_code.compiled("this is no code", "sm_90")
