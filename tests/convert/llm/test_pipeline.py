@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeinfer.backends.llm import cuda
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.convert.llm import adapters, judge, source
+from edgeinfer.convert.llm import adapters, cuda_code, judge, source
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.pipeline.entry import export
-from edgeinfer.errors import InputError, SourceError, UsageError
+from edgeinfer.errors import InputError, NotAvailableError, SourceError, UsageError, VerifyError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.generation import Generation
 from edgeinfer.llm.tape import Tape
@@ -83,6 +84,28 @@ def test_a_machine_without_kernels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'cortex-a72': no kernels of language models"):
         export(model(tmp_path / "a.gguf"), tmp_path / "a.edge", targets=["tvm-cortex-a72"])
     assert [p.name for p in tmp_path.iterdir()] == ["a.gguf"]
+
+
+def test_a_bundle_for_a_gpu_is_made_without_one_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tvm")
+    pytest.importorskip("tokenizers")
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: ())
+    monkeypatch.setattr(cuda_code, "compiled", lambda _, arch: arch.encode())
+    given: Any = {"targets": ["jetson"], "precision": "w4"}
+    with pytest.raises(VerifyError, match=r"its code is for NVIDIA GPUs \(sm_87, sm_110\)"):
+        export(model(tmp_path / "a.gguf"), tmp_path / "a.edge", **given)
+    assert not (tmp_path / "a.edge").exists()
+    export(model(tmp_path / "a.gguf"), tmp_path / "a.edge", unverified=True, **given)
+    with Bundle.open(tmp_path / "a.edge") as bundle:
+        (variant,) = bundle.manifest.variants
+        names = {Path(f.path).name for f in variant.files}
+    assert {"kernels.sm_87.cubin", "kernels.sm_110.cubin", "weights.bin", "tape.json"} <= names
+    assert variant.constraints == {"os": "linux", "arch": "aarch64", "device": "gpu"}
+    assert "finds none here" in variant.unverified
+    with pytest.raises(NotAvailableError, match="variant jetson-llm-w4.* finds none here"):
+        LLM(tmp_path / "a.edge")
 
 
 def test_an_unknown_tokenizer_is_refused_before_anything_is_written(tmp_path: Path) -> None:
