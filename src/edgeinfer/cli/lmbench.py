@@ -162,7 +162,6 @@ def _weights(variant: Variant) -> int:
 
 
 def _reading(device: str, threads: int | None) -> tuple[float | None, str]:
-
     if device != "cpu":
         return None, "share of reading: unknown: it is measured for CPUs alone"
     try:

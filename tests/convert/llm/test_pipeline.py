@@ -104,7 +104,7 @@ def test_a_bundle_for_a_gpu_is_made_without_one_if_asked_for(
     assert {"kernels.sm_87.cubin", "kernels.sm_110.cubin", "weights.bin", "tape.json"} <= names
     assert variant.constraints == {"os": "linux", "arch": "aarch64", "device": "gpu"}
     assert "finds none here" in variant.unverified
-    with pytest.raises(NotAvailableError, match="variant jetson-llm-w4.* finds none here"):
+    with pytest.raises(NotAvailableError, match=r"variant jetson-llm-w4.* finds none here"):
         LLM(tmp_path / "a.edge")
 
 
