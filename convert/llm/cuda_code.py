@@ -70,8 +70,8 @@ def product(loads: Loads, end: str, eights: int, tiles: int, fold: int) -> tuple
     Args:
         loads: how it reads the matrix.
         end: what becomes of the sums, one of ``ENDS``.
-        eights: of tokens that a block of threads takes.
-        tiles: of rows, likewise.
+        eights: Eights of tokens that a block of threads takes.
+        tiles: Tiles of rows, likewise.
         fold: Eights of slices that columns are cut into.
     """
     name = f"product_{loads.label}_{end}_f{fold}_{eights}x{tiles}"
