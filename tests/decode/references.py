@@ -14,6 +14,7 @@ read, so that what is kept is what was read.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,10 +52,11 @@ def yolo(name: str) -> Any:
     family, _, task = name.partition("-")
     kinds = {"": "DetectionModel", "seg": "SegmentationModel", "pose": "PoseModel"}
     kind = getattr(tasks, kinds.get(task, "OBBModel"))
-    file = name if family[-1] != "0" else f"{family}n"
+    file = {"yolov10": "yolov10n", "yolov9": "yolov9t"}.get(name, name)
     config = YAML.load(tasks.check_yaml(f"{file}.yaml"))
-    config["scales"] = {"n": [0.33, 0.25 if family == "yolo12" else 0.0625, 256]}
-    config["scale"] = "n"
+    if family != "yolov9":
+        config["scales"] = {"n": [0.33, 0.25 if family == "yolo12" else 0.0625, 256]}
+        config["scale"] = "n"
     torch.manual_seed(7)
     model = kind(config, nc=1 if task == "pose" else 3, verbose=False).eval()
     if hasattr(model.model[-1], "one2one_cv2"):
@@ -136,6 +138,41 @@ def ultralytics_golden(name: str, picture: Any) -> dict[str, Any]:
         golden["points"] = found.keypoints.data
     if task == "segment":
         golden["masks"] = np.packbits(found.masks.data.numpy().astype(bool), axis=-1)
+    return {key: np.asarray(value) for key, value in golden.items()}
+
+
+def rtdetr_golden(picture: Any) -> dict[str, Any]:
+    """Run an RT-DETR of Ultralytics, whose decoder thins out, and read it by their predictor."""
+    import torch
+    from ultralytics.models.rtdetr.predict import RTDETRPredictor
+    from ultralytics.nn.tasks import RTDETRDetectionModel
+
+    torch.manual_seed(7)
+    model = RTDETRDetectionModel("rtdetr-l.yaml", nc=3, verbose=False).eval()
+    small = np.asarray(picture.resize((SIZE, SIZE)))
+    given = torch.from_numpy(small.transpose(2, 0, 1).copy())[None].float() / 255
+    head = model.model[-1]
+    torch.nn.init.normal_(head.dec_bbox_head[-1].layers[-1].weight)
+
+    def spread(mean: float, deviation: float, layer: Any, _: Any, out: Any) -> Any:
+        factor = deviation / out.std(dim=(0, 1))
+        layer.bias.copy_((layer.bias - out.mean(dim=(0, 1))) * factor + mean)
+        layer.weight *= factor[:, None]
+        return (out - out.mean(dim=(0, 1))) * factor + mean
+
+    lasts = {head.dec_bbox_head[-1].layers[-1]: (0.0, 0.6), head.dec_score_head[-1]: (-4.0, 1.5)}
+    hooks = [last.register_forward_hook(partial(spread, *to)) for last, to in lasts.items()]
+    with torch.no_grad():
+        model(given)
+        for hook in hooks:
+            hook.remove()
+        rows = rounded(model(given)[0])
+    reader = RTDETRPredictor(overrides={"conf": 0.15, "max_det": 100, "task": "detect"})
+    reader.model = SimpleNamespace(names={i: str(i) for i in range(3)})
+    reader.batch = (["photo"],)
+    (found,) = reader.postprocess(rows.clone(), given, [np.asarray(picture)[..., ::-1]])
+    told = {"scores": found.boxes.conf, "classes": found.boxes.cls, "boxes": found.boxes.xyxy}
+    golden = {"output0": rows.half().numpy()} | told
     return {key: np.asarray(value) for key, value in golden.items()}
 
 
@@ -290,6 +327,7 @@ def tracks_golden(video: str) -> dict[str, Any]:
 
 
 YOLOS = (
+    "yolov9",
     "yolov10",
     "yolo26",
     "yolov8-seg",
@@ -311,6 +349,7 @@ def main() -> None:
     made["yolo26-seg"] = ultralytics_golden("yolo26-seg", picture.resize(SQUARE))
     made |= {name: detr_golden(name, picture) for name in ("rt-detr", "d-fine", "detr")}
     made |= {"rf-detr-masks": masks_golden(picture), "depth-anything": depth_golden(picture)}
+    made["rtdetr"] = rtdetr_golden(picture)
     made["bytetrack"] = tracks_golden(sys.argv[2])
     for name, golden in made.items():
         np.savez_compressed(GOLDEN / f"{name}.npz", **golden)

@@ -77,6 +77,7 @@ def test_every_family_and_task_is_there() -> None:
         "yolo26-seg",
         "yolov10",
         "yolov8-seg",
+        "yolov9",
     ]
 
 
@@ -106,6 +107,19 @@ def test_yolo_finds_what_ultralytics_finds(name: str) -> None:
     told = expected["boxes"].reshape(-1, 2, 2)
     size = source(name)
     np.testing.assert_allclose(inside(boxes, size), inside(told, size), rtol=2e-3, atol=far)
+
+
+def test_an_rt_detr_of_ultralytics_is_read_as_there() -> None:
+    expected = golden("rtdetr")
+    head = DetectRows("output0", "xywh", unit="share", threshold=THRESHOLD, most=100)
+    found = detect(expected, head, STRETCHED, ("a", "b", "c"))
+    assert len(found) == len(expected["scores"]) >= 7
+    np.testing.assert_allclose([d.score for d in found], expected["scores"], rtol=1e-6)
+    assert [d.index for d in found] == expected["classes"].tolist()
+    assert len({d.index for d in found}) > 1
+    boxes = np.array([d.box for d in found]).reshape(-1, 2, 2)
+    told = expected["boxes"].reshape(-1, 2, 2)
+    np.testing.assert_allclose(inside(boxes), inside(told), rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["yolo11-pose", "yolo26-pose"])
