@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 
 import click
@@ -62,6 +61,8 @@ class _Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
+            import difflib
+
             close = difflib.get_close_matches(name, COMMANDS, n=1)
             guess = f", did you mean '{close[0]}'?" if close else ""
             raise click.UsageError(f"no command '{name}'{guess}", ctx)
