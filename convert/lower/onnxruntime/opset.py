@@ -127,6 +127,11 @@ def _turns_one_score(node: ir.Node) -> bool:
     return is_one and attr(node, "post_transform", "NONE") != "NONE"
 
 
+def _loses_nan(node: ir.Node) -> bool:
+    """Whether it is an ``Erf``, which gave 1 for NaN."""
+    return is_op(node, "Erf")
+
+
 def _is_new_forest(node: ir.Node) -> bool:
     return node.domain == _TABLES and node.op_type == "TreeEnsemble"
 
@@ -139,6 +144,7 @@ _WRONG_BEFORE: tuple[tuple[str, Callable[[ir.Node], bool]], ...] = (
     ("1.29", _lacks_parameters),
     ("1.28", has_empty_rows),
     ("1.27", _turns_one_score),
+    ("1.27", _loses_nan),
     ("1.26", _counts_uneven_padding),
     ("1.26", _sums_one),
     ("1.24", _is_new_forest),

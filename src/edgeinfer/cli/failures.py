@@ -45,11 +45,6 @@ _SURROUNDINGS = frozenset(
 )
 """System errors that say something about this machine and nothing about edgeinfer."""
 
-_NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
-    filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
-)
-"""Its message is the whole help; before click 8.2 the help was an ordinary exit."""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -180,7 +175,7 @@ def _plain(value: Any) -> Any:
 
 
 def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None) -> int:
-    if isinstance(error, _NO_ARGUMENTS):
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return failure.code
     try:

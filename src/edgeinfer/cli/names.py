@@ -18,7 +18,7 @@ Checked = Callable[[str], str]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Names(click.Choice):  # type: ignore[type-arg] # click 8.1 has no parameter for it
+class Names(click.Choice[Any]):
     """One of several names that are not known before they are asked for."""
 
     name = "choice"

@@ -147,6 +147,13 @@ def test_a_sum_of_one_value_needs_a_release(equation: str, oldest: str) -> None:
     assert runtime_for(whole, 23, "1.23") == f">={oldest}"
 
 
+@pytest.mark.parametrize(("op", "oldest"), [("Erf", "1.27"), ("Gelu", "1.23"), ("Tanh", "1.23")])
+def test_an_error_function_of_nan_needs_a_release(op: str, oldest: str) -> None:
+    """Before 1.27 it was 1."""
+    whole = model(f"g (float[2] x) => (float[2] y) {{ y = {op}(x) }}")
+    assert runtime_for(whole, 23, "1.23") == f">={oldest}"
+
+
 def test_the_file_format_is_one_that_the_release_reads() -> None:
     """A new exporter writes a new one for an old version of the operators too."""
     whole = model("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=17)
