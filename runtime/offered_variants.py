@@ -8,7 +8,7 @@ from dataclasses import replace
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Probe
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
-from edgeinfer.bundle.values import KEY, LEVELS
+from edgeinfer.bundle.values import KEY, LEVELS, stricter
 from edgeinfer.runtime.select import Rejected, distinct
 
 
@@ -50,7 +50,7 @@ def _held_to(constraints: Mapping[str, str], level: str) -> dict[str, str]:
     """Add what an engine loses to what an artifact loses: the stricter of both levels holds."""
     own = constraints.get(KEY, level)
     # One that is not known stays, and nothing is run.
-    strict = max(own, level, key=LEVELS.index) if own in LEVELS and level else own
+    strict = stricter(own, level) if own in LEVELS and level else own
     return {**constraints, KEY: strict} if strict else dict(constraints)
 
 

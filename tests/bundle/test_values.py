@@ -7,10 +7,12 @@ from edgeinfer.bundle.values import (
     FINITE,
     INTEGERS,
     KEY,
+    NOT_INFINITE,
     NOT_NAN,
     beyond,
     fits,
     integer_bounds,
+    stricter,
     unfit,
 )
 from edgeinfer.types import Array
@@ -18,6 +20,7 @@ from edgeinfer.types import Array
 TAKES = {
     NOT_NAN: (np.inf, -np.inf),
     BELOW_INFINITY: (-np.inf,),
+    NOT_INFINITE: (np.nan,),
     FINITE: (),
 }
 
@@ -29,10 +32,10 @@ def test_each_level_takes_its_values_only(level: str, value: float, dtype: type)
     array: Array = np.zeros((3, 40), dtype)
     array[1, 33] = value
     found = unfit(level, array)
-    if value == 1.0 or value in TAKES[level]:
+    if value == 1.0 or value in TAKES[level] or any(value is v for v in TAKES[level]):
         assert found == ""
     else:
-        what = "NaN" if level == NOT_NAN else "NaN or infinite"
+        what = {NOT_NAN: "NaN", NOT_INFINITE: "infinite"}.get(level, "NaN or infinite")
         assert found == f"1 of 120 {what}, the first at [1, 33]"
 
 
@@ -43,6 +46,17 @@ def test_nan_among_infinities_is_seen(level: str) -> None:
         array[50] = np.nan
         assert unfit(level, array)
         assert unfit(level, array[::-2]) == "" or level != NOT_NAN
+
+
+@pytest.mark.parametrize("one", [*TAKES, ""])
+@pytest.mark.parametrize("other", [*TAKES, ""])
+def test_the_stricter_of_two_levels_refuses_what_either_does(one: str, other: str) -> None:
+    for value in (np.nan, np.inf, -np.inf):
+        array = np.full(3, value, np.float32)
+        either = any(unfit(level, array) for level in (one, other) if level)
+        both = stricter(one, other)
+        assert bool(both and unfit(both, array)) >= either
+    assert stricter(one, "") == stricter("", one) == stricter(one, one) == one
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,11 @@ def test_every_target_gives_what_the_library_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("train", [forest_of_words, xgboost_with_gaps], ids=lambda t: t.__name__)
+@pytest.mark.parametrize(
+    "train",
+    [forest_of_words, xgboost_with_gaps, logistic_regression_with_gaps],
+    ids=lambda t: t.__name__,
+)
 def test_a_session_gives_what_the_library_does(
     train: Callable[[], Trained], tmp_path: Path
 ) -> None:
@@ -314,6 +318,7 @@ def test_a_session_gives_what_the_library_does(
     ((output, scores),) = want.items()
     np.testing.assert_allclose(found[output], scores, rtol=1e-4, atol=1e-5)
     label = next(n for n in found if n != output)
+    assert train is forest_of_words or np.isnan(rows).any()
     if train is forest_of_words:
         assert result.manifest.labels == ("high", "low", "middle")
         named = [result.manifest.labels[i] for i in found[label]]

@@ -57,6 +57,8 @@ def test_bound_refuses_what_the_buffer_holds_now(bundle: Path) -> None:
     [
         ("not_nan", "", np.nan),
         ("not_nan", "finite", np.inf),
+        ("not_nan", "not_infinite", np.nan),
+        ("not_nan", "not_infinite", np.inf),
         ("finite", "not_nan", np.inf),
         ("finite", "", -np.inf),
         ("", "not_nan", np.nan),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgeinfer.bundle.values import BELOW_INFINITY, FINITE, KEY, LEVELS, NOT_NAN
+from edgeinfer.bundle.values import (
+    BELOW_INFINITY,
+    FINITE,
+    KEY,
+    LEVELS,
+    NOT_INFINITE,
+    NOT_NAN,
+    stricter,
+)
 from edgeinfer.convert.lower.openvino.rewrites import SETTLED
 from edgeinfer.convert.lower.single import has_subgraph, walk
 
@@ -50,30 +58,44 @@ def input_constraint(model: ir.Model) -> dict[str, str]:
     """Return ``{"inputs": level}`` for the strictest operator; nothing where all are right."""
     if not any(v.dtype in _FLOATS for v in model.graph.inputs):
         return {}
-    reached = _reached(model)
-    levels = {_level(n) for _, n in walk(model) if n.graph is not model.graph or n in reached}
+    missing, filled = _reached(model)
+    levels = {_level(n) for _, n in walk(model) if n.graph is not model.graph or n in missing}
     if any(v.dtype == ir.DataType.DOUBLE for v in (*model.graph.inputs, *model.graph.outputs)):
         levels.add(FINITE)
     level = max(levels, key=_ORDER.index, default="")
+    if any(_level(n) for n in filled):
+        level = stricter(level, NOT_INFINITE)
     return {KEY: level} if level else {}
 
 
-def _reached(model: ir.Model) -> set[ir.Node]:
-    """Nodes of the main graph that floats of an input flow into.
+def _reached(model: ir.Model) -> tuple[set[ir.Node], set[ir.Node]]:
+    """Nodes of the main graph that floats of an input flow into, and those that no NaN does.
 
     What is only compared, or picked out of a table by what was compared, holds none of them: trees
-    ask whether a sample is NaN, and then it is gone.
+    ask whether a sample is NaN, and then it is gone. What is missing may be filled in.
     """
     held = {v for v in model.graph.inputs if v.dtype in _FLOATS or v.dtype is None}
-    found: set[ir.Node] = set()
+    filled: set[ir.Value] = set()
+    found: tuple[set[ir.Node], set[ir.Node]] = set(), set()
     for node in model.graph:
-        if not held.intersection(v for v in node.inputs if v is not None) and not has_subgraph(
-            node
-        ):
+        given = {v for v in node.inputs if v is not None}
+        missing = bool(held & given) or has_subgraph(node)
+        if not missing and not filled & given:
             continue
-        found.add(node)
-        held.update(v for v in node.outputs if v.dtype in _FLOATS or v.dtype is None)
+        found[not missing].add(node)
+        results = {v for v in node.outputs if v.dtype in _FLOATS or v.dtype is None}
+        (held if missing and not _fills_in(node, held | filled) else filled).update(results)
     return found
+
+
+def _fills_in(node: ir.Node, held: set[ir.Value]) -> bool:
+    """Whether it is ``Where(IsNaN(x), c, x)``, whose ``c`` comes of no input."""
+    if node.op_type != "Where" or node.domain or len(node.inputs) != len(("c", "a", "b")):
+        return False
+    condition, constant, x = node.inputs
+    test = condition.producer() if condition is not None else None
+    asked = test is not None and test.op_type == "IsNaN" and test.inputs[0] is x
+    return asked and constant not in held
 
 
 def _level(node: ir.Node) -> str:

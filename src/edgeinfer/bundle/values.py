@@ -20,12 +20,15 @@ INTEGERS = "integers"
 
 NOT_NAN = "not_nan"
 BELOW_INFINITY = "below_infinity"
+NOT_INFINITE = "not_infinite"
 FINITE = "finite"
 
-LEVELS = (NOT_NAN, BELOW_INFINITY, FINITE)
-"""Its values, the mildest first; ``below_infinity`` lets negative infinity in, for masks."""
+LEVELS = (NOT_NAN, BELOW_INFINITY, NOT_INFINITE, FINITE)
+"""Its values; ``below_infinity`` lets negative infinity in, for masks, and ``not_infinite`` NaN,
+for models that fill in what is missing."""
 
 WORDS = {
+    NOT_INFINITE: "values without infinity",
     NOT_NAN: "values without NaN",
     BELOW_INFINITY: "values below infinity, without NaN",
     FINITE: "finite values",
@@ -35,6 +38,9 @@ WORDS = {
 SLACK = 2.0
 """How many times further than what half precision was judged for values may reach: layers that
 leave its range there were kept in single precision."""
+
+_ENDS = frozenset({NOT_INFINITE, FINITE})
+"""Levels that look at both ends."""
 
 _ADDED = (np.dtype(np.float32), np.dtype(np.float64))
 """Types whose sums reach their end only where the elements are about to."""
@@ -68,6 +74,14 @@ def largest(array: Array) -> float:
     return float(max(array.max(), -array.min())) if array.size else 0.0
 
 
+def stricter(one: str, other: str) -> str:
+    """Return the mildest level that refuses what either does; an empty one refuses nothing."""
+    if not one or not other or one == other:
+        return one or other
+    apart = NOT_INFINITE in (one, other)
+    return FINITE if apart else max(one, other, key=LEVELS.index)
+
+
 def unfit(level: str, array: Array) -> str:
     """Say what an array holds that the level refuses; empty when it holds nothing of it."""
     if array.dtype.kind in "biuOSUT" or not array.size:
@@ -78,7 +92,7 @@ def unfit(level: str, array: Array) -> str:
     if array.dtype.kind == "f":
         # A reduction hands NaN on, allocates nothing and takes half the time of a mask.
         top = array.max()
-        if top < np.inf and (level != FINITE or array.min() > -np.inf):
+        if top < np.inf and (level not in _ENDS or array.min() > -np.inf):
             return ""
         if level == NOT_NAN and top == np.inf:
             return ""
@@ -86,7 +100,7 @@ def unfit(level: str, array: Array) -> str:
     count = int(np.count_nonzero(wrong))
     if not count:
         return ""
-    what = "NaN" if level == NOT_NAN else "NaN or infinite"
+    what = {NOT_NAN: "NaN", NOT_INFINITE: "infinite"}.get(level, "NaN or infinite")
     where = [int(i) for i in np.argwhere(wrong)[0]]
     return f"{count} of {array.size} {what}, the first at {where}"
 
@@ -105,6 +119,8 @@ def _wrong(level: str, array: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     known = array if array.dtype.kind in "fc" else array.astype(np.float32)
     if level == NOT_NAN:
         return np.asarray(np.isnan(known))
+    if level == NOT_INFINITE:
+        return np.asarray(np.isinf(known))
     if level == FINITE:
         return np.asarray(~np.isfinite(known))
     return np.asarray(~(known < np.inf))

@@ -30,6 +30,26 @@ pytest.importorskip("openvino")
             None,
         ),
         (
+            "(float[3] x) => (float[3] y) <float[3] m = {1.0, 2.0, 3.0}> { n = IsNaN(x)"
+            " f = Where(n, m, x) y = Softmax(f) }",
+            "not_infinite",
+        ),
+        (
+            "(float[3] x) => (float[3] y) <float[3] m = {1.0, 2.0, 3.0}> { n = IsNaN(x)"
+            " f = Where(n, m, x) y = Neg(f) }",
+            None,
+        ),
+        (
+            "(float[3] x, float[3] m) => (float[3] y) { n = IsNaN(x) f = Where(n, m, x)"
+            " y = Softmax(f) }",
+            "below_infinity",
+        ),
+        (
+            "(float[3] x, float[3] w) => (float[3] y, float[3] z) <float[3] m = {1.0, 2.0, 3.0}>"
+            " { n = IsNaN(x) f = Where(n, m, x) y = Softmax(f) z = Relu(w) }",
+            "finite",
+        ),
+        (
             "(float[3] x, bool c) => (float[3] y) { y = If(c) <then_branch = t () => (float[3] a)"
             " { a = Relu(x) }, else_branch = e () => (float[3] b) { b = Neg(x) }> }",
             "not_nan",
