@@ -27,6 +27,10 @@ BRIEF_S = 2.5e-4
 BATCH_S = 2 * BRIEF_S
 """Longest run of a batch: one by one, its requests would keep the loop for longer."""
 
+HANDED_S = 1e-4
+"""What it costs at least to hand a request to a thread and its answer back. Of which no more is
+left in a batch, that batch goes on the loop, though one request alone would take longer."""
+
 LATE_S, LATE = 4 * BRIEF_S, 8
 """So many runs in a row above this, and the model counts as brief no more."""
 
@@ -86,8 +90,10 @@ class Lane:
         self._model = model
         self._largest = _bytes(measured)
         self._late = 0
-        is_brief = seconds.get(1, math.inf) <= BRIEF_S
-        self._size = max((n for n, s in seconds.items() if is_brief and s <= BATCH_S), default=0)
+        fit = {n: s for n, s in seconds.items() if s <= BATCH_S} if 1 in seconds else {}
+        gains = min((s / n for n, s in fit.items()), default=math.inf) <= HANDED_S
+        is_brief = seconds.get(1, math.inf) <= (BATCH_S if gains else BRIEF_S)
+        self._size = max(fit, default=0) if is_brief else 0
         self._waiting: deque[_Waiting] = deque()
         self._is_mixed = False
 

@@ -195,6 +195,7 @@ def fakes(begin: tuple[Starter, Fakes]) -> Fakes:
 def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no run be brief: a test's gate would hold the event loop."""
     monkeypatch.setattr(lanes, "BRIEF_S", 0.0)
+    monkeypatch.setattr(lanes, "HANDED_S", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -65,6 +65,25 @@ def test_what_takes_long_goes_to_threads(model: FleetModel) -> None:
     assert not Lane(model, {}, ONE).is_brief
 
 
+@pytest.mark.parametrize(
+    ("seconds", "size"),
+    [
+        ({1: 4.4e-4, 2: 4.5e-4, 4: 4.6e-4, 8: 4.8e-4, 16: 6e-4}, 8),
+        ({1: 4.4e-4, 2: 4.5e-4, 4: 4.6e-4}, 0),
+        ({1: 5.1e-4, 2: 5.1e-4, 4: 5.1e-4, 8: 5.2e-4}, 0),
+        ({1: 2.4e-4}, 1),
+        ({1: 2.6e-4}, 0),
+        ({1: 2.4e-4, 2: 4.6e-4, 4: 9e-4}, 2),
+        ({8: 1e-4}, 0),
+    ],
+)
+def test_a_run_that_a_batch_makes_brief_is_brief(
+    model: FleetModel, seconds: dict[int, float], size: int
+) -> None:
+    """To hand each of its requests to a thread would cost more than its part of the run."""
+    assert Lane(model, seconds, ONE)._size == size
+
+
 def test_one_bad_request_does_not_spoil_the_others(model: FleetModel, fakes: Fakes) -> None:
     fakes["fake"].poison = 2.0
     found = ask(model, [feeds(v) for v in range(4)])
