@@ -148,8 +148,3 @@ def test_reciprocal() -> None:
 @rows("size", [1, 2, 3])
 def test_determinants(size: int) -> None:
     agree("Det", RNG.normal(size=(4, size, size)).astype(np.float32), both=False)
-
-
-def test_a_remainder_of_doubles_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="a remainder of float64: LiteRT has no kernel"):
-        lower(single("Mod", [np.zeros(2), np.ones(2)], fmod=1))
