@@ -52,7 +52,7 @@ def check_device(probe: Probe, kind: DeviceKind, hint: str = "") -> None:
 
 
 def check_file(
-    backend: str, artifact: Artifact, formats: Iterable[str], told: Collection[str] = ()
+    backend: str, artifact: Artifact, formats: Iterable[str], allowed: Collection[str] = ()
 ) -> Path:
     """Return the artifact's path after checking its format and that the file is there.
 
@@ -60,13 +60,13 @@ def check_file(
         backend: its name.
         artifact: what is to be opened.
         formats: Formats that it opens.
-        told: floats of fewer bits that it can be told to compute in.
+        allowed: floats of fewer bits that it can be told to compute in.
 
     Raises:
         LoadError: another format, no such file, not a file, or to be computed in what it is not.
     """
-    if artifact.computed_in and artifact.computed_in not in told:
-        known_ones = f"only in {' or '.join(told)}" if told else "only as the file says"
+    if artifact.computed_in and artifact.computed_in not in allowed:
+        known_ones = f"only in {' or '.join(allowed)}" if allowed else "only as the file says"
         raise LoadError(
             f"backend {backend!r} computes {known_ones}, not in {artifact.computed_in!r}; take a "
             "variant in fp32"

@@ -1,6 +1,6 @@
 """An image of 1920 x 1080 to the tensor of 224 x 224 that a model takes, beside OpenCV and Pillow.
 
-``python -m benchmarks.image_inputs [--rounds N] [--picture FILE]`` times what stands before
+``python -m benchmarks.image_inputs [--rounds N] [--image FILE]`` times what stands before
 the engine by default: a bundle is converted for each way, opened as a pipeline, and its
 ``prepare`` is called with an array. OpenCV and Pillow are followed by NumPy, step by step as the
 record says it; beside them, without a limit, OpenCV and the fastest NumPy that was found: by planes
@@ -192,11 +192,11 @@ def main() -> None:
     """Compare all ways."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--picture", type=Path, help="instead of noise")
+    parser.add_argument("--image", type=Path, help="instead of noise")
     asked = parser.parse_args()
     source = np.random.default_rng(0).integers(0, 256, (SIZE[1], SIZE[0], 3), dtype=np.uint8)
-    if asked.picture:
-        source = np.asarray(open_picture(asked.picture, "RGB"))
+    if asked.image:
+        source = np.asarray(open_picture(asked.image, "RGB"))
     held = [compare(way, source, asked.rounds) for way in WAYS]
     if not all(held):
         sys.exit(1)

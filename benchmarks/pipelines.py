@@ -1,6 +1,6 @@
 """Pipelines with the code that their bundles bring, and without it, in turns.
 
-``python -m benchmarks.pipelines [BUNDLE...] [--picture FILE] [--rounds N] [--threads N]``. Without
+``python -m benchmarks.pipelines [BUNDLE...] [--image FILE] [--rounds N] [--threads N]``. Without
 a bundle MobileNetV2 and BlazeFace are converted; without an image one of 1920 x 1080 is made.
 Each pipeline is opened twice, once with ``EDGEINFER_PIPELINE_CODE=off`` (Pillow and NumPy), and
 both get the same images: as an array, as a camera gives it, and as a JPEG file. What they find
@@ -171,7 +171,7 @@ def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundles", nargs="*", type=Path)
-    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--image", type=Path)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--boxes", action="store_true")
@@ -180,10 +180,10 @@ def main() -> None:
         folder = Path(name)
         paths = asked.bundles or bundles(folder)
         array, file = photo(folder)
-        if asked.picture:
+        if asked.image:
             from PIL import Image
 
-            file = asked.picture
+            file = asked.image
             array = np.asarray(Image.open(file).convert("RGB"))
         given = {f"{array.shape[1]}x{array.shape[0]} array": array, "JPEG file": file}
         for path in paths:

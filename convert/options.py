@@ -40,7 +40,7 @@ STORAGE = Section(
 )
 APPLE = Section(
     "Core ML packages",
-    "edgeinfer convert model.onnx -t ios --picture image --classifier --labels names.txt",
+    "edgeinfer convert model.onnx -t ios --image-input image --classifier --labels names.txt",
 )
 SECTIONS = (RESULT, INPUTS, MEANING, DATA, STORAGE, APPLE)
 
@@ -97,12 +97,12 @@ class ArtifactOptions:
     deployment: str = option(
         "", "Oldest OS that must open the package, such as iOS18.", APPLE, value=words.DEPLOYMENT
     )
-    pictures: Sequence[str] = option(
+    image_inputs: Sequence[str] = option(
         (),
         "Make this input an image input. Scale, mean and deviation of its preprocessing move "
         "into the model, for every target; Core ML packages then take images.",
         APPLE,
-        "--picture",
+        "--image-input",
         value=words.NAMES,
     )
     classifier: bool = option(False, "Let the package name the class; needs --labels.", APPLE)

@@ -4,7 +4,7 @@
 
 On the command line it is
 
-    edgeinfer convert model.onnx -t ios --precision weight_only_wp6_afp16 --picture image \\
+    edgeinfer convert model.onnx -t ios --precision weight_only_wp6_afp16 --image-input image \\
         --preprocessing photo.toml --labels labels.txt --classifier
 
 The .mlpackage (`edgeinfer extract` writes it) goes into Xcode; Vision gives its classes as
@@ -59,7 +59,7 @@ def convert(folder: Path) -> Path:
         targets=["ios"],
         precision="weight_only_wp6_afp16",
         preprocessing={"image": PHOTO},
-        pictures=["image"],
+        image_inputs=["image"],
         labels=LABELS,
         classifier=True,
         name="colours",

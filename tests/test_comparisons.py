@@ -20,7 +20,7 @@ def test_the_same(tmp_path: Path) -> None:
     found = edgeinfer.compare(net(tmp_path / "a.onnx"), net(tmp_path / "b.onnx"))
     assert found.same
     (row,) = found.rows
-    assert (row.name, row.engine, row.budget, row.told) == ("b.onnx", "onnxruntime", "fp32", "")
+    assert (row.name, row.engine, row.budget, row.why) == ("b.onnx", "onnxruntime", "fp32", "")
     assert row.outputs["y"].max_abs == 0
     assert repr(found) == "<Comparison with a.onnx: 0 of 1 differ>"
 
@@ -37,7 +37,7 @@ def test_the_node_its_operator_and_the_error_of_each_output(tmp_path: Path) -> N
     expected = np.tanh(half + 0.3) - np.tanh(half + 0.25)
     assert row.outputs["y"].max_abs == pytest.approx(expected, abs=2e-7)
     assert (row.op, found.inputs, found.origin) == ("Add", 1, "given")
-    assert row.told.startswith(f"first diverging node Add {row.node!r}: ")
+    assert row.why.startswith(f"first diverging node Add {row.node!r}: ")
     assert row.breaches[0].startswith("input 0, output 'y': ")
     assert len(repr(found)) < 300
 
@@ -74,7 +74,7 @@ def test_a_device_has_no_converter(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     pair = net(tmp_path / "a.onnx"), net(tmp_path / "b.onnx", bias=0.3)
     (row,) = edgeinfer.compare(*pair, data=[ONES], precision="fp32").rows
     assert (row.node, row.op) == ("", "")
-    assert "the converter reads graphs, and it is not installed here" in row.told
+    assert "the converter reads graphs, and it is not installed here" in row.why
     with pytest.raises(UsageError, match="only the converter makes inputs up"):
         edgeinfer.compare(*pair, precision="fp32")
 

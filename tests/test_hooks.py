@@ -25,7 +25,7 @@ import pytest
 from PIL import Image
 
 import edgeinfer
-from edgeinfer.heads import Classify, DetectGrid, DetectRows, Keypoints, Prototypes, Turned
+from edgeinfer.heads import Classify, DetectGrid, DetectRows, Keypoints, Prototypes, Rotated
 from edgeinfer.tasks import Detector
 from tests.test_documented_pages import PREPROCESSING, draw, model
 
@@ -60,7 +60,7 @@ GRID, ROWS = partial(DetectGrid, "output0", channels_first=True), partial(Detect
         ("detect", {"end2end": "True"}, ROWS()),
         ("segment", {"end2end": "False"}, GRID(extra=Prototypes("output1"))),
         ("pose", {"kpt_shape": "[5, 2]"}, GRID(extra=Keypoints(5, scored=False))),
-        ("obb", {"end2end": "True"}, ROWS(box="xywh", extra=Turned())),
+        ("obb", {"end2end": "True"}, ROWS(box="xywh", extra=Rotated())),
         ("classify", {}, Classify("output0")),
         ("detect", {"head": "RTDETRDecoder"}, ROWS(box="xywh", unit="share")),
     ],

@@ -190,14 +190,14 @@ def _told(artifact: Artifact, options: LoadOptions) -> LoadOptions:
     Raises:
         NotAvailableError: the device does not.
     """
-    told = artifact.computed_in
-    if options.device == "gpu" and not told and artifact.precision in _HALVES:
+    computed_in = artifact.computed_in
+    if options.device == "gpu" and not computed_in and artifact.precision in _HALVES:
         return replace(options, precise=False)
-    if not told:
+    if not computed_in:
         return options
     if options.device != "gpu":
         raise NotAvailableError(
-            f"backend {NAME!r}: the file is to be computed in {told}, which it does on "
+            f"backend {NAME!r}: the file is to be computed in {computed_in}, which it does on "
             "NVIDIA's GPUs alone; take a variant in fp32"
         )
     check_tf32(NAME)

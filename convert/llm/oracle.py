@@ -105,7 +105,7 @@ class Oracle:
             if name != "v" and config.qk_norm:
                 value = self._norm(value, f"{at}attn_{name}_norm")
             if name != "v" and config.layer_rope[layer] >= 0:
-                value = turned(value, *tables[config.layer_rope[layer]])
+                value = rotated(value, *tables[config.layer_rope[layer]])
             parts.append(value)
         q, k, v = parts
         mixed = attended(q, k, v, config, config.windows[layer])
@@ -149,7 +149,7 @@ class Oracle:
         return found
 
 
-def turned(x: Array, cos: Array, sin: Array) -> Array:
+def rotated(x: Array, cos: Array, sin: Array) -> Array:
     """Turn the first elements of heads, (tokens, heads, size), by their positions from 0."""
     half = cos.shape[1]
     c, s = cos[: len(x), None], sin[: len(x), None]

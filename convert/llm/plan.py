@@ -354,20 +354,20 @@ def _attention(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> Non
 def _attend(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> None:
     config, at = made.config, f"blk.{layer}."
     rope = config.layer_rope[layer]
-    turned = 2 * len(config.ropes[rope].frequencies) if rope >= 0 else 0
+    rotated = 2 * len(config.ropes[rope].frequencies) if rope >= 0 else 0
     norms: tuple[str, ...] = ()
     if config.qk_norm:
         norms = tuple(
             made.packer.vector(f"{at}attn_{n}_norm", _vector(tensors[f"{at}attn_{n}_norm"]))
             for n in "qk"
         )
-    tables = (f"cos{rope}", f"sin{rope}") if turned else ()
+    tables = (f"cos{rope}", f"sin{rope}") if rotated else ()
     common = ("qkv", *tables, *norms, "positions", "owner", "table", "cache")
     fused, turns, tiles = {}, {}, {}
     for kind in made.caches:
         what = Attend(
             *(Pages(config.kv_heads, config.head_dim, kind), config.heads),
-            *(config.attention_scale, config.windows[layer], config.attention_softcap, turned),
+            *(config.attention_scale, config.windows[layer], config.attention_softcap, rotated),
             config.norm_epsilon if config.qk_norm else None,
         )
         turns[kind] = made.call("turn", what.label, (what,), *common)

@@ -38,11 +38,11 @@ def move_batch(model: ir.Model, node: ir.Node) -> bool:
     for index in (0, 5, 6):
         value = given(node, index)
         if value is not None:
-            turned = ir.node("Transpose", [value], {"perm": [1, 0, 2]})
-            turned.outputs[0].name = namer.fresh(f"{base}.steps")
-            turned.outputs[0].type = value.type
-            graph.insert_before(node, turned)
-            node.replace_input_with(index, turned.outputs[0])
+            transposed = ir.node("Transpose", [value], {"perm": [1, 0, 2]})
+            transposed.outputs[0].name = namer.fresh(f"{base}.steps")
+            transposed.outputs[0].type = value.type
+            graph.insert_before(node, transposed)
+            node.replace_input_with(index, transposed.outputs[0])
     for index, perm in enumerate(((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))[: len(node.outputs)]):
         _turn_output(node, index, perm, namer)
     node.attributes.pop("layout", None)
@@ -53,12 +53,12 @@ def _turn_output(node: ir.Node, index: int, perm: tuple[int, ...], namer: Namer)
     old, graph = node.outputs[index], node.graph
     if graph is None or not old.name or not (old.uses() or old.is_graph_output()):
         return
-    turned = ir.node("Transpose", [old], {"perm": list(perm)})
-    new = turned.outputs[0]
+    transposed = ir.node("Transpose", [old], {"perm": list(perm)})
+    new = transposed.outputs[0]
     new.type, new.shape = old.type, old.shape
-    graph.insert_after(node, turned)
+    graph.insert_after(node, transposed)
     old.replace_all_uses_with(new, replace_graph_outputs=True)
-    turned.replace_input_with(0, old)
+    transposed.replace_input_with(0, old)
     name, old.shape = old.name, None
     old.name = namer.fresh(f"{name}.steps")
     new.name = name

@@ -141,9 +141,9 @@ def _rotary(node: ir.Node) -> str | None:
     x, ids, angles = (_sizes(v) for v in node.inputs[:3])
     if x is None or ids is None or angles is None:
         return None
-    heads, turned = (int(_number(node, n, 0)) for n in ("num_heads", "rotary_embedding_dim"))
+    heads, rotated = (int(_number(node, n, 0)) for n in ("num_heads", "rotary_embedding_dim"))
     if len(x) == 3 and not heads:
-        if turned:
+        if rotated:
             return None
         heads = x[2] // (2 * angles[1])
     length = x[1] if len(x) == 3 else x[2]
@@ -156,7 +156,7 @@ def _rotary(node: ir.Node) -> str | None:
         )
     elif ids == (1,):
         lines = "to = Constant<value_ints=[1, 1]>() ids = Reshape(i1, to)"
-    about = f"interleaved={int(_number(node, 'interleaved', 0))}, rotary_embedding_dim={turned}"
+    about = f"interleaved={int(_number(node, 'interleaved', 0))}, rotary_embedding_dim={rotated}"
     heads_text = f", num_heads={heads}" if len(x) == 3 else ""
     return f"{lines} o0 = RotaryEmbedding<{about}{heads_text}>(i0, i2, i3, ids)"
 
@@ -228,9 +228,9 @@ def _grouped(node: ir.Node) -> str | None:
             f"column = Constant<value_ints=[{batch}, 1]>() from = Reshape(start, column) "
             "ids = Add(from, steps)"
         )
-        turned = int(_number(node, "rotary_interleaved", 0))
+        interleaved = int(_number(node, "rotary_interleaved", 0))
         for name, count in (("i0", heads), ("i1", groups)):
-            about = f"interleaved={turned}, num_heads={count}"
+            about = f"interleaved={interleaved}, num_heads={count}"
             lines.append(f"r{name} = RotaryEmbedding<{about}>({name}, i7, i8, ids)")
         query, key = "ri0", "ri1"
     for place, name, cache in ((1, key, "i3"), (2, "i2", "i4")):

@@ -145,8 +145,8 @@ def _spatial(
     if size is None:
         return False
     first, last = [0, size - 1, *range(1, size - 1)], [0, *range(2, size), 1]
-    turned = _float(build.op("Transpose", x, perm=first), None)
-    y = _float(build.op(op_type, turned, *rest, **attributes), None)
+    transposed = _float(build.op("Transpose", x, perm=first), None)
+    y = _float(build.op(op_type, transposed, *rest, **attributes), None)
     return _quantized(node, build, build.op("Transpose", y, perm=last), index)
 
 

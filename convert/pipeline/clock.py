@@ -79,11 +79,11 @@ def _of_one(request: Request) -> int:
 def lowering(request: Request, jobs: Sequence[Job]) -> int:
     """Count the stages that write so many artifacts."""
     wanted = recipe(request.precision)
-    told = sum(
+    extra = sum(
         not is_here(kind, job.profile.unit) for job in jobs for kind in requested(request, job)
     )
     each = 1 + (wanted.name in ("fp16", "bf16")) + request.layers
-    return wanted.is_quantized + each * len(jobs) + told
+    return wanted.is_quantized + each * len(jobs) + extra
 
 
 def judging(request: Request, jobs: Sequence[Job]) -> int:

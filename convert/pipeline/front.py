@@ -262,7 +262,7 @@ class Front:
             )
             source.settle_noise(self._asked.random, self._asked.fixed_shapes)
             source.move_channels(self._asked.channels_last, self._asked.channels_first)
-            source.take_pixels(self._asked.pictures, self._records(source))
+            source.take_pixels(self._asked.image_inputs, self._records(source))
             source.exchange_halves([n for n, k in self._asked.io_dtypes.items() if k == HALVES])
             self._kept.model("read", source.model)
             return source
@@ -274,7 +274,7 @@ class Front:
 
         asked, source = self._asked, self._source
         records = self._records(source)
-        pixels = {n: raw(r) for n in asked.pictures if isinstance(r := records[n], ImageInput)}
+        pixels = {n: raw(r) for n in asked.image_inputs if isinstance(r := records[n], ImageInput)}
         return replace(
             asked,
             preprocessing={**records, **pixels},

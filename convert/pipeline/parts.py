@@ -67,7 +67,7 @@ class PartEngine:
                 shape_sets=(),
                 ranges={},
                 states={},
-                pictures=(),
+                image_inputs=(),
                 classifier=False,
                 samples=(),
                 integers={},

@@ -115,7 +115,7 @@ def _shared(written: Written, holders: Sequence[_Holder]) -> tuple[Written, str]
     path = written.lowered.files[0]
     model = ir.load(path)
     # A compiler for strong types wants constants where they are read.
-    weights = [*_weights(model, turned=not written.job.profile.strongly_typed)]
+    weights = [*_weights(model, transposed=not written.job.profile.strongly_typed)]
     sizes = [sum(w.tensor.nbytes for w in weights if h.place(w)) for h in holders]
     saved = max(sizes)
     holder = holders[sizes.index(saved)]
@@ -138,14 +138,14 @@ def _shared(written: Written, holders: Sequence[_Holder]) -> tuple[Written, str]
     return replace(written, lowered=replace(written.lowered, files=(*files, holder.path))), line
 
 
-def _weights(model: ir.Model, *, turned: bool) -> Iterator[_Weight]:
+def _weights(model: ir.Model, *, transposed: bool) -> Iterator[_Weight]:
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is None or not _is_large(tensor):
                 continue
             digests: dict[tuple[int, ...] | None, bytes] = {None: _digest(tensor.tobytes())}
-            turns = turned and graph is model.graph and not value.is_graph_output()
+            turns = transposed and graph is model.graph and not value.is_graph_output()
             if turns and tensor.dtype.itemsize >= 1 and may_turn(value):
                 array = tensor.numpy()
                 for order in _ORDERS.get(array.ndim, ()):

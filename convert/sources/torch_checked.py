@@ -135,8 +135,8 @@ def _scales(of: Mapping[str, Any]) -> bool:
     own = list(given.shape[2:])
     if len(own) != len(sizes) or len(own) != len(scales):
         return False
-    told = [(a, b, s) for a, b, s in zip(own, sizes, scales, strict=True) if s is not None]
-    return all(math.isfinite(s) and abs(math.floor(a * s) - b) <= 1 for a, b, s in told)
+    known = [(a, b, s) for a, b, s in zip(own, sizes, scales, strict=True) if s is not None]
+    return all(math.isfinite(s) and abs(math.floor(a * s) - b) <= 1 for a, b, s in known)
 
 
 def _lstm(of: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from edgeinfer.heads import (
     Head,
     Keypoints,
     Prototypes,
-    Turned,
+    Rotated,
 )
 from edgeinfer.media.description import Description
 from edgeinfer.types import ImageInput
@@ -94,7 +94,7 @@ def _head(said: dict[str, str]) -> Head:
         "detect": None,
         "segment": Prototypes("output1"),
         "pose": Keypoints(count, scored=numbers == 3),
-        "obb": Turned(),
+        "obb": Rotated(),
     }
     extra = extras[said["task"]]
     if said.get("end2end") == "True":

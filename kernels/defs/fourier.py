@@ -118,9 +118,9 @@ def _summed(
             found = _sums_of(both, half, index, places[-1], (first, zero), held)
             for r, value in enumerate(found[:wanted]):
                 u = index * BLOCK + r + 1
-                held.put(large * p + u, held.turned(value, row + u))
+                held.put(large * p + u, held.rotated(value, row + u))
                 mirrored = (value[0], -value[1])
-                held.put(large * p + large - u, held.turned(mirrored, row + large - u))
+                held.put(large * p + large - u, held.rotated(mirrored, row + large - u))
 
         if full:
             with T.serial(full) as index:
@@ -180,13 +180,13 @@ class Complex:
         self._left, self._stride = left, stride
 
     def stage(self, size: int, radix: int, start: int) -> None:
-        """Do one stage: transforms of ``radix`` numbers each, turned and put in order."""
+        """Do one stage: transforms of ``radix`` numbers each, rotated and put in order."""
         self._left = self._left or size
         parts, stride = self._left // radix, self._stride
         with T.serial(parts) as p, T.serial(stride) as q:
             taken = [kept(self.get(q + stride * (p + t * parts)), self.lanes) for t in range(radix)]
             for u, value in enumerate(_small(taken)):
-                done = value if u == 0 else self.turned(value, start + p * (radix - 1) + u - 1)
+                done = value if u == 0 else self.rotated(value, start + p * (radix - 1) + u - 1)
                 self.put(q + stride * (radix * p + u), done)
         self._now, self._other = self._other, self._now
         self._left, self._stride = parts, stride * radix
@@ -194,7 +194,7 @@ class Complex:
     def _load(self, at: Expr) -> Expr:
         return load(self._now, [at], self.lanes)
 
-    def turned(self, value: Pair, at: Expr) -> Pair:
+    def rotated(self, value: Pair, at: Expr) -> Pair:
         """Multiply a number by a factor."""
         (re, im), (cos, sin) = kept(value, self.lanes), self.factor(at)
         return re * cos - im * sin, re * sin + im * cos
@@ -223,12 +223,12 @@ def _small(x: Sequence[Pair]) -> list[Pair]:
     if count == 4:
         even, odd = (_add(x[0], x[2]), _sub(x[0], x[2])), (_add(x[1], x[3]), _sub(x[1], x[3]))
         # Times -i.
-        turned = (odd[1][1], -odd[1][0])
+        rotated = (odd[1][1], -odd[1][0])
         return [
             _add(even[0], odd[0]),
-            _add(even[1], turned),
+            _add(even[1], rotated),
             _sub(even[0], odd[0]),
-            _sub(even[1], turned),
+            _sub(even[1], rotated),
         ]
     # Pairs from both ends share their factors.
     halves = range(1, (count + 1) // 2)

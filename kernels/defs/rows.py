@@ -111,13 +111,13 @@ def rope(
     size: int,
     limit: int,
     *,
-    turned: int = 0,
+    rotated: int = 0,
     neighbours: bool = False,
     parallel: bool = False,
 ) -> tirx.PrimFunc:
     """Rotary positions: pairs of elements are rotated by an angle that grows with the position.
 
-    The kernel takes ``x`` (tokens, heads, size), ``cos`` and ``sin`` (limit, turned / 2), ``at``
+    The kernel takes ``x`` (tokens, heads, size), ``cos`` and ``sin`` (limit, rotated / 2), ``at``
     (int32, tokens: rows of the tables, below ``limit``) and ``y``, of the input's shape.
 
     Args:
@@ -126,18 +126,18 @@ def rope(
         heads: Heads of each token.
         size: Size of a head.
         limit: positions that the tables hold.
-        turned: elements of a head that are rotated, from the first; 0 is all. The rest is copied.
-        neighbours: pairs are elements ``2i`` and ``2i + 1``, not ``i`` and ``i + turned / 2``.
+        rotated: elements of a head that are rotated, from the first; 0 is all. The rest is copied.
+        neighbours: pairs are elements ``2i`` and ``2i + 1``, not ``i`` and ``i + rotated / 2``.
         parallel: tokens are shared out among threads.
 
     Raises:
         ValueError: a count is none, or an odd number is to be rotated.
     """
-    turned = turned or size
+    rotated = rotated or size
     _counts(tokens=tokens, heads=heads, size=size, limit=limit)
-    if turned < 0 or turned % 2 or turned > size:
-        raise ValueError(f"{turned} of {size} elements: pairs of them are turned")
-    half = turned // 2
+    if rotated < 0 or rotated % 2 or rotated > size:
+        raise ValueError(f"{rotated} of {size} elements: pairs of them are rotated")
+    half = rotated // 2
     buffers = {
         "x": ((tokens, heads, size), "float32"),
         "cos": ((limit, half), "float32"),
@@ -162,9 +162,9 @@ def rope(
             sweep(cpu, half, pair)
             sweep(
                 cpu,
-                size - turned,
+                size - rotated,
                 lambda i, n: store(
-                    y, [token, head, turned + i], load(x, [token, head, turned + i], n), n
+                    y, [token, head, rotated + i], load(x, [token, head, rotated + i], n), n
                 ),
             )
 

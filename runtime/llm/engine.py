@@ -409,10 +409,10 @@ class Engine:
             if sampler.plain:
                 return sampler.choose(row, 0, None)
             token = sampler.choose(row, sequence.generated, None, likeliest)
-            sampler.told(token)
+            sampler.observe(token)
             return token
         token = sampler.choose(row, sequence.generated, matcher.allowed(), likeliest)
-        sampler.told(token)
+        sampler.observe(token)
         matcher.take(token)
         return token
 
@@ -455,14 +455,14 @@ class Engine:
         sequence: Generation,
         text: str,
         tokens: list[int],
-        told: list[Logprob],
+        logprobs: list[Logprob],
         now: float,
     ) -> None:
         if not tokens:
             return
         self._time(sequence, len(tokens), now)
         self._events.append(
-            Event(sequence.request.id, sequence.index, text, tuple(tokens), tuple(told))
+            Event(sequence.request.id, sequence.index, text, tuple(tokens), tuple(logprobs))
         )
 
     def _time(self, sequence: Generation, count: int, now: float) -> None:
@@ -487,7 +487,7 @@ class Engine:
         finish: FinishReason,
         text: str = "",
         tokens: list[int] | None = None,
-        told: list[Logprob] | None = None,
+        logprobs: list[Logprob] | None = None,
         *,
         stop: str | int | None = None,
         error: Exception | None = None,
@@ -516,7 +516,7 @@ class Engine:
                 sequence.index,
                 text,
                 tuple(tokens or ()),
-                tuple(told or ()),
+                tuple(logprobs or ()),
                 finish=finish,
                 usage=usage,
                 error=error,

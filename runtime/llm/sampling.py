@@ -84,7 +84,7 @@ class Sampler:
             and (params.min_tokens == 0 or not len(self._ends))
         )
 
-    def told(self, token: int) -> None:
+    def observe(self, token: int) -> None:
         """Note a token that was generated."""
         if self._counted:
             self._counts[token] = self._counts.get(token, 0) + 1

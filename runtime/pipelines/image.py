@@ -24,8 +24,8 @@ from edgeinfer.heads import (
     Embed,
     FindText,
     ReadText,
+    Rotated,
     Segment,
-    Turned,
 )
 from edgeinfer.media.feeds import image_of_rank
 from edgeinfer.media.geometry import ImagePlacement
@@ -69,7 +69,7 @@ class ImagePipeline:
         self.grouping: Grouping = ByNumpy()
         self.prepare = preparation(*given, model.record, model.spec.dtype)
         model.around.append(self.prepare.about)
-        if isinstance(head, DetectAnchors | DetectGrid) and not isinstance(extra_of(head), Turned):
+        if isinstance(head, DetectAnchors | DetectGrid) and not isinstance(extra_of(head), Rotated):
             self.grouping, about = grouping(*given)
             model.around.append(about)
 

@@ -187,8 +187,8 @@ def completions(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
 
 def _known(data: Mapping[str, Any], known: frozenset[str]) -> None:
     if unknown := not_known(data, known, _HARMLESS):
-        told = [f"{k}={_short(data[k])}" if k in _HARMLESS else k for k in unknown]
-        raise RequestError(400, f"not supported: {', '.join(told)}")
+        shown = [f"{k}={_short(data[k])}" if k in _HARMLESS else k for k in unknown]
+        raise RequestError(400, f"not supported: {', '.join(shown)}")
 
 
 def _short(value: Any) -> str:
@@ -243,16 +243,16 @@ def _place(request: SequenceRequest, data: Mapping[str, Any]) -> None:
 
 def _check_told(llm: LLM, requests: Sequence[SequenceRequest]) -> None:
     """Refuse an answer with more logarithms of probabilities than may be kept for it."""
-    told = 0
+    count = 0
     for request in requests:
         params, room = request.params, llm.context - len(request.prompt)
         if params.logprobs is not None:
             most = room if params.max_tokens is None else min(params.max_tokens, room)
-            told += params.n * max(most, 0) * (1 + params.logprobs)
-    if told > MOST_TOLD:
+            count += params.n * max(most, 0) * (1 + params.logprobs)
+    if count > MOST_TOLD:
         raise RequestError(
             400,
-            f"logprobs: up to {told} would be told, at most {MOST_TOLD}: "
+            f"logprobs: up to {count} would be given, at most {MOST_TOLD}: "
             "ask for fewer of n, logprobs or max_tokens",
         )
 

@@ -135,9 +135,9 @@ class Charged:
             self._is_open = False
             for side, names in _USED.items():
                 # Streams tell a side once, or again and again as it grows.
-                told = [n for name in names if type(n := usage.get(name)) is int and n >= 0]
-                if told:
-                    self._told[side] = max(self._told[side] or 0, *told)
+                found = [n for name in names if type(n := usage.get(name)) is int and n >= 0]
+                if found:
+                    self._told[side] = max(self._told[side] or 0, *found)
         if (read := self._told["read"]) is not None:
             self._charge("read", read)
         self._charge("written", max(self._told["written"] or 0, self._passed))

@@ -103,8 +103,8 @@ class FastPath:
             return None
         if len(body) > limits.body_bytes or not memory.is_free(len(body), 0):
             return None
-        told = header(scope, LENGTH)
-        size = None if told is None else int(told) if told.isdigit() else -1
+        declared = header(scope, LENGTH)
+        size = None if declared is None else int(declared) if declared.isdigit() else -1
         text = b"" if size is None else bytes(body[: max(size, 0)])
         if size is not None and (known := model.plans.read(text, body)) is not None:
             return known

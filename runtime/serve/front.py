@@ -84,7 +84,7 @@ class ClusterFront:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
 
-        async def told(message: Message) -> None:
+        async def forward(message: Message) -> None:
             nonlocal begun
             begun = True
             await send(message)
@@ -98,7 +98,7 @@ class ClusterFront:
             taken = Received(receive, held, None)
             body = await read_body(taken, self._limits.body_bytes, self._limits.body_s)
             place = await self._place(scope["path"], body, held)
-            await self._repeated(scope, body, place, receive, told, lambda: begun)
+            await self._repeated(scope, body, place, receive, forward, lambda: begun)
         except DisconnectedError:
             return
         except (RequestError, QueueFullError) as error:

@@ -96,9 +96,9 @@ def check_announced(scope: Scope, limit: int) -> None:
     Raises:
         RequestError: 413.
     """
-    told = header(scope, b"content-length")
+    declared = header(scope, b"content-length")
     # The parser has read it as a number.
-    if told is not None and int(told) > limit:
+    if declared is not None and int(declared) > limit:
         raise too_large(limit)
 
 

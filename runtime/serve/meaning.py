@@ -160,7 +160,7 @@ def _check_length(seconds: float) -> None:
         raise RequestError(413, f"{seconds:.0f} s of sound; at most {_LONGEST_S:.0f} in a request")
 
 
-def told(results: Sequence[Result]) -> list[dict[str, Any]]:
+def described(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Return results as JSON has them; masks are PNG in base64, a level a class, sound is WAV."""
     found = []
     for result in results:

@@ -40,9 +40,9 @@ class Origins:
         origin = header(scope, b"origin")
         if origin is None:
             return
-        told = origin.decode("latin-1")
-        if told not in self._allowed and told.partition("://")[2] != host:
-            raise RequestError(403, f"pages of {told} may not ask; --cors lets them")
+        text = origin.decode("latin-1")
+        if text not in self._allowed and text.partition("://")[2] != host:
+            raise RequestError(403, f"pages of {text} may not ask; --cors lets them")
 
     def headers(self, scope: Scope) -> tuple[Header, ...]:
         """Return what lets a page of an allowed origin read the answer."""

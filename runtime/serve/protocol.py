@@ -261,8 +261,8 @@ class _Protocol(HttpToolsProtocol):
         Many clients send it on its own, and larger ones come in pieces.
         """
         headers = dict(self.headers)
-        told = headers.get(b"content-length")
-        size = 0 if told is None else int(told)
+        declared = headers.get(b"content-length")
+        size = 0 if declared is None else int(declared)
         if not (0 < size <= MOST_EARLY and self.doors.lend(size)):
             self._begin()
             return

@@ -88,15 +88,15 @@ class Responses:
         if path != PATH or method != "POST":
             return False
         data, model, llm = await self._hub.asked(receive)
-        told = {key: data[key] for key in _TOLD if key in data}
-        form = _Form(model.name, told)
+        shown = {key: data[key] for key in _TOLD if key in data}
+        form = _Form(model.name, shown)
         with self._hub.counted(model), self._hub.place(model):
             read = partial(_asked, llm, data, form.id)
             del data
             one = await self._hub.words.run(read)
             del read
             form.params = one.request.params
-            held().drop_data(weigh(to_json(told)))
+            held().drop_data(weigh(to_json(shown)))
             await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
         return True
 

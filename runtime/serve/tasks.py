@@ -134,10 +134,10 @@ class Tasks:
 
         def work() -> tuple[list[dict[str, Any]], bytes | None]:
             results = pipeline(given)
-            told = [] if draw == "true" else meaning.told(results)
+            described = [] if draw == "true" else meaning.described(results)
             if draws and isinstance(given, bytes):
-                return told, meaning.drawn(given, results)
-            return told, None
+                return described, meaning.drawn(given, results)
+            return described, None
 
         await held().take(await self._pool.run(weigh, owner()))
         found, picture = await self._worked(model, receive, work)

@@ -30,7 +30,7 @@ class ComparedArtifact:
         breaches: what left the budget, one line each.
         node: the first node that leaves it, by its name; empty where none is named.
         op: its operator.
-        told: which node it is and by how much, or why none is named; empty where all is the same.
+        why: which node it is and by how much, or why none is named; empty where all is the same.
         notes: how inputs and outputs were paired, where their names or layouts differ.
     """
 
@@ -42,7 +42,7 @@ class ComparedArtifact:
     breaches: tuple[str, ...]
     node: str
     op: str
-    told: str
+    why: str
     notes: tuple[str, ...]
 
     @property
@@ -91,7 +91,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         off = [row for row in self.rows if not row.same]
-        first = f", first {off[0].name} ({off[0].told[:60]})" if off else ""
+        first = f", first {off[0].name} ({off[0].why[:60]})" if off else ""
         return f"<Comparison with {self.right}: {len(off)} of {len(self.rows)} differ{first}>"
 
 
@@ -160,16 +160,16 @@ def _compared(
     right: Side, other: Side, inputs: Sequence[Input], precision: str
 ) -> ComparedArtifact:
     found = difference(right, other, inputs, precision)
-    node, op, told = "", "", ""
+    node, op, why = "", "", ""
     if not found.same:
-        node, op, told = _node(right, other, inputs[found.first].feeds, precision)
+        node, op, why = _node(right, other, inputs[found.first].feeds, precision)
     return ComparedArtifact(
         *(other.name, other.backend, other.version, precision),
         outputs=found.outputs,
         breaches=found.breaches,
         node=node,
         op=op,
-        told=told,
+        why=why,
         notes=found.notes,
     )
 
@@ -256,8 +256,8 @@ def _node(right: Side, other: Side, feeds: Feeds, precision: str) -> tuple[str, 
     except EdgeInferError as e:
         return _none(str(e))
     if found.node:
-        told = f"first diverging node {found.op} {found.node!r}: {'; '.join(found.breaches)}"
-        return found.node, found.op, told
+        why = f"first diverging node {found.op} {found.node!r}: {'; '.join(found.breaches)}"
+        return found.node, found.op, why
     if not found.compared:
         return _none("the two graphs have no value of the same name")
     return _none(

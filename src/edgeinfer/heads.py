@@ -112,13 +112,13 @@ class Prototypes:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class Rotated:
     """Each box is rotated about its middle, clockwise, by an angle in radians."""
 
     kind: Literal["turned"] = "turned"
 
 
-Extra = Keypoints | Prototypes | Turned
+Extra = Keypoints | Prototypes | Rotated
 """What the numbers behind an object's scores are."""
 
 

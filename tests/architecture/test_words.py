@@ -38,6 +38,10 @@ BANNED = {
     r"\b[Tt]urned (box|boxes|rectangles?)\b": "rotated",
     r"\b(takes|holds no|pieces of|seconds? of|without) sounds?\b": "audio",
     r"(sound|audio|[Rr]ecording) that comes in pieces": "in chunks",
+    r"--picture\b": "--image-input",
+    r"\bTurned\b": "Rotated",
+    r"\btold( = |: |\()": "reported, given, shown",
+    r"\bturned_weights\b": "transposed weights",
 }
 """Regular expressions with what to write instead."""
 

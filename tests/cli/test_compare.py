@@ -70,7 +70,7 @@ def test_the_same(cli: Any, tmp_path: Path) -> None:
     assert found["inputs"] > 1
     (row,) = found["rows"]
     assert row["outputs"]["y"]["max_abs"] == 0
-    assert (row["budget"], row["node"], row["told"]) == ("fp32", "", "")
+    assert (row["budget"], row["node"], row["why"]) == ("fp32", "", "")
 
 
 def test_the_first_node_that_diverges(cli: Any, tmp_path: Path) -> None:

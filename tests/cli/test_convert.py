@@ -112,7 +112,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
     cli(
         *("convert", model, "-t", "cpu", "-t", "openvino", "--precision", "fp16"),
         *("--input-shape", "image=1..4,?,2,3", "--preprocessing", tmp_path / "p.toml"),
-        *("--state", "h:hn", "--state", "a:b=c:d", "--picture", "image", "--classifier"),
+        *("--state", "h:hn", "--state", "a:b=c:d", "--image-input", "image", "--classifier"),
         *("--integers", "ids=0..30521", "--integers", "a=b=-2..-1"),
         *("--input-range", "image=-1:1", "--input-range", "a=b=-0.5:2e3"),
         *("--deployment", "iOS18", "--io-dtype", "int8", "--io-dtype", "a=b=uint8"),
@@ -142,7 +142,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "also": (),
         "input_shapes": {"image": [(range(1, 5), None, 2, 3)]},
         "states": {"h": "hn", "a:b": "c:d"},
-        "pictures": ("image",),
+        "image_inputs": ("image",),
         "classifier": True,
         "deployment": "iOS18",
         "integers": {"ids": (0, 30521), "a=b": (-2, -1)},

@@ -28,8 +28,8 @@ from edgeinfer.heads import (
     Head,
     Keypoints,
     Notes,
+    Rotated,
     Segment,
-    Turned,
 )
 from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.media.spectrogram import mel_spectrogram
@@ -132,13 +132,13 @@ def _side_by_side(count: int, numbers: int) -> Any:
 
 def test_the_best_boxes_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxes, "MOST_CANDIDATES", 20)
-    monkeypatch.setattr(boxes, "MOST_TURNED", 10)
+    monkeypatch.setattr(boxes, "MOST_ROTATED", 10)
     rows = _side_by_side(50, 5)
     rows[0, :, 4] = np.linspace(0.5, 1.0, 50)
     found = detect({"o": rows}, DetectGrid(box="xyxy", most=3000), SQUARE, ())
     assert len(found) == 20
     assert found[0].score == pytest.approx(1.0)
-    head = DetectGrid(extra=Turned(), most=3000)
+    head = DetectGrid(extra=Rotated(), most=3000)
     turned = np.concatenate([rows, np.zeros((1, 50, 1), np.float32)], axis=2)
     assert len(detect({"o": turned}, head, SQUARE, ())) <= 10
 

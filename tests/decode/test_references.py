@@ -19,7 +19,7 @@ from edgeinfer.heads import (
     Extra,
     Keypoints,
     Prototypes,
-    Turned,
+    Rotated,
 )
 from edgeinfer.media.geometry import ImagePlacement, steps
 from edgeinfer.results import Detection
@@ -46,7 +46,7 @@ def yolo(name: str) -> tuple[list[Detection], dict[str, Array]]:
     extras: dict[str, Extra] = {
         "seg": Prototypes("output1"),
         "pose": Keypoints(17),
-        "obb": Turned(),
+        "obb": Rotated(),
     }
     head: Detect
     if name.startswith(("yolov10", "yolo26")):

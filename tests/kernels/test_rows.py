@@ -62,16 +62,16 @@ def test_norm_of_the_smallest_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "turned", "neighbours"),
+    ("size", "rotated", "neighbours"),
     [(64, 0, False), (64, 0, True), (80, 20, False), (50, 38, True), (2, 0, False)],
 )
-def test_rope(size: int, turned: int, neighbours: bool) -> None:
-    n, limit = turned or size, 40
+def test_rope(size: int, rotated: int, neighbours: bool) -> None:
+    n, limit = rotated or size, 40
     x, at = _array(5, 3, size), np.array([0, 39, 7, 7, 1], np.int32)
     angles = np.arange(limit)[:, None] * 10000.0 ** (-np.arange(n // 2) * 2 / n)
     cos, sin = (misaligned(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
     y = _empty(5, 3, size)
-    what = rows.rope(cpu(MACHINE), 5, 3, size, limit, turned=turned, neighbours=neighbours)
+    what = rows.rope(cpu(MACHINE), 5, 3, size, limit, rotated=rotated, neighbours=neighbours)
     compiled(what, MACHINE)(x, cos, sin, at, y)
     one, two = (slice(0, n, 2), slice(1, n, 2)) if neighbours else (slice(n // 2), slice(n // 2, n))
     want = x.astype(np.float64)
@@ -116,8 +116,8 @@ def test_softmax(size: int, scale: float) -> None:
     [
         (lambda c: rows.rms_norm_int8(c, 0, 4), "rows 0: a count"),
         (lambda c: rows.rms_norm_int8(c, 1, 4, -1), "block -1"),
-        (lambda c: rows.rope(c, 1, 1, 8, 4, turned=3), "3 of 8 elements: pairs"),
-        (lambda c: rows.rope(c, 1, 1, 8, 4, turned=10), "10 of 8"),
+        (lambda c: rows.rope(c, 1, 1, 8, 4, rotated=3), "3 of 8 elements: pairs"),
+        (lambda c: rows.rope(c, 1, 1, 8, 4, rotated=10), "10 of 8"),
         (lambda c: rows.rope(c, 1, 1, 8, 0), "limit 0"),
         (lambda c: rows.softmax(c, 1, 0), "size 0"),
         (lambda c: rows.silu_mul(c, -1, 2), "rows -1"),

@@ -42,9 +42,7 @@ def quantize_activations(path: Path, inputs: Sequence[Port], samples: Sequence[F
         raise UsageError("calibrator 'coremltools': the calibration data holds no sample")
     package = open_package(path)
     if any(f.kind == "image" for f in package.description().inputs):
-        raise UsageError(
-            "calibrator 'coremltools' takes no pictures as inputs: leave --picture out"
-        )
+        raise UsageError("calibrator 'coremltools' takes no image inputs: leave --image-input out")
     data = [_given(feeds, inputs) for feeds in samples]
     config = cto.OptimizationConfig(
         global_config=cto.OpLinearQuantizerConfig(mode="linear_symmetric")

@@ -80,13 +80,19 @@ def _deepen(
         shape = static_shape(weight) or weight.shape
         if shape is None:
             return
-        turned = ir.Value(name=namer.fresh("turned"), type=weight.type, shape=ir.Shape(shape[::-1]))
+        transposed = ir.Value(
+            name=namer.fresh("transposed"), type=weight.type, shape=ir.Shape(shape[::-1])
+        )
         made.append(
             ir.node(
-                "Transpose", [weight], {"perm": [1, 0]}, outputs=[turned], name=namer.fresh("turn")
+                "Transpose",
+                [weight],
+                {"perm": [1, 0]},
+                outputs=[transposed],
+                name=namer.fresh("turn"),
             )
         )
-        weight = turned
+        weight = transposed
     deep = add("Unsqueeze", [x, axes], [1, 1, *x.shape])
     value = add("MatMul", [deep, weight], wide)
     addends = [v for v in product.inputs[2:] if v is not None]

@@ -56,7 +56,7 @@ class CoreMLTarget(Target):
         oldest = asked.deployment or profile.deployment
         return CoreMLOptions(
             deployment(oldest) if oldest else DEFAULT,
-            images={name: _picture(name, asked) for name in sorted(asked.pictures)},
+            images={name: _picture(name, asked) for name in sorted(asked.image_inputs)},
             labels=tuple(asked.labels) if asked.classifier else (),
             ranges={f"{name}:{axis}": ends for (name, axis), ends in asked.ranges.items()},
             shapes=_shapes(asked),

@@ -68,11 +68,11 @@ def recurrent(node: ir.Node) -> onnx.FunctionProto | None:
     functions = _functions(node, body, ways)
     if functions is None:
         return None
-    turned = body.op("Transpose", "i0", perm=[1, 0, 2]) if layout else "i0"
+    transposed = body.op("Transpose", "i0", perm=[1, 0, 2]) if layout else "i0"
     lengths = body.given(4)
     results, last = [], []
     for way in range(ways):
-        own = _way(node, body, turned, way, functions[way])
+        own = _way(node, body, transposed, way, functions[way])
         state = _first(node, body, way, layout)
         backwards = direction == "reverse" or way == 1
         step = partial(_STEPS[kind], node, body, hidden=hidden)

@@ -107,8 +107,8 @@ def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:
         values = body.op("Gather", rows, index, axis=0)
         part = body.op("Mul", values, weight) if weight else values
         total = body.op("Add", total, part) if total else part
-    turned = body.op("Transpose", total, perm=[0, 2, 1])
-    body.give(0, body.reshape(turned, shape[0], shape[1], *grid[1:-1]))
+    transposed = body.op("Transpose", total, perm=[0, 2, 1])
+    body.give(0, body.reshape(transposed, shape[0], shape[1], *grid[1:-1]))
     return body.function()
 
 

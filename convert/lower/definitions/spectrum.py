@@ -39,8 +39,8 @@ def dft(node: ir.Node) -> onnx.FunctionProto | None:
     if sum(not isinstance(size, int) for size in others) > 1:
         return None
     lead = [size if isinstance(size, int) else -1 for size in others]
-    turned = body.op("Transpose", "i0", perm=made.order)
-    flat = body.reshape(turned, *lead, made.weights.shape[1])
+    transposed = body.op("Transpose", "i0", perm=made.order)
+    flat = body.reshape(transposed, *lead, made.weights.shape[1])
     product = body.op("MatMul", flat, body.const(np.ascontiguousarray(made.weights.T)))
     parts = body.reshape(product, *lead, made.results, made.parts)
     body.give(0, body.op("Transpose", parts, perm=made.back))

@@ -27,11 +27,11 @@ def conv_transpose(node: ir.Node) -> onnx.FunctionProto | None:
     if pads is None or min(pads) < 0:
         return None
     body, axes = Body(node), range(len(space))
-    turned = body.reshape("i1", group, kernel[0] // group, kernel[1], *space)
-    turned = body.op("Transpose", turned, perm=[0, 2, 1, *(3 + a for a in axes)])
-    turned = body.reshape(turned, group * kernel[1], kernel[0] // group, *space)
+    transposed = body.reshape("i1", group, kernel[0] // group, kernel[1], *space)
+    transposed = body.op("Transpose", transposed, perm=[0, 2, 1, *(3 + a for a in axes)])
+    transposed = body.reshape(transposed, group * kernel[1], kernel[0] // group, *space)
     ends = ([-1] * len(space), [-(k + 1) for k in space], [2 + a for a in axes])
-    turned = body.op("Slice", turned, *(body.const(e) for e in (*ends, ends[0])))
+    transposed = body.op("Slice", transposed, *(body.const(e) for e in (*ends, ends[0])))
     strides = attribute(node, "strides", None) or [1] * len(space)
     spread = "i0"
     if any(s > 1 for s in strides):
@@ -42,7 +42,7 @@ def conv_transpose(node: ir.Node) -> onnx.FunctionProto | None:
     options = {"group": group, "pads": pads}
     if dilations := attribute(node, "dilations", None):
         options["dilations"] = dilations
-    body.give(0, body.op("Conv", spread, turned, *bias, **options))
+    body.give(0, body.op("Conv", spread, transposed, *bias, **options))
     return body.function()
 
 

@@ -65,8 +65,8 @@ def _rewrite(
     inputs = [*node.inputs, *[None] * (_INPUTS - len(node.inputs))]
     name = node.name or "lstm"
     for place, (values, scale) in enumerate(stored, 1):
-        turned = np.ascontiguousarray(values.transpose(0, 2, 1))
-        inputs[place] = add_initializer(graph, namer.fresh(f"{name}.int"), turned)
+        transposed = np.ascontiguousarray(values.transpose(0, 2, 1))
+        inputs[place] = add_initializer(graph, namer.fresh(f"{name}.int"), transposed)
         inputs.append(add_initializer(graph, namer.fresh(f"{name}.scale"), np.array(scale)))
         zero = np.zeros(scale.shape, np.int8)
         inputs.append(add_initializer(graph, namer.fresh(f"{name}.zero"), zero))

@@ -36,7 +36,7 @@ class Blocks:
         scales: float32, (N, blocks).
         zeros: Zero points, of the numbers' type.
         block: numbers of a run; the last one may be shorter.
-        turned: the tensor that it stands for is (K, N), as the right operand of a product is.
+        transposed: the tensor that it stands for is (K, N), as the right operand of a product is.
     """
 
     bits: int
@@ -44,7 +44,7 @@ class Blocks:
     scales: Array
     zeros: Array
     block: int
-    turned: bool = True
+    transposed: bool = True
 
     def floats(self) -> Array:
         """What they stand for, float32 (N, K)."""
@@ -54,9 +54,9 @@ class Blocks:
         result: Array = whole.astype(np.float32) * scales
         return result
 
-    def transposed(self) -> Blocks:
+    def swapped(self) -> Blocks:
         """The same for the tensor with its axes the other way round."""
-        return replace(self, turned=not self.turned)
+        return replace(self, transposed=not self.transposed)
 
 
 def fits(g: Builder, w: Blocks, count: int) -> bool:
@@ -146,14 +146,14 @@ def of_quantized(
     move = {"int4": 8, "uint8": -128}.get(kind, 0)
     held = np.uint8 if bits == 4 else np.int8
     whole, none = ((a.astype(np.int16) + move).astype(held) for a in (q, zeros))
-    turned = axis == 0 if block else axis == 1
+    transposed = axis == 0 if block else axis == 1
     if scales.size == 1:
-        turned = True
-    by_row = [a.T if turned and a.ndim == 2 else a for a in (whole, scales, none)]
+        transposed = True
+    by_row = [a.T if transposed and a.ndim == 2 else a for a in (whole, scales, none)]
     n, k = by_row[0].shape
     if not block:
         by_row[1:] = [np.broadcast_to(a.reshape(-1, 1), (n, 1)) for a in by_row[1:]]
         block = -(-k // gemv.BLOCK) * gemv.BLOCK
     if by_row[1].shape != (n, -(-k // block)):
         return None
-    return Blocks(bits, by_row[0], by_row[1].astype(np.float32), by_row[2], block, turned)
+    return Blocks(bits, by_row[0], by_row[1].astype(np.float32), by_row[2], block, transposed)

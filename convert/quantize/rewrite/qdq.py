@@ -142,8 +142,8 @@ class _Writer:
         known = next((m for m in self.tied.values() if m.holds(stored.values)), None)
         if known is None:
             return add_initializer(graph, namer.fresh(f"{name}.int"), stored.values)
-        turned = stored.values is not known.common.stored.values
-        key = ("integers", known.common.value, turned)
+        transposed = stored.values is not known.common.stored.values
+        key = ("integers", known.common.value, transposed)
         if key not in self._constants:
             # A format that can transpose it when it is opened stores it once
             # (``lower/transposed_weights.py``).

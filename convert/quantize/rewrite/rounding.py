@@ -23,7 +23,7 @@ from edgeinfer.convert.quantize.calibrate.moments import (
 from edgeinfer.convert.quantize.calibrate.observe import open_session
 from edgeinfer.convert.quantize.recipe import Recipe
 from edgeinfer.convert.quantize.rewrite.gptq import Floats, product_error, round_weights
-from edgeinfer.convert.quantize.rewrite.shared_weights import turned_weights
+from edgeinfer.convert.quantize.rewrite.shared_weights import transposed_weights
 from edgeinfer.convert.quantize.rewrite.weight_only import block_of, takes_integers
 from edgeinfer.convert.quantize.rewrite.weights import store, store_blocks
 from edgeinfer.convert.quantize.units import WEIGHTED, array_of, is_flat, lay_out
@@ -110,11 +110,11 @@ class Rounding:
 
 def candidates(model: ir.Model, names: AbstractSet[str]) -> list[WeightProduct]:
     """Return the layers among the named ones that this is done for; shared weights are not."""
-    found, turned = [], turned_weights(model.graph)
+    found, transposed = [], transposed_weights(model.graph)
     for node in model.graph:
         if node.name not in names or len(node.inputs) < 2 or node.inputs[1] is None:
             continue
-        if len(list(node.inputs[1].uses())) != 1 or node.inputs[1] in turned:
+        if len(list(node.inputs[1].uses())) != 1 or node.inputs[1] in transposed:
             continue
         if not np.isfinite(array_of(node.inputs[1])).all():
             continue

@@ -50,11 +50,11 @@ class Member:
 
     Attributes:
         common: what it shares.
-        turned: it is the transpose of what is written.
+        transposed: it is the transpose of what is written.
     """
 
     common: Common
-    turned: bool
+    transposed: bool
 
     def holds(self, values: Array) -> bool:
         """Whether these are the very integers, transposed or not."""
@@ -76,7 +76,7 @@ class Member:
             if np.abs(single / base.scale - 1.0).max(initial=0.0) > _APART:
                 return None
         made = replace(base, scale=single)
-        if not self.turned or made.axis is None:
+        if not self.transposed or made.axis is None:
             return made
         return StoredIntegers(made.values.T, made.scale, 1 - made.axis)
 
@@ -104,11 +104,11 @@ def commons(
     tables = {k for k, us in readers.items() if any(u.kind == "table" for u in us)}
     # What rows are taken from is what is written: a table cannot be transposed at no cost.
     order = sorted(readers, key=lambda k: k not in tables)
-    turned = twins([v for v, _ in order])
+    transposed = twins([v for v, _ in order])
     found: dict[tuple[ir.Value, int | None], Member] = {}
     for key in order:
         value, axis = key
-        twin = None if axis not in (0, 1) else (turned.get(value), 1 - axis)
+        twin = None if axis not in (0, 1) else (transposed.get(value), 1 - axis)
         if key in found:
             continue
         others = [twin] if twin is not None and twin in readers and twin not in found else []
@@ -120,12 +120,12 @@ def commons(
         # Scales of a node may be smaller than those that the integers are chosen by.
         steps = np.max(largest, axis=0) * (1.0 + _APART) if largest else None
         common = Common(value, store(array_of(value), axis, bias_steps=steps))
-        found[key] = Member(common, turned=False)
-        found.update({k: Member(common, turned=True) for k in others})
+        found[key] = Member(common, transposed=False)
+        found.update({k: Member(common, transposed=True) for k in others})
     return found
 
 
-def turned_weights(nodes: Iterable[ir.Node]) -> Mapping[ir.Value, ir.Value]:
+def transposed_weights(nodes: Iterable[ir.Node]) -> Mapping[ir.Value, ir.Value]:
     """Return the tables and weights among nodes' operands that are each other's transposes."""
     places = {"Gather": 0, "MatMul": 1, "Gemm": 1}
     known = [n for n in nodes if not n.domain and n.op_type in places]

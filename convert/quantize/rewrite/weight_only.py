@@ -16,7 +16,7 @@ from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers
 from edgeinfer.convert.quantize.recipe import Recipe
 from edgeinfer.convert.quantize.rewrite.qdq import WrittenScales
-from edgeinfer.convert.quantize.rewrite.shared_weights import APART, SHARED, turned_weights
+from edgeinfer.convert.quantize.rewrite.shared_weights import APART, SHARED, transposed_weights
 from edgeinfer.convert.quantize.rewrite.weights import StoredIntegers, store, store_blocks
 from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,
@@ -108,14 +108,14 @@ def tied_tables(model: ir.Model) -> dict[ir.Node, list[ir.Node]]:
     Left as floats, such a table would be stored beside the integers.
     """
     found: dict[ir.Node, list[ir.Node]] = {}
-    turned = turned_weights(model.graph)
+    transposed = transposed_weights(model.graph)
     for node in model.graph:
         table = node.inputs[0] if is_table(node) else None
         if table is None or table.dtype != ir.DataType.FLOAT:
             continue
         # One scale for each row: the channels of a product with the transpose.
         users = [n for n, i in table.uses() if i == 1 and is_product(n) and weights_axis(n) == 0]
-        twin = turned.get(table)
+        twin = transposed.get(table)
         if twin is not None:
             users += [n for n, i in twin.uses() if i == 1 and is_product(n) and weights_axis(n)]
         if users:

@@ -24,8 +24,8 @@ def _common(what: Attend) -> dict[str, tuple[tuple[int, ...], str]]:
     made: dict[str, tuple[tuple[int, ...], str]] = {
         "q": ((TOKENS, what.heads + 2 * pages.heads, pages.size), "float32")
     }
-    if what.turned:
-        half = what.turned // 2
+    if what.rotated:
+        half = what.rotated // 2
         made |= dict.fromkeys(("cos", "sin"), ((POSITIONS, half), "float32"))
     if what.epsilon is not None:
         made |= dict.fromkeys(("qn", "kn"), ((pages.size,), "float32"))
@@ -37,7 +37,7 @@ def turn(cpu: KernelCpu, what: Attend) -> tirx.PrimFunc:
     """Norm and turn queries and keys, and append keys and values to the cache.
 
     The kernel takes ``q`` (tokens, heads, size; behind the queries keys and values), ``cos`` and
-    ``sin`` (positions, turned / 2), norms ``qn`` and ``kn``, ``positions`` and ``owner`` of tokens,
+    ``sin`` (positions, rotated / 2), norms ``qn``, ``kn``, ``positions`` and ``owner`` of tokens,
     ``table``, the cache and ``span`` of tokens; its fourth number is the length of a table's row.
     """
     buffers = {**_common(what), "span": ((SPAN,), "int32")}
@@ -76,9 +76,9 @@ def _ready(
             store(q, [token, head, i], value * load(named[norm], [i], width), width)
 
         sweep(cpu, size, scale)
-    if not what.turned:
+    if not what.rotated:
         return
-    half, position = what.turned // 2, T.BufferLoad(named["positions"], [token])
+    half, position = what.rotated // 2, T.BufferLoad(named["positions"], [token])
 
     def pair(i: Expr, width: int) -> None:
         a = held(load(q, [token, head, i], width), width)

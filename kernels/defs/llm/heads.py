@@ -24,7 +24,7 @@ class Attend:
         scale: Scale of scores.
         window: tokens that each sees, itself included; 0 for all before it.
         cap: scores are bent to within plus and minus it; 0 for none.
-        turned: elements of a head that are rotated by position; 0 for none.
+        rotated: elements of a head that are rotated by position; 0 for none.
         epsilon: Epsilon of the norms of queries and keys by head; None for none.
     """
 
@@ -33,14 +33,14 @@ class Attend:
     scale: float
     window: int = 0
     cap: float = 0.0
-    turned: int = 0
+    rotated: int = 0
     epsilon: float | None = None
 
     @property
     def label(self) -> str:
         """Its name in names of kernels."""
         p = self.pages
-        sizes = f"{self.heads}_{p.heads}x{p.size}_{p.kind}_t{self.turned}_s{self.scale:.6g}"
+        sizes = f"{self.heads}_{p.heads}x{p.size}_{p.kind}_t{self.rotated}_s{self.scale:.6g}"
         more = f"_w{self.window}" if self.window else ""
         more += f"_cap{self.cap:g}" if self.cap else ""
         more += f"_n{self.epsilon:.3g}" if self.epsilon is not None else ""

@@ -23,10 +23,10 @@ from edgeinfer.heads import (
     Keypoints,
     Notes,
     ReadText,
+    Rotated,
     Segment,
     Speak,
     SpotWord,
-    Turned,
     WriteSpeech,
     files_of,
     outputs_of,
@@ -130,7 +130,7 @@ def head(record: Head) -> Iterator[str]:
             yield from _positive(record, "sample_rate")
         case DetectRows():
             yield from _extra(record.extra)
-            if isinstance(record.extra, Turned) and record.box != "xywh":
+            if isinstance(record.extra, Rotated) and record.box != "xywh":
                 yield "box: expected 'xywh' of rotated boxes"
         case Classify() | DetectBoxes() | DetectQueries() | Segment() | Depth():
             pass
@@ -216,7 +216,7 @@ def _grid(record: DetectGrid) -> Iterator[str]:
         yield "box: expected 'xywh' with unit = 'cells'"
     if record.unit == "cells" and record.extra is not None:
         yield "extra: expected only with unit = 'pixels' or 'share'"
-    if isinstance(record.extra, Turned) and record.box != "xywh":
+    if isinstance(record.extra, Rotated) and record.box != "xywh":
         yield "box: expected 'xywh' of rotated boxes"
     yield from _extra(record.extra)
 

@@ -73,8 +73,8 @@ def _view(found: Comparison) -> Iterator[str | Table]:
     yield table(("compared", "engine", "output", "budget", ">error", ">signal", "verdict"), lines)
     yield ""
     for row in found.rows:
-        told = (row.told,) if row.told else ()
-        yield from (f"{row.name}: {line}" for line in (*row.notes, *row.breaches, *told))
+        why = (row.why,) if row.why else ()
+        yield from (f"{row.name}: {line}" for line in (*row.notes, *row.breaches, *why))
     yield from (f"not run: {line}" for line in found.not_run)
     off = sum(not row.same for row in found.rows)
     inputs = f"{found.inputs} inputs {found.origin}"

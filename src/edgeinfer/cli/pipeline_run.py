@@ -100,7 +100,7 @@ class WrittenFiles:
             if isinstance(result, Sound):
                 write_bytes(Path(self.sound or ""), result.wav(), overwrite=True)
 
-    def told(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Name the files that were written."""
         if self.overlay is not None:
             yield f"drawn into {self.overlay}"
@@ -171,7 +171,7 @@ def run_pipeline(
             median, p95 = milliseconds(statistics.median(ordered)), milliseconds(ordered[-1])
             yield ""
             yield f"{len(ordered)} runs with pre- and post-processing: median {median}, max {p95}"
-        yield from kept.told()
+        yield from kept.lines()
         yield from (f"{s.labels['model']}: {s}" for s in stats if s is not None)
         yield from (f"note: {note}" for report in reports for note in report.notes)
         yield from [*why(reports), *around] if verbose else ()

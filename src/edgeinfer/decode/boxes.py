@@ -21,7 +21,7 @@ from edgeinfer.heads import (
     DetectRows,
     Extra,
     Keypoints,
-    Turned,
+    Rotated,
 )
 from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.records import dataclass
@@ -30,7 +30,7 @@ from edgeinfer.types import Array
 
 BY_NUMPY = ByNumpy()
 
-MOST_CANDIDATES, MOST_TURNED, MOST_OBJECTS = 30_000, 5_000, 10_000
+MOST_CANDIDATES, MOST_ROTATED, MOST_OBJECTS = 30_000, 5_000, 10_000
 """Boxes that are grouped, rotated or not, and objects of a model that groups them: the best.
 
 Time grows with their square, and how many there are is the model's word.
@@ -290,11 +290,11 @@ def thinned(
     left out itself leaves others out too, and how far two overlap is told by two normal
     distributions (Llerena et al. 2021), as Ultralytics does.
     """
-    is_turned = isinstance(extra_of(head), Turned)
-    most = MOST_TURNED if is_turned else MOST_CANDIDATES
+    is_rotated = isinstance(extra_of(head), Rotated)
+    most = MOST_ROTATED if is_rotated else MOST_CANDIDATES
     ordered = found.take((-found.scores).argsort(kind="stable")[:most])
     corners, classes = ordered.corners, ordered.classes
-    if is_turned:
+    if is_rotated:
         kinds = classes if head.per_class else np.zeros_like(classes)
         angles = ordered.extra[:, 0]
         return ordered.take(thinned_rotated(corners, angles, kinds, overlap)[: head.most])

@@ -19,7 +19,7 @@ from edgeinfer.heads import (
     Extra,
     Keypoints,
     Prototypes,
-    Turned,
+    Rotated,
 )
 from edgeinfer.media.geometry import ImagePlacement
 from edgeinfer.results import Mask
@@ -50,7 +50,7 @@ def numbers_of(extra: Extra | None, outputs: Mapping[str, Array]) -> int:
             return extra.count * (3 if extra.scored else 2)
         case Prototypes():
             return len(_prototypes(extra, outputs))
-        case Turned():
+        case Rotated():
             return 1
         case None:
             return 0
@@ -78,9 +78,9 @@ def described(
     match kind:
         case Keypoints():
             return _keypoints(extra, kind, placement)
-        case Turned():
-            turned = placement.to_source(cornered(corners, extra[:, 0]))
-            return [_turned(points) for points in turned]
+        case Rotated():
+            rotated = placement.to_source(cornered(corners, extra[:, 0]))
+            return [_rotated(points) for points in rotated]
         case Prototypes():
             prototypes = _prototypes(kind, outputs)
             boxes = placement.to_source(corners.reshape(-1, 2, 2)).reshape(-1, 4)
@@ -131,7 +131,7 @@ def _keypoints(extra: Array, kind: Keypoints, placement: ImagePlacement) -> list
     ]
 
 
-def _turned(points: Array) -> dict[str, Any]:
+def _rotated(points: Array) -> dict[str, Any]:
     low, high = points.min(axis=0), points.max(axis=0)
     corners = tuple((float(x), float(y)) for x, y in points)
     return {"box": (*map(float, low), *map(float, high)), "corners": corners}

@@ -81,8 +81,8 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
         from PIL import ImageOps
 
         # Pillow copies what is upright as well.
-        turned = given.getexif().get(_ORIENTATION, 1) != 1
-        upright = ImageOps.exif_transpose(given) if turned else given
+        rotated = given.getexif().get(_ORIENTATION, 1) != 1
+        upright = ImageOps.exif_transpose(given) if rotated else given
         return _in_color(upright, "picture", color)
     array = np.asarray(given)
     expected = "a path, a Pillow image or uint8 of (height, width), (..., 3) or (..., 4)"
@@ -171,7 +171,7 @@ def measured(given: bytes, record: ImageInput) -> tuple[int, int]:
     try:
         with image.open(source, formats=_formats()) as opened:
             pixels: int = opened.width * opened.height
-            decoding = pixels * _bytes_a_pixel(opened, "RGB", turned=True)
+            decoding = pixels * _bytes_a_pixel(opened, "RGB", rotated=True)
             ways = [opened.size, opened.size[::-1]]
     # Pillow's own too; what is wrong is reported when it is read.
     except Exception:
@@ -197,11 +197,11 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(source, formats=_formats()) as opened:
                 size, mode = source.seek(0, io.SEEK_END), _mode(color)
-                _check_size(opened, size, name, mode, turned=False)
+                _check_size(opened, size, name, mode, rotated=False)
                 opened.load()
                 # Where the tag lies behind the pixels, it is known only now.
                 if opened.getexif().get(_ORIENTATION, 1) != 1:
-                    _check_size(opened, size, name, mode, turned=True)
+                    _check_size(opened, size, name, mode, rotated=True)
                     ImageOps.exif_transpose(opened, in_place=True)
                 return _in_color(opened, name, color)
     except InputError:
@@ -216,17 +216,20 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
 
 
 def _check_size(
-    opened: Image.Image, size_bytes: int, name: str, mode: str, *, turned: bool
+    opened: Image.Image, size_bytes: int, name: str, mode: str, *, rotated: bool
 ) -> None:
     """Refuse what a file of this size does not hold, before memory is taken for it."""
     wide, high = opened.size
-    if wide * high * _bytes_a_pixel(opened, mode, turned=turned) > MOST_PLAIN + RATIO * size_bytes:
+    if (
+        wide * high * _bytes_a_pixel(opened, mode, rotated=rotated)
+        > MOST_PLAIN + RATIO * size_bytes
+    ):
         received = f"{size_bytes} bytes for {wide} by {high} pixels"
         expected = "an image that is no decompression bomb"
         raise InputError(name, expected, received, "scale it down")
 
 
-def _bytes_a_pixel(opened: Image.Image, mode: str, *, turned: bool) -> int:
+def _bytes_a_pixel(opened: Image.Image, mode: str, *, rotated: bool) -> int:
     """Return the most that is held at once: what the decoder has, the image and a copy of it."""
     stored, kept, decoder = _STORED.get(opened.mode, 4), 0, 0
     if opened.format == "WEBP":
@@ -240,7 +243,7 @@ def _bytes_a_pixel(opened: Image.Image, mode: str, *, turned: bool) -> int:
     elif opened.info.get("progressive"):
         decoder = 2 * len(opened.getbands())
     changed = 0 if _is_plain(opened, mode) else _STORED.get(mode, 4)
-    return stored + max(decoder, kept + max(changed, stored if turned else 0))
+    return stored + max(decoder, kept + max(changed, stored if rotated else 0))
 
 
 def _mode(color: str) -> str:

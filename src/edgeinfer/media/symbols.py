@@ -114,8 +114,8 @@ class SymbolTable:
         symbols = "".join(low)
         left_out = tuple(dict.fromkeys(c for c in symbols if c not in table))[:_TOLD]
         if left_out and record.unknown == "refuse":
-            told = ", ".join(f"{c!r} (U+{ord(c):04X})" for c in left_out)
-            raise InputError("text", "symbols that the voice knows", told)
+            listed = ", ".join(f"{c!r} (U+{ord(c):04X})" for c in left_out)
+            raise InputError("text", "symbols that the voice knows", listed)
         return "".join(c for c in symbols if c in table), left_out
 
     def _ids(self, text: str) -> Iterator[int]:

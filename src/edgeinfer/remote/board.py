@@ -91,10 +91,10 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    into, out, told = process.stdin, process.stdout, process.stderr
-    if into is None or out is None or told is None:
+    into, out, errors = process.stdin, process.stdout, process.stderr
+    if into is None or out is None or errors is None:
         raise AssertionError("pipes were asked for")
-    said = _Said(told)
+    said = _Said(errors)
     unread: list[OSError] = []
 
     def send() -> None:

@@ -182,7 +182,7 @@ def test_other_machines_get_their_instructions(name: str, instruction: str) -> N
     where, dot = machine(name), DOTS[name]
     cpu = KernelCpu(where.lanes, where.registers)
     form = form_of(as_stored(weights("Q6_K")), dot)
-    heads = Attend(Pages(2, 32, "uint8"), 4, 0.2, window=8, turned=32, epsilon=1e-6)
+    heads = Attend(Pages(2, 32, "uint8"), 4, 0.2, window=8, rotated=32, epsilon=1e-6)
     functions = {
         "product": product(Product(dot, form, 32, COLUMNS, 2, "silu", 16, streams=4, ahead=256)),
         "attend": attend(cpu, dot, heads, heads.tile(cpu), fused=False),

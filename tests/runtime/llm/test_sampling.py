@@ -159,11 +159,11 @@ def test_penalties_by_their_definition() -> None:
 
     chooser = sampler((1, 2), repetition_penalty=2.0)
     assert left(chooser) == pytest.approx([2, -2, 0.75, 0.5, 1.9])
-    chooser.told(0)
+    chooser.observe(0)
     assert left(chooser) == pytest.approx([1, -2, 0.75, 0.5, 1.9])
     chooser = sampler((1, 2), presence_penalty=0.5, frequency_penalty=0.25)
     for token in (0, 0, 3):
-        chooser.told(token)
+        chooser.observe(token)
     assert left(chooser) == pytest.approx([2 - 0.5 - 0.5, -1, 1.5, 0.5 - 0.5 - 0.25, 1.9])
     assert logits[0] == 2
 

@@ -30,5 +30,7 @@ def stft(
         strides=[int(frame_step.array.reshape(-1)[0])],
         pad_type="valid",
     )
-    turned = g.transpose(waves, [0, 2, 1])
-    return g.reshape(turned, [g.extent(turned, 0), g.extent(turned, 1), len(filters) // 2, 2])
+    transposed = g.transpose(waves, [0, 2, 1])
+    return g.reshape(
+        transposed, [g.extent(transposed, 0), g.extent(transposed, 1), len(filters) // 2, 2]
+    )

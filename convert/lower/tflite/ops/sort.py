@@ -101,8 +101,8 @@ def _unique_slices(
     size = int(np.prod(x.static_shape)) // max(count, 1)
     if not count or not size or count * count * size > _PAIRS:
         raise Refusal(f"{count} slices of {size} elements along an axis")
-    turned = g.transpose(x, order)
-    rows = g.reshape(turned, [count, size])
+    transposed = g.transpose(x, order)
+    rows = g.reshape(transposed, [count, size])
     columns = [g.slice(rows, [0, k], [None, k + 1], [1, 1]) for k in range(size)]
     turned_columns = [g.reshape(c, [1, count]) for c in columns]
     same: Tensor | None = None
@@ -134,7 +134,7 @@ def _unique_slices(
         "SCATTER_ND", [g.insert_axis(places, 1), g.cast(chosen, np.int32), total], (None,), np.int32
     )
     counts = g.reduce("SUM", g.cast(same, np.int64), [1], False)
-    values = g.transpose(g.gather(turned, found, 0), list(np.argsort(order)))
+    values = g.transpose(g.gather(transposed, found, 0), list(np.argsort(order)))
     return values, g.gather(first, found, 0), inverse, g.gather(counts, found, 0)
 
 

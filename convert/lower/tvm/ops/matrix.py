@@ -59,7 +59,7 @@ def product(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     b = alike(g, b, [None] * (b.rank - 2) + [a.shape[-1], None])
     usable = a.is_static and b.is_static and prod(a.shape) and prod(b.shape)
     w, count = b.blocks, prod(a.shape[:-1]) if usable else 0
-    if w is not None and w.turned and a.dtype == "float32" and fits(g, w, count):
+    if w is not None and w.transposed and a.dtype == "float32" and fits(g, w, count):
         flat = g.expr(reshape(g, a, (count, a.shape[-1])))
         return reshape(g, g.wrap(multiplied(g, flat, w, count)), (*a.shape[:-1], b.shape[-1]))
     if a.dtype == "float32" and usable:
@@ -212,7 +212,7 @@ def transpose(g: Builder, x: Tensor, perm: tuple[int, ...]) -> Tensor:
     if x.data is not None:
         made = g.const(np.ascontiguousarray(x.data.transpose(perm)))
         if x.blocks is not None and perm == (1, 0):
-            made.blocks = x.blocks.transposed()
+            made.blocks = x.blocks.swapped()
         return made
     return g.emit(relax.op.permute_dims(g.expr(x), list(perm)))
 

@@ -44,14 +44,14 @@ def rotary_embedding(
     size = x.shape[-1]
     if not isinstance(size, int):
         raise Refusal("an open size of heads", "dynamic_shape")
-    turned = rotary_embedding_dim or size
-    if turned % 2 or turned > size or cos_cache.shape[-1] != turned // 2:
-        raise Refusal(f"{turned} of {size} elements by {cos_cache.shape[-1]} angles")
+    rotated = rotary_embedding_dim or size
+    if rotated % 2 or rotated > size or cos_cache.shape[-1] != rotated // 2:
+        raise Refusal(f"{rotated} of {size} elements by {cos_cache.shape[-1]} angles")
     given = [x, cos_cache, sin_cache]
     if g.on_cpu and all(t.is_static and t.dtype == "float32" and prod(t.shape) for t in given):
-        made = _own(g, given, position_ids, heads_first, (turned, bool(interleaved)))
+        made = _own(g, given, position_ids, heads_first, (rotated, bool(interleaved)))
     else:
-        made = _loops(g, given, position_ids, heads_first, (turned, bool(interleaved)))
+        made = _loops(g, given, position_ids, heads_first, (rotated, bool(interleaved)))
     return reshape(g, made, X.shape)
 
 
@@ -78,14 +78,14 @@ def _own(
         places = _spread(g, reshape(g, places, (batch, 1, length)), (batch, heads, length))
     tokens = batch * length * (heads if heads_first else 1)
     inner = 1 if heads_first else heads
-    turned, neighbours = how
+    rotated, neighbours = how
     kernel = rows.rope(
         g.cpu,
         tokens,
         inner,
         size,
         limit,
-        turned=turned,
+        rotated=rotated,
         neighbours=neighbours,
         parallel=tokens > 1 and prod(x.shape) >= PARALLEL_ABOVE,
     )
@@ -112,8 +112,8 @@ def _loops(
 ) -> Tensor:
     """Element by element, for every type and open sizes."""
     x = given[0]
-    turned, neighbours = how
-    half = turned // 2
+    rotated, neighbours = how
+    half = rotated // 2
 
     def compute(data: Any, cos: Any, sin: Any, *places: Any) -> Any:
         def element(*index: Any) -> Any:
@@ -134,7 +134,9 @@ def _loops(
             c, s = cos(*angle), sin(*angle)
             is_first = at % 2 == 0 if neighbours else at < half
             value = tirx.Select(is_first, one * c - two * s, two * c + one * s)
-            return value if turned == x.shape[3] else tirx.Select(at < turned, value, data(*index))
+            return (
+                value if rotated == x.shape[3] else tirx.Select(at < rotated, value, data(*index))
+            )
 
         return te.compute(x.shape, element, name="rotary")
 

@@ -79,11 +79,11 @@ class _Cell:
     ) -> None:
         self.g, self.hidden, self.wx, self.before_reset = g, hidden, wx, before_reset
         bias = weights.bias[len(weights.bias) // 2 :]
-        turned = np.ascontiguousarray(weights.state.T)
-        self.bias, self.weights = g.const(bias), g.const(turned)
+        transposed = np.ascontiguousarray(weights.state.T)
+        self.bias, self.weights = g.const(bias), g.const(transposed)
         both = 2 * hidden
-        self.gate_bias, self.gates = g.const(bias[:both]), g.const(turned[:, :both].copy())
-        self.new_bias, self.new = g.const(bias[both:]), g.const(turned[:, both:].copy())
+        self.gate_bias, self.gates = g.const(bias[:both]), g.const(transposed[:, :both].copy())
+        self.new_bias, self.new = g.const(bias[both:]), g.const(transposed[:, both:].copy())
 
     def lstm(self, step: int, h: Tensor, c: Tensor) -> list[Tensor]:
         g, size = self.g, self.hidden

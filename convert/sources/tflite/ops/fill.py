@@ -45,8 +45,8 @@ def _columns(g: Importer, amounts: Operand) -> ir.Value:
     known = amounts.const
     if known is not None:
         return g.shape(known.reshape(-1, 2).T.ravel().tolist())
-    turned = g.emit("Transpose", amounts.int64(), perm=[1, 0])
-    return g.emit("Reshape", turned, g.shape([-1]))
+    transposed = g.emit("Transpose", amounts.int64(), perm=[1, 0])
+    return g.emit("Reshape", transposed, g.shape([-1]))
 
 
 @READERS.reader("FILL")

@@ -112,7 +112,7 @@ def test_a_picture_is_taken_as_pixels_by_every_variant(tmp_path: Path, db: Profi
         tmp_path,
         targets=["ios", "onnxruntime"],
         preprocessing={"image": RECORD},
-        pictures=["image"],
+        image_inputs=["image"],
     )
     (image,) = package(path).description().inputs
     assert (image.kind, image.image, image.shape) == ("image", "RGB", (1, 3, 4, 5))
@@ -133,14 +133,17 @@ def test_a_picture_is_taken_as_pixels_by_every_variant(tmp_path: Path, db: Profi
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
-        ({"pictures": ["image"]}, "--preprocessing must say"),
-        ({"pictures": ["other"], "preprocessing": {"image": RECORD}}, "there are 'image'"),
+        ({"image_inputs": ["image"]}, "--preprocessing must say"),
+        ({"image_inputs": ["other"], "preprocessing": {"image": RECORD}}, "there are 'image'"),
         (
-            {"pictures": ["image"], "preprocessing": {"image": ImageInput(5, 4, color="GRAY")}},
+            {"image_inputs": ["image"], "preprocessing": {"image": ImageInput(5, 4, color="GRAY")}},
             r"expected floats \[1, 1, height, width\] for GRAY",
         ),
         (
-            {"pictures": ["image"], "preprocessing": {"image": ImageInput(5, 4, layout="NHWC")}},
+            {
+                "image_inputs": ["image"],
+                "preprocessing": {"image": ImageInput(5, 4, layout="NHWC")},
+            },
             "use --channels-first",
         ),
     ],
