@@ -30,7 +30,7 @@ COMMANDS = tuple(
 
 CONVERTERS = (
     *(f"backends/process/{name}.py" for name in ("bounds", "channel", "deadline")),
-    *("machine/host.py", "runtime/llm/reference.py"),
+    "runtime/llm/reference.py",
 )
 """Modules that the converter or its tests alone use."""
 
