@@ -44,8 +44,9 @@ _ALSO: Mapping[Any, Any] = {
     bool: (bool, np.bool_),
 }
 
-_SPARE = 64 << 20
-"""Bytes that the text of an answer may take to read, beyond a multiple of its size."""
+_SHORT, _SPARE = 1 << 16, 64 << 20
+"""Bytes of an answer's text that is read as it is, and those that a longer one may take beyond a
+multiple of its size."""
 
 _ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
@@ -105,12 +106,26 @@ def _named(roots: tuple[Any, ...]) -> Mapping[str, type]:
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    """Return what each field holds, in their order."""
+    found = typing.get_type_hints(kind)
+    return {field.name: found[field.name] for field in dataclasses.fields(kind)}
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(hint), typing.get_args(hint)
 
 
 def fits(value: object, hint: Any) -> bool:
     """Whether a value is what an annotation says; numbers of NumPy are numbers."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if type(value) is hint:
+        return True
+    origin, args = _parts(hint)
     if hint is Any:
         return True
     if origin in (typing.Union, types.UnionType):
@@ -148,7 +163,7 @@ def decode(text: bytes | bytearray, buffers: Sequence[bytearray], listed: Listed
         NoAnswerError: it is none.
     """
     try:
-        plain = parse_json(bytes(text), _SPARE)
+        plain = json.loads(text) if len(text) < _SHORT else parse_json(bytes(text), _SPARE)
         return _Reader(buffers, listed).value(plain)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as e:
         raise NoAnswerError(f"{type(e).__name__}: {e}") from e
@@ -195,7 +210,9 @@ class _Writer:
         if isinstance(value, Exception):
             return self._error(value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = (self.value(getattr(value, f.name)) for f in dataclasses.fields(value))
+            fields = [
+                self.value(getattr(value, name)) for name in _names(typing.cast("type", kind))
+            ]
             return ["object", kind.__name__, *fields]
         raise NotPlainError(f"a process answers {kind.__qualname__}, which is no data: {value!r}")
 
@@ -235,6 +252,7 @@ def _type_name(dtype: np.dtype[Any]) -> str:
     raise NotPlainError(f"a process answers numbers of {dtype}, which no reader knows")
 
 
+@functools.lru_cache(256)
 def _type(name: str) -> np.dtype[Any]:
     if name in _NARROW:
         import ml_dtypes
@@ -322,12 +340,12 @@ class _Reader:
     def object(self, name: str, *values: Any) -> Any:
         kind = self._listed.classes[name]
         made: Any = object.__new__(kind)
-        hints = _hints(kind)
-        for field, value in zip(dataclasses.fields(kind), values, strict=True):
+        for (field, hint), value in zip(_hints(kind).items(), values, strict=True):
             given = self.value(value)
-            if not fits(given, hints[field.name]):
-                raise NoAnswerError(f"{name}.{field.name} is {type(given).__name__}")
-            object.__setattr__(made, field.name, given)
+            # Most are of a plain class, and exactly that.
+            if type(given) is not hint and not fits(given, hint):
+                raise NoAnswerError(f"{name}.{field} is {type(given).__name__}")
+            object.__setattr__(made, field, given)
         return made
 
 
