@@ -113,9 +113,10 @@ class BodyReader(asyncio.BufferedProtocol):
 
 def feed(reading: Any, data: bytes) -> None:
     """Give data to a protocol as a transport does that reads into its buffers."""
-    while data:
-        buffer = reading.get_buffer(len(data))
-        count = min(len(buffer), len(data))
-        buffer[:count] = data[:count]
+    left = memoryview(data)
+    while left:
+        buffer = reading.get_buffer(len(left))
+        count = min(len(buffer), len(left))
+        buffer[:count] = left[:count]
         reading.buffer_updated(count)
-        data = data[count:]
+        left = left[count:]
