@@ -24,7 +24,9 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     SETTLED,
     bool_by_comparison,
     compress_flat,
+    gather_from_a_part,
     keep_infinite_extreme,
+    narrower_axes,
     reduce_then_squeeze,
     scalar_condition,
     squeeze_by_reshape,
@@ -356,6 +358,12 @@ RULES: tuple[Rule, ...] = (
         fault=lambda node: "" if "axis" in node.attributes else "its rank is lost",
         source="a Compress of n elements without an axis does not load, openvino 2026.4.1",
         repair=compress_flat,
+    ),
+    Rule(
+        ops=frozenset({"GatherElements"}),
+        fault=lambda node: "fewer positions than elements" if narrower_axes(node) else "",
+        source="its reader takes equal sizes beside the axis only, openvino 2026.4.1",
+        repair=gather_from_a_part,
     ),
     Rule(
         ops=frozenset({"Unique"}),

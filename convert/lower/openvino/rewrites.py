@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.faults import builder
-from edgeinfer.convert.lower.rules import given
+from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.passes.infra import Namer
 
 
@@ -78,6 +78,41 @@ def unique_along(model: ir.Model, node: ir.Node) -> bool:
     graph.insert_before(node, flat)
     node.replace_input_with(0, flat.outputs[0])
     node.attributes["axis"] = ir.AttrInt64("axis", 0)
+    return True
+
+
+def narrower_axes(node: ir.Node) -> list[int]:
+    """Axes along which a GatherElements has fewer positions than its data has elements.
+
+    Two sizes that are both open count as equal.
+    """
+    x, indices = given(node, 0), given(node, 1)
+    if x is None or indices is None or x.shape is None or indices.shape is None:
+        return []
+    axis = int(str(attribute(node, "axis", 0))) % len(x.shape)
+    pairs = enumerate(zip(x.shape, indices.shape, strict=True))
+    return [a for a, (n, m) in pairs if a != axis and n != m and int in (type(n), type(m))]
+
+
+def gather_from_a_part(model: ir.Model, node: ir.Node) -> bool:
+    """Cut the data to the positions' sizes, beside the axis that is gathered along.
+
+    Not by Slice, which OpenVINO removes there.
+
+    Given: ``y = GatherElements<axis=0>(x, i)``, x of [3, 5] and i of [2, 2]
+    Result: ``y = GatherElements<axis=0>(Gather<axis=1>(x, Range(0, 2, 1)), i)``
+    """
+    x, indices, axes = given(node, 0), given(node, 1), narrower_axes(node)
+    if x is None or indices is None or not axes:
+        return False
+    build = builder(model, node)
+    zero, one = (build.const(np.asarray(v, np.int64), n) for v, n in ((0, "zero"), (1, "one")))
+    sizes = build.op("Shape", indices)
+    for axis in axes:
+        size = build.op("Gather", sizes, build.const(np.asarray(axis, np.int64), "place"))
+        x = build.op("Gather", x, build.op("Range", zero, size, one), axis=axis)
+    build.op("GatherElements", x, indices, axis=int(str(attribute(node, "axis", 0))))
+    build.commit(model.graph, node)
     return True
 
 

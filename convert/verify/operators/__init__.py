@@ -31,9 +31,11 @@ from edgeinfer.convert.verify.operators.plain import (
     elementwise,
     flatten,
     gather,
+    gather_elements,
     gemm,
     one_hot,
     relu,
+    running_sum,
     softsign,
 )
 from edgeinfer.convert.verify.operators.pool import (
@@ -66,7 +68,9 @@ OPERATORS: dict[str, Operator] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "Flatten": flatten,
+    "CumSum": running_sum,
     "Gather": gather,
+    "GatherElements": gather_elements,
     "GRU": gru,
     "Gelu": gelu,
     "Gemm": gemm,

@@ -64,6 +64,39 @@ def gather(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -
     return (np.asarray(np.take(data, indices, axis=attrs.get("axis", 0))),)
 
 
+def gather_elements(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """GatherElements; the ONNX reference does not take fewer positions than there are rows."""
+    data, indices = inputs
+    if data is None or indices is None or data.ndim != indices.ndim:
+        raise Unhandled("GatherElements without an operand, or of two ranks")
+    axis = attrs.get("axis", 0) % data.ndim
+    part = tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(indices.shape))
+    if any(
+        n > m for a, (n, m) in enumerate(zip(indices.shape, data.shape, strict=True)) if a != axis
+    ):
+        raise Unhandled("GatherElements of more positions than rows")
+    return (np.take_along_axis(data[part], indices, axis),)
+
+
+def running_sum(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """CumSum; its axis may be a list of one, as PyTorch's exporter writes it."""
+    x, axis = inputs
+    if x is None or axis is None or axis.size != 1 or not x.ndim:
+        raise Unhandled("CumSum without an axis")
+    place = int(axis.reshape(-1)[0]) % x.ndim
+    back, exclusive = attrs.get("reverse", 0), attrs.get("exclusive", 0)
+    x = np.flip(x, place) if back else x
+    made = np.cumsum(x, axis=place, dtype=x.dtype)
+    if exclusive:
+        made = np.roll(made, 1, axis=place)
+        made[tuple(slice(0, 1) if a == place else slice(None) for a in range(x.ndim))] = 0
+    return (np.flip(made, place) if back else made,)
+
+
 def one_hot(
     attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
 ) -> tuple[Array, ...]:

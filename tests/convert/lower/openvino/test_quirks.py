@@ -141,6 +141,16 @@ X4 = RNG.standard_normal((2, 3, 4, 5)).astype(F)
             {"x": np.asarray([1], F), "c": np.asarray([True])},
         ),
         (
+            "g (float[3,5] x, int64[2,2] i) => (float[2,2] y)"
+            " { y = GatherElements<axis = 0>(x, i) }",
+            {"x": np.arange(15, dtype=F).reshape(3, 5), "i": np.asarray([[0, 2], [1, 1]], I)},
+        ),
+        (
+            "g (float[N,5] x, int64[1,3] i) => (float[1,3] y)"
+            " { y = GatherElements<axis = -1>(x, i) }",
+            {"x": np.arange(15, dtype=F).reshape(3, 5), "i": np.asarray([[0, 4, 2]], I)},
+        ),
+        (
             "g (float[2,3] x) => (float[K] y) { y = Unique<sorted = 0>(x) }",
             {"x": np.asarray([[3, 1, 3], [2, 1, 0]], F)},
         ),
