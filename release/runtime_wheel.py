@@ -19,20 +19,26 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "edgeinfer-runtime"
-LEFT_OUT = ("convert", "kernels", "backends/testing", "backends/coreml_reference/ops", "numerics")
-"""Folders of the package: what converts, and what judges where it is converted."""
+LEFT_OUT = (
+    *("convert", "kernels", "backends/testing", "backends/coreml_reference/ops", "numerics"),
+    "remote",
+)
+"""Folders of the package: what converts, and what judges where it is converted or from there."""
 
 COMMANDS = tuple(
     f"cli/{name}.py"
-    for name in ("after", "check", "config", "convert", "join", "roofline", "sections", "tune")
+    for name in (
+        *("after", "check", "compare", "config", "convert", "join", "roofline", "sections"),
+        "tune",
+    )
 )
-"""Commands that need the converter, and what these alone use."""
+"""Commands that need the converter or are for its machine, and what these alone use."""
 
 CONVERTERS = (
     *(f"backends/process/{name}.py" for name in ("bounds", "channel", "deadline")),
-    "runtime/llm/reference.py",
+    *("comparisons.py", "runtime/difference.py", "runtime/llm/reference.py"),
 )
-"""Modules that the converter or its tests alone use."""
+"""Modules that the converter's machine or its tests alone use."""
 
 EVALUATOR = tuple(
     f"backends/coreml_reference/{name}.py"

@@ -47,6 +47,10 @@ def test_extras_are_those_of_the_installed_package(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_the_converter_what_converts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("edgeinfer.remote.board", "edgeinfer.comparisons", "edgeinfer.cli.roofline"):
+        assert installed.without_converter(ModuleNotFoundError(name=name))
+    for name in ("edgeinfer", "edgeinfer.runtime.session", "convert"):
+        assert not installed.without_converter(ModuleNotFoundError(name=name))
     error = ModuleNotFoundError("No module named 'edgeinfer.convert'", name="edgeinfer.convert")
     told = failures.describe(error)
     assert (told.code, told.kind) == (3, "NotAvailableError")

@@ -14,6 +14,10 @@ BACKENDS = "edgeinfer.backends"
 """The group of entry points by which a package adds an engine."""
 
 
+_OF_THE_CONVERTER = ("convert", "kernels", "cli", "remote", "comparisons")
+"""Parts of the package that a device's has not, or not whole."""
+
+
 def package() -> str:
     """Return the package's name; where both are there, that with everything."""
     from importlib.metadata import PackageNotFoundError, distribution
@@ -76,8 +80,8 @@ def version(name: str, module: str) -> str | None:
 
 def without_converter(error: ModuleNotFoundError) -> str:
     """Say that a device has no converter, where an import failed for that; else nothing."""
-    part = (error.name or "").split(".")
-    if part[0] != "edgeinfer" or part[1:2] not in (["convert"], ["kernels"], ["cli"]):
+    part = [*(error.name or "").split("."), ""]
+    if part[0] != "edgeinfer" or part[1] not in _OF_THE_CONVERTER:
         return ""
     return (
         f"{RUNTIME} runs bundles and converts nothing; a machine that converts has {CONVERTER} in "

@@ -15,7 +15,6 @@ from tests.architecture.tree import Module, modules
 
 BY_NAME = {
     *("edgeinfer.media.live", "edgeinfer.tracking"),  # documented, for users
-    "edgeinfer.remote.there",  # sent to a board as a text
     "edgeinfer.runtime.pipelines.code_trial",  # a process of its own
     "edgeinfer.runtime.serve.routing",  # named to Ray
 }
@@ -80,7 +79,7 @@ def test_it_holds_no_converter(names: set[str]) -> None:
     assert not [n for n in names if n.startswith(("edgeinfer/convert", "edgeinfer/kernels"))]
     commands = {n.rpartition("/")[2] for n in names if n.startswith("edgeinfer/cli/")}
     assert {"run.py", "bench.py", "doctor.py"} <= commands
-    assert not {"convert.py", "check.py", "tune.py", "join.py"} & commands
+    assert not {"convert.py", "check.py", "compare.py", "tune.py", "join.py"} & commands
     evaluator = [n for n in names if n.startswith("edgeinfer/backends/coreml_reference/")]
     assert "edgeinfer/backends/coreml_reference/package.py" in evaluator, "Core ML reads with it"
     assert not [n for n in evaluator if "/ops/" in n or n.endswith("evaluate.py")]
