@@ -29,7 +29,7 @@ from edgeinfer.convert.sources.torch_compare import (
     reason,
 )
 from edgeinfer.convert.sources.torch_complex import NoFormError, as_pairs, has_complex
-from edgeinfer.convert.sources.torch_forms import explained, forms
+from edgeinfer.convert.sources.torch_forms import explained, forms, release
 from edgeinfer.convert.sources.torch_sizes import (
     Shapes,
     check_sizes,
@@ -46,6 +46,12 @@ if TYPE_CHECKING:
 
 Read = tuple[ir.Model, SourceRecord, Remarks]
 Forward = Callable[[Mapping[str, Any]], Any]
+OLDEST = (2, 11)
+"""The oldest PyTorch whose exports are right.
+
+Before 2.9 weights are pickles in a ``.pt2`` file, before 2.11 inputs and outputs lose their names.
+"""
+
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _TRACES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node")
 
@@ -66,7 +72,7 @@ def read_module(
     """
     import torch
 
-    _need_onnxscript()
+    _need_exporter()
     name = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
         raise SourceError(f"{name}: a TorchScript module; pass the torch.nn.Module it came from")
@@ -110,7 +116,7 @@ def read_program(
         UsageError: a size that is to be named is static, or no input or axis has it.
         SourceError: an operator has no ONNX form, or the result gives other numbers.
     """
-    _need_onnxscript()
+    _need_exporter()
     notes = Remarks()
     if program.example_inputs is None:
         model = _exported(program, None, None, None, name, lambda _: None)
@@ -160,7 +166,7 @@ def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
         raise NotAvailableError(
             f'{path}: reading a .pt2 file needs PyTorch; install it: pip install "edgeinfer[torch]"'
         ) from error
-    _need_onnxscript()
+    _need_exporter()
     try:
         found = suspicions(path)
         program = None if found else _loaded(path)
@@ -200,7 +206,15 @@ def _loaded(path: Path) -> torch.export.ExportedProgram:
     return program
 
 
-def _need_onnxscript() -> None:
+def _need_exporter() -> None:
+    import torch
+
+    if release() < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise NotAvailableError(
+            f"PyTorch {torch.__version__} is too old: {oldest} or newer writes and exports models "
+            'right; pip install --upgrade "edgeinfer[torch]"'
+        )
     try:
         with quiet():
             import onnxscript  # noqa: F401

@@ -293,6 +293,13 @@ def _logaddexp2(self: Any, other: Any) -> Any:
 
 # ---- what an export failed for
 
+def release() -> tuple[int, ...]:
+    """Return the first two numbers of the installed PyTorch's version."""
+    import torch
+
+    return tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+
+
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in forward')
 
 
@@ -308,9 +315,10 @@ def explained(error: BaseException) -> str:
     where = f" (at {places[-1][0]}, line {places[-1][1]})" if places else ""
     kinds = {type(e).__name__ for e in chain}
     if "TorchExportError" in kinds:
+        newer = "; PyTorch 2.13 traces recurrent layers of any length" if release() < (2, 13) else ""
         return (
             f"torch.export cannot trace it: {why}{where}; rewrite that part for torch.export "
-            "(fixed sizes, torch.where or torch.cond for data-dependent branches)"
+            f"(fixed sizes, torch.where or torch.cond for data-dependent branches){newer}"
         )
     missing = re.search(r"<OpOverload\(op='([\w.:]+)', overload='(\w+)'\)>", why)
     if missing is not None:

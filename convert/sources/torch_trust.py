@@ -51,14 +51,20 @@ def suspicions(path: Path) -> list[str]:
 
     reader = torch._C.PyTorchFileReader(str(path))
     names = [str(name) for name in reader.get_all_records()]
-    sizes = {name: int(reader.get_record_size(name)) for name in names}
     # A program names the same function many times.
-    found = list(dict.fromkeys(_all(sizes, reader.get_record)))
+    found = list(dict.fromkeys(_all(names, reader.get_record, _sizes(reader))))
     more = [f"{len(found) - _MOST_LISTED} more"] if len(found) > _MOST_LISTED else []
     return [*found[:_MOST_LISTED], *more]
 
 
-def _all(names: dict[str, int], record: Callable[[str], bytes]) -> Iterator[str]:
+def _sizes(reader: Any) -> Callable[[str], int]:
+    """Return what tells the bytes of a member; before 2.12 a reader tells them by reading it."""
+    return getattr(reader, "get_record_size", None) or (lambda name: len(reader.get_record(name)))
+
+
+def _all(
+    names: list[str], record: Callable[[str], bytes], size: Callable[[str], int]
+) -> Iterator[str]:
     if "archive_format" not in names:
         yield "weights as a pickle, as PyTorch before 2.8 wrote them"
         return
@@ -70,7 +76,7 @@ def _all(names: dict[str, int], record: Callable[[str], bytes]) -> Iterator[str]
         elif name.startswith(_CONFIGS) and name.endswith(".json"):
             config = _parsed(record(name))
             yield from _payloads(name, config)
-            _check_spread(name, config, names)
+            _check_spread(name, config, {path: size(path) for path in _files(name, config, names)})
         elif name.startswith("models/"):
             yield from _program(name, _parsed(record(name)))
         elif name.startswith("data/sample_inputs/"):
@@ -88,6 +94,11 @@ def _payloads(name: str, config: Any) -> Iterator[str]:
         file = payload["path_name"]
         if payload.get("use_pickle") or not re.fullmatch(r"(?:weight|tensor)_\d+", str(file)):
             yield f"{str(key)[:60]!r} as a pickle or an object ({name})"
+
+
+def _files(name: str, config: Any, names: list[str]) -> set[str]:
+    folder = name.rpartition("/")[0]
+    return {f"{folder}/{payload['path_name']}" for payload in config["config"].values()} & {*names}
 
 
 def _check_spread(name: str, config: Any, stored: dict[str, int]) -> None:

@@ -30,6 +30,9 @@ NO_KERNEL = {
     "RoiAlign": "onnxruntime 1.32 has kernels up to opset 21 only",
     "Bernoulli": "is a function of RandomUniformLike, which has kernels up to opset 21 only",
 }
+RUN = 26
+"""The opset up to which ONNX Runtime 1.30, the oldest that converts, runs models."""
+
 MAY_ROUND = frozenset(
     {
         *(pass_name(p) for p in passes.FUSIONS),
@@ -65,6 +68,10 @@ def _runnable() -> tuple[tuple[Case, list[Any]], ...]:
         except Exception:
             continue
     return tuple(found)
+
+
+def _opset(case: Case) -> int:
+    return next((o.version for o in case.model.opset_import if o.domain == ""), 0)
 
 
 def _difference(old: Any, new: Any, case: Case | None) -> str:
@@ -121,7 +128,7 @@ def test_normalise_keeps_every_number() -> None:
         if problem := _compare(case, before, normalise(ir.from_proto(case.model)).model, False):
             wrong[case.name] = problem
     assert wrong == {}
-    assert len(_runnable()) > 1400
+    assert sum(_opset(case) <= RUN for case, _ in _runnable()) > 1320
 
 
 def _every_pass() -> Sequence[ir.passes.PassBase]:
@@ -153,7 +160,7 @@ def _older() -> Iterator[tuple[Case, int, onnx.ModelProto, list[Any]]]:
         if schema.domain == "":
             history[schema.name].append(schema.since_version)
     for case in suite():
-        version = next((o.version for o in case.model.opset_import if o.domain == ""), 0)
+        version = _opset(case)
         if len(case.model.graph.node) != 1 or case.model.graph.node[0].op_type in NO_KERNEL:
             continue
         versions = history[case.model.graph.node[0].op_type]
@@ -179,6 +186,6 @@ def test_older_versions_of_each_operator_are_raised_to_the_same_numbers() -> Non
             wrong[case.name, version] = "is not raised"
         elif problem := _compare(case, before, model, False):
             wrong[case.name, version] = problem
-        tried += 1
+        tried += _opset(case) <= RUN
     assert wrong == {}
-    assert tried > 1300
+    assert tried > 1270

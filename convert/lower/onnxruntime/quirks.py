@@ -19,6 +19,7 @@ from edgeinfer.convert.lower.onnxruntime.faster import (
     silu_by_sigmoid,
 )
 from edgeinfer.convert.lower.onnxruntime.ranges import gather_cast, sliced
+from edgeinfer.convert.lower.onnxruntime.remainders import by_floor, inexact_remainder
 from edgeinfer.convert.lower.onnxruntime.resizes import name_all_axes, some_axes
 from edgeinfer.convert.lower.onnxruntime.wide_sums import (
     SUMS,
@@ -140,6 +141,12 @@ RULES: tuple[Rule, ...] = (
         fault=inexact_einsum,
         source="Einsum ij->i of 2**60 + 1 and 3 is 2**60, onnxruntime 1.32",
         repair=sum_before,
+    ),
+    Rule(
+        ops=frozenset({"Mod"}),
+        fault=inexact_remainder,
+        source="Mod<fmod=1>(-2**63, 1 - 2**63) is 0, onnxruntime 1.30; right in 1.32",
+        repair=by_floor,
     ),
     Rule(
         ops=frozenset({"MaxUnpool"}),

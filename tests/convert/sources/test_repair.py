@@ -200,7 +200,8 @@ def test_missing_opset_import() -> None:
     source = read(model)
     newest = onnx.defs.onnx_opset_version()
     assert source.notes.lines == [f"opset of ai.onnx was not stated; taken as {newest}"]
-    (y,) = run(ir.to_proto(source.model), x=X)
+    # An engine may be older than the newest version of the operators.
+    (y,) = ReferenceEvaluator(ir.to_proto(source.model)).run(None, {"x": X})
     np.testing.assert_array_equal(y, np.maximum(X * [1, 2, 3], 0))
 
 

@@ -19,7 +19,7 @@ from edgeinfer.cli.failures import guarded  # noqa: E402
 from edgeinfer.cli.group import edgeinfer as group  # noqa: E402
 from edgeinfer.convert.sources import read, torch_trust  # noqa: E402
 from edgeinfer.convert.sources.torch_expressions import is_size  # noqa: E402
-from edgeinfer.errors import SourceError  # noqa: E402
+from edgeinfer.errors import NotAvailableError, SourceError  # noqa: E402
 
 MODEL, WEIGHTS = "models/model.json", "data/weights/model_weights_config.json"
 CONSTANTS = "data/constants/model_constants_config.json"
@@ -108,6 +108,42 @@ def _refused(path: Path, mark: Path, words: str) -> None:
 def test_a_plain_one_is_read(plain: Path) -> None:
     assert torch_trust.suspicions(plain) == []
     assert len(read(plain).model.graph.inputs) == 1
+
+
+def test_a_reader_that_tells_no_sizes_is_asked_for_the_bytes(
+    plain: Path, changed: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch 2.11 has none that tells them."""
+
+    class Older:
+        def __init__(self, path: Any) -> None:
+            self.inner = inner(path)
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "get_record_size":
+                raise AttributeError(name)
+            return getattr(self.inner, name)
+
+    inner = torch._C.PyTorchFileReader
+    monkeypatch.setattr(torch._C, "PyTorchFileReader", Older)
+    assert torch_trust.suspicions(plain) == []
+
+    def edit(data: Any) -> None:
+        meta = next(iter(data["config"].values()))["tensor_meta"]
+        meta["sizes"], meta["strides"] = [{"as_int": 1 << 30}], [{"as_int": 0}]
+
+    with pytest.raises(ValueError, match="4294967296 bytes, of which the file holds 48"):
+        torch_trust.suspicions(changed({WEIGHTS: _json(edit)}))
+
+
+def test_an_older_pytorch_is_refused_in_words(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write pickles again, and names of its exports are others."""
+    monkeypatch.setattr(torch, "__version__", "2.10.1+cu128")
+    for source, more in ((plain, {}), (Net(), {"example_inputs": (torch.ones(3, 4),)})):
+        with pytest.raises(
+            NotAvailableError, match=r"PyTorch 2\.10\.1\+cu128 is too old: 2\.11 or"
+        ):
+            read(source, **more)
 
 
 @pytest.mark.parametrize(("config", "folder"), [(WEIGHTS, "weights"), (CONSTANTS, "constants")])

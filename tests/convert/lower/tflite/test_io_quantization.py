@@ -190,7 +190,8 @@ def test_from_a_calibrated_model_to_a_verified_session(tmp_path: Path) -> None:
     )
     stored = {v.format: v.stored for v in made.manifest.variants}
     assert {n: s.dtype for n, s in stored["tflite"].items()} == {"image": "int8", "scores": "int8"}
-    assert stored["onnx"] == {}
+    # ONNX Runtime before 1.32 gets the Softmax of integers wrong: it is left out there.
+    assert stored.get("onnx", {}) == {}
     with Bundle.open(made.path) as opened:
         assert opened.manifest == made.manifest
     with edgeinfer.load(made.path, backend="litert") as session:
