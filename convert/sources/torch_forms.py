@@ -293,6 +293,7 @@ def _logaddexp2(self: Any, other: Any) -> Any:
 
 # ---- what an export failed for
 
+
 def release() -> tuple[int, ...]:
     """Return the first two numbers of the installed PyTorch's version."""
     import torch
@@ -315,7 +316,8 @@ def explained(error: BaseException) -> str:
     where = f" (at {places[-1][0]}, line {places[-1][1]})" if places else ""
     kinds = {type(e).__name__ for e in chain}
     if "TorchExportError" in kinds:
-        newer = "; PyTorch 2.13 traces recurrent layers of any length" if release() < (2, 13) else ""
+        is_older = release() < (2, 13)
+        newer = "; PyTorch 2.13 traces recurrent layers of any length" if is_older else ""
         return (
             f"torch.export cannot trace it: {why}{where}; rewrite that part for torch.export "
             f"(fixed sizes, torch.where or torch.cond for data-dependent branches){newer}"
