@@ -19,12 +19,12 @@ def test_rows(cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = cli("bench", bundle, *QUICK, "--threads", "1,2")
     assert result.code == 0
     lines = result.out.splitlines()
-    said = ("not run: ", "plain engines compute as edgeinfer does", "fastest in these turns: ")
+    said = ("not run: ", "plain engines compute as edgeinfer does", "fastest for a session in ")
     head, *rows = [line for line in lines if not line.startswith(said)]
     assert "not run: cpu-onnx-fp32 on reference: made for onnxruntime; --backend ref" in result.out
     assert head.split()[:6] == ["model", "engine", "size", "error", "threads", "median"]
     assert all("144 B" in row for row in rows)
-    assert "fastest in these turns: cpu-onnx-fp32 on onnxruntime, " in result.out
+    assert "fastest for a session in these turns: cpu-onnx-fp32 on onnxruntime, " in result.out
     engines = sorted((row.split()[1], "plain" in row) for row in rows)
     assert engines == [("onnxruntime", False)] * 2 + [("plain", True)] * 2
     told = [row.partition("%")[2].split() for row in rows]

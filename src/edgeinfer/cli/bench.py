@@ -300,7 +300,8 @@ def _fastest(timed: TimingResult, permitted: frozenset[str]) -> Iterator[str]:
     ]
     if len(taken) > 1:
         ms, row = min(taken, key=lambda pair: pair[0])
-        yield f"fastest in these turns: {row.variant} on {row.engine}, {milliseconds(ms)}"
+        found = f"{row.variant} on {row.engine}, {milliseconds(ms)}"
+        yield f"fastest for a session in these turns: {found}"
 
 
 def _advice(kind: str, factor: float) -> str:
