@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import weakref
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -183,3 +184,40 @@ def test_garbage_of_the_parent_is_not_freed_in_a_forked_process() -> None:
     finally:
         gc.enable()
         forks._used.discard("an engine")
+
+
+def test_what_an_engine_has_once_is_not_freed_in_a_forked_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Modules let go of it when the interpreter ends, there too, over threads that are not there."""
+
+    class Core:
+        pass
+
+    monkeypatch.setattr(forks, "_owned", [])
+
+    def is_there_after_the_last_name_of_it() -> bool:
+        forks._owned.clear()
+        names.clear()
+        gc.collect()
+        return seen() is not None
+
+    names = [forks.owned(Core())]
+    seen = weakref.ref(names[0])
+    assert in_fork(is_there_after_the_last_name_of_it) is True
+    assert not is_there_after_the_last_name_of_it()
+
+
+def test_the_core_of_openvino_is_not_freed_in_a_forked_process() -> None:
+    pytest.importorskip("openvino", reason="openvino is not installed")
+    from edgeinfer.backends.openvino import backend
+
+    seen = weakref.ref(backend._core())
+
+    def is_there_without_a_module() -> bool:
+        backend._core.cache_clear()
+        forks._owned.clear()
+        gc.collect()
+        return seen() is not None
+
+    assert in_fork(is_there_without_a_module) is True

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet
 
+from edgeinfer import forks
 from edgeinfer.backends.base import (
     Artifact,
     Bound,
@@ -194,7 +195,7 @@ def _placed(model: Any, options: LoadOptions) -> tuple[str, Placement | None]:
 
 @cache
 def _core() -> Any:
-    return import_openvino().Core()
+    return forks.owned(import_openvino().Core())
 
 
 def _names(core: Any) -> list[str]:

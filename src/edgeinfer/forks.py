@@ -42,6 +42,7 @@ class Watched(Protocol):
 
 _watched: WeakSet[Any] = WeakSet()
 _locks: WeakSet[Any] = WeakSet()
+_owned: list[object] = []
 _used: set[str] = set()
 _inherited: set[str] = set()
 
@@ -83,6 +84,16 @@ def leave_behind(*things: object) -> None:
     for thing in things:
         # More than a reference in a list, which the interpreter drops when it ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def owned(thing: T) -> T:
+    """Keep what an engine has once for a process; forked processes never free it.
+
+    Modules let go of what they hold when the interpreter ends, and so in the forked process too: to
+    free it there ends threads and takes locks that are the parent's.
+    """
+    _owned.append(thing)
+    return thing
 
 
 def used(engine: str) -> None:
@@ -173,6 +184,7 @@ def _in_child() -> None:
         # An engine may lie in a ring of garbage that was not collected yet, as after an error; to
         # free it would wait for threads that are the parent's.
         gc.freeze()
+    leave_behind(*_owned)
     _inherited.update(_used)
     _used.clear()
     problems = []
