@@ -189,7 +189,7 @@ def test_garbage_of_the_parent_is_not_freed_in_a_forked_process() -> None:
 def test_what_an_engine_has_once_is_not_freed_in_a_forked_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Modules let go of it when the interpreter ends, there too, over threads that are not there."""
+    """Modules let go of it when the interpreter ends, there too, where its threads are not."""
 
     class Core:
         pass
