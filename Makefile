@@ -21,11 +21,12 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One thread a worker: with two workers, more only get in each other's way.
+# One thread a worker: with two workers, more only get in each other's way. Each begins with half of
+# the tests in a row, so that what a module prepares is seldom prepared by both.
 TESTS ?=
 test: $(VENV)/installed
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -m 'not slow and not models' \
-		--numprocesses 2 $(if $(TESTS),"$(TESTS)")
+		--numprocesses 2 --dist worksteal $(if $(TESTS),"$(TESTS)")
 
 # The manual as a site in build/site, without the network once its tools are there; a dead link fails.
 site: $(VENV)/installed
@@ -170,7 +171,7 @@ test-lowest:
 	$(PYTHON) -m venv build/lowest
 	build/lowest/bin/python -m pip install --quiet --require-hashes --requirement .ci/lowest.lock
 	build/lowest/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m 'not slow and not models' --numprocesses 2
+	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m 'not slow and not models' --numprocesses 2 --dist worksteal
 
 # The same commit gives the same bytes.
 wheel: $(VENV)/installed

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests import memory_disk
+
+# Before anything asks where temporary files go.
+memory_disk.use()
 # Tests also import the engines by themselves, to compare; without telemetry (backends/engines.py).
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # NumPy is an engine here too; its BLAS has to know before it is imported that one thread is one.

@@ -4,6 +4,8 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -38,10 +40,18 @@ print(tried(lambda: os.kill(os.getpid(), 0)))
 """
 
 
-def test_what_is_confined_can_do_nothing_to_others(tmp_path: Path) -> None:
-    folder, other = tmp_path / "own", tmp_path / "other"
-    folder.mkdir()
-    other.mkdir()
+@pytest.fixture
+def folders() -> Iterator[tuple[Path, Path]]:
+    """Two on a disk: shared memory, where tests keep their files, is everybody's."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as base:
+        made = Path(base, "own"), Path(base, "other")
+        for folder in made:
+            folder.mkdir()
+        yield made
+
+
+def test_what_is_confined_can_do_nothing_to_others(folders: tuple[Path, Path]) -> None:
+    folder, other = folders
     (other / "there").write_text("x")
     done = subprocess.run(
         [sys.executable, "-c", _ASK, str(folder), str(other)],
@@ -109,10 +119,8 @@ for act in ("open(sys.argv[1] + '/y', 'w')", "open(sys.argv[2] + '/y', 'w')", "s
 """
 
 
-def test_programs_that_it_starts_are_confined_too(tmp_path: Path) -> None:
-    folder, other = tmp_path / "own", tmp_path / "other"
-    folder.mkdir()
-    other.mkdir()
+def test_programs_that_it_starts_are_confined_too(folders: tuple[Path, Path]) -> None:
+    folder, other = folders
     done = subprocess.run(
         [sys.executable, "-c", _START, str(folder), str(other)],
         capture_output=True,
