@@ -63,6 +63,8 @@ def interrupted(function: Callable[[], object], number: int) -> bool:
         raise KeyboardInterrupt
 
     before, handler = sys.gettrace(), signal.signal(signal.SIGINT, arrived)
+    # Python 3.12 tells of instructions from the first trace on that begins after a frame asked.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         function()
