@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def use(memory: Path = MEMORY, room: int = ROOM) -> Path | None:
     where there is too little room. The folder goes with this process; what killed runs left goes
     with the next one.
     """
-    if os.environ.get("TMPDIR") or not _has_room(memory, room):
+    if sys.platform != "linux" or os.environ.get("TMPDIR") or not _has_room(memory, room):
         return None
     for old in memory.glob(f"{PREFIX}*"):
         if not _runs(old.name.removeprefix(PREFIX)):
@@ -44,6 +45,9 @@ def use(memory: Path = MEMORY, room: int = ROOM) -> Path | None:
 
 def _has_room(memory: Path, room: int) -> bool:
     try:
+        # Containers often mount it so that no library there is mapped as code.
+        if os.statvfs(memory).f_flag & os.ST_NOEXEC:
+            return False
         free = shutil.disk_usage(memory).free
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

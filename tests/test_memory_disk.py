@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests import memory_disk
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is a disk on Linux")
 
 ENDS = "from pathlib import Path; from tests import memory_disk; import os; print({}); {}"
 
@@ -62,6 +65,15 @@ def test_without_room_nothing_changes(tmp_path: Path) -> None:
     assert memory_disk.use(tmp_path, 1 << 60) is None
     assert memory_disk.use(tmp_path / "none", 0) is None
     assert os.environ["TMPDIR"] == ""
+
+
+@pytest.mark.usefixtures("unset")
+def test_where_no_code_is_mapped_nothing_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flagged = SimpleNamespace(f_flag=os.ST_NOEXEC)
+    monkeypatch.setattr(os, "statvfs", lambda path: flagged)
+    assert memory_disk.use(tmp_path, 0) is None
 
 
 def test_a_place_that_was_given_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
