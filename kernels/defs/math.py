@@ -148,6 +148,8 @@ def _clamp(x: Expr, low: float, high: float) -> Expr:
 
 def named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
     """Compute a value once where an expression needs it several times."""
+    if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+        return use(value)
     name = tirx.Var("v", element_type(value))
     return tirx.Let(name, value, use(name))
 

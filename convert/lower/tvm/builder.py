@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+import tvm
+import tvm_ffi
 from tvm import relax, sym, te, tirx
 
 from edgeinfer.backends.checks import one_line
@@ -16,6 +18,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.registry import HELD
 from edgeinfer.kernels.defs.emit import KernelCpu
+from edgeinfer.kernels.defs.math import element_type
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
@@ -293,7 +296,7 @@ class Builder:
             def element(*index: Any) -> Any:
                 rest = iter(inputs)
                 values = [s if s is not None else at(next(rest), index) for s in single]
-                result = function(*values)
+                result = _once(function, values)
                 return result if dtype is None else result.astype(dtype)
 
             return te.compute(shape, element, name="map")
@@ -328,6 +331,27 @@ class Builder:
             target.shape,
             waiting=Waiting(waiting.make, waiting.axes, [*waiting.steps, step]),
         )
+
+
+def _once(function: Scalar, values: list[Any]) -> Any:
+    """Apply a function to values that are read once, however often it needs them.
+
+    What is computed before goes into its reader, whole: a chain of readers that need it twice would
+    have 2, 4, 8, ... of it.
+    """
+    names = [tirx.Var("v", element_type(v)) for v in values]
+    seen: list[Any] = []
+    tvm_ffi.structural_walk(function(*names), (tvm.ir.Var, seen.append))
+    known = (tirx.IntImm, tirx.FloatImm)
+    uses = [
+        0 if isinstance(v, known) else sum(s.same_as(n) for s in seen)
+        for n, v in zip(names, values, strict=True)
+    ]
+    pairs = list(zip(names, values, uses, strict=True))
+    made = function(*(n if count > 1 else v for n, v, count in pairs))
+    for name, value, count in pairs:
+        made = tirx.Let(name, value, made) if count > 1 else made
+    return made
 
 
 def _fits(operand: Tensor, target: Tensor) -> bool:

@@ -20,7 +20,8 @@ def _sigmoid(x: Array, slope: float = 1.0) -> Array:
 
 
 def _mish(x: Array) -> Array:
-    return np.asarray(x) * np.tanh(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0))
+    made: Array = x * np.tanh(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0))
+    return made
 
 
 FORMS: dict[str, tuple[str, Callable[[Array], Array]]] = {

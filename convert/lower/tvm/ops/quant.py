@@ -11,7 +11,7 @@ from tvm import te, tirx
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.narrow import of_quantized
-from edgeinfer.convert.lower.tvm.ops.arith import convert, dtype_name, larger, smaller
+from edgeinfer.convert.lower.tvm.ops.arith import convert, dtype_name
 from edgeinfer.convert.lower.tvm.ops.matrix import product, reshape
 from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, OPS
 from edgeinfer.types import Array
@@ -121,7 +121,9 @@ def quantize_linear(
         zero = convert(g, _along(g, x, y_zero_point, axis, block_size), "float32")
 
     def whole(v: Any, s: Any, z: Any) -> Any:
-        return smaller(larger(tirx.nearbyint(v / s) + z, low), high).astype("int32").astype(kind)
+        # A chain of these reads each once; what NaN becomes ONNX leaves open.
+        held = tirx.min(tirx.max(tirx.nearbyint(v / s) + z, low), high)
+        return held.astype("int32").astype(kind)
 
     return g.map(whole, x, scale, zero, dtype=kind)
 

@@ -37,7 +37,7 @@ def place(request: pytest.FixtureRequest) -> str:
 def anything(kind: type, count: int, seed: int = 0) -> Array:
     """Finite numbers of all magnitudes."""
     bits = np.random.default_rng(seed).bytes(count * np.dtype(kind).itemsize)
-    found = np.frombuffer(bits, kind).copy()
+    found: Array = np.frombuffer(bits, kind).copy()
     found[~np.isfinite(found)] = 1
     return found
 
