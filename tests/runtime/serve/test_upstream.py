@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -39,6 +40,13 @@ def words(stream: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def answered(server: Server) -> float:
+    """Return how many requests for the other server's model have been answered."""
+    told = server.client.get("/metrics").text
+    found = re.search(r'requests_total{model="big",status="200"} (\S+)', told)
+    return float(found[1]) if found else 0.0
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
     with starter(tmp_path_factory.mktemp("served")) as (start, _):
@@ -48,6 +56,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
 
 def test_an_answer_is_the_other_servers(pair: tuple[Server, Server]) -> None:
     server, other = pair
+    before = answered(server)
     through = server.client.post(CHAT, json=asked()).json()
     direct = other.client.post(CHAT, json=asked(model="tiny")).json()
     assert through["choices"] == direct["choices"]
@@ -60,8 +69,9 @@ def test_an_answer_is_the_other_servers(pair: tuple[Server, Server]) -> None:
         found = server.client.post(path, json={"model": "big", **more})
         assert found.status_code == 200, found.text
     # Counted once the answer has been sent.
-    while 'requests_total{model="big",status="200"} 4.0' not in server.client.get("/metrics").text:
+    while answered(server) < before + 4:
         time.sleep(0.01)
+    assert answered(server) == before + 4
 
 
 def test_a_stream_comes_as_it_is_made(pair: tuple[Server, Server]) -> None:
