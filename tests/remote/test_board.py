@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,24 @@ def test_an_answer_of_any_kind_is_an_error_in_words(tmp_path: Path, answer: str)
 def test_a_file_that_cannot_be_read_ends_it(echo: str, tmp_path: Path) -> None:
     with pytest.raises(EdgeInferError, match=r"not everything was sent: .*none"):
         board.run(echo, ["verify"], {"0/none": tmp_path / "none"})
+    wait(lambda: left(tmp_path) == [])
+
+
+def test_one_that_waits_for_the_rest_ends_too(
+    echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held the pipe that its answer was to come from."""
+    begun, package = tmp_path / "begun", list(board._package())
+    text = f'#!/bin/sh\ntouch "{begun}"\nexec "{sys.executable}" "$@"\n'
+    device = executable(tmp_path / "python", text)
+
+    def once_it_has_begun() -> Iterator[tuple[str, Path]]:
+        wait(begun.exists)
+        yield from package
+
+    monkeypatch.setattr(board, "_package", once_it_has_begun)
+    with pytest.raises(EdgeInferError, match=r"not everything was sent: .*none"):
+        board.run(f"ssh://pi@board{device}", ["verify"], {"0/none": tmp_path / "none"})
     wait(lambda: left(tmp_path) == [])
 
 

@@ -104,6 +104,9 @@ def run(
             # The device waits for the rest.
             unread.append(error)
             process.kill()
+            # What it started may have the pipe as well.
+            with contextlib.suppress(OSError):
+                into.close()
 
     # A device may answer before it has read everything, or instead.
     sender = threading.Thread(target=send, daemon=True)
