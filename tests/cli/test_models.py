@@ -36,13 +36,15 @@ def test_a_callable_gives_model_inputs_and_dynamic_shapes(tmp_path: Path) -> Non
     assert named.arguments() == {
         "example_inputs": (1, 2),
         "dynamic_shapes": {"x": {0: "batch"}},
+        "trust_source": False,
     }
 
 
 def test_a_callable_may_give_the_model_alone(tmp_path: Path) -> None:
     named = named_model(script(tmp_path, "def make():\n    return 'program'\n") + ":make")
     assert named.model == "program"
-    assert named.arguments() == {"example_inputs": None, "dynamic_shapes": None}
+    nothing = {"example_inputs": None, "dynamic_shapes": None, "trust_source": False}
+    assert named.arguments() == nothing
 
 
 def test_a_callable_finds_its_neighbours(tmp_path: Path) -> None:

@@ -106,6 +106,6 @@ def test_limits_of_this_machine_are_plausible() -> None:
 def test_a_device_has_no_roof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing converts, a language model is timed all the same."""
     monkeypatch.setitem(sys.modules, "edgeinfer.cli.roofline", None)
-    gb_s, why = lmbench._reading(1)
+    gb_s, why = lmbench._reading("cpu", 1)
     assert gb_s is None
     assert why.startswith("share of reading: unknown: edgeinfer-runtime runs bundles and converts")
