@@ -42,10 +42,13 @@ def affine_grid(node: ir.Node) -> onnx.FunctionProto | None:
 
     Theta times places, summed up in turn: the places of each axis are a vector.
     """
-    theta, kind = node.inputs[0], node.inputs[0].dtype
-    if theta.shape is None or kind is None or theta.shape[1] not in (2, 3):
+    theta = node.inputs[0]
+    if theta is None or theta.shape is None or theta.dtype is None:
         return None
-    body, rank = Body(node), int(theta.shape[1])
+    kind, rank = theta.dtype, theta.shape[1]
+    if not isinstance(rank, int) or rank not in (2, 3):
+        return None
+    body = Body(node)
     one = body.const(np.array(1, kind.numpy()))
     two = body.const(np.array(2, kind.numpy()))
     whole = [body.const(np.array(number, np.int64)) for number in (0, 1)]
