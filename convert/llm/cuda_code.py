@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from edgeinfer.errors import NotAvailableError
-from edgeinfer.llm.gpu import THREADS
+from edgeinfer.llm.gpu import MOST_FOLD, THREADS
 from edgeinfer.records import dataclass
 
 INSTALL = "pip install 'edgeinfer[tvm-cuda]', or CUDA 13"
@@ -75,9 +75,11 @@ def product(loads: Loads, end: str, eights: int, tiles: int, fold: int) -> tuple
         fold: Eights of slices that columns are cut into.
     """
     name = f"product_{loads.label}_{end}_f{fold}_{eights}x{tiles}"
-    sizes = f"{eights}, {tiles}, {ENDS[end]}, {fold}"
+    # More warps than registers suffice for are no use.
+    together = fold if eights == 1 or (fold < MOST_FOLD and tiles == 1) else 1
+    sizes = f"{eights}, {tiles}, {ENDS[end]}, {fold}, {together}"
     given = f"{loads.arguments}, {str(loads.is_narrow).lower()}, {sizes}"
-    threads = THREADS * (fold if eights == 1 else 1)
+    threads = THREADS * together
     after = "{target, stride, bias, cap, squares, epsilon, next, split, parts}"
     text = _entry(
         name,

@@ -217,11 +217,11 @@ template <int END> DEVICE void finish(After after, float value, float input, int
 }
 
 // Multiplies SIDE tiles of rows (of gates and of inputs) with 8 * WIDTH tokens. Columns are cut into 8 * FOLD slices: a
-// warp has one, or FOLD one after the other, whose sums are added in the same order.
-template <int KIND, int SCALE, bool OFFSET, bool NARROW, int WIDTH, int SIDE, int END, int FOLD>
+// warp has one (TOGETHER is FOLD), or FOLD one after the other (it is 1), with the same sums.
+template <int KIND, int SCALE, bool OFFSET, bool NARROW, int WIDTH, int SIDE, int END, int FOLD, int TOGETHER>
 DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *count, After after) {
   enum { WORDS = Kind<KIND>::WORDS, TERMS = Kind<KIND>::TERMS, TILES = END >= SILU ? 2 * SIDE : SIDE, SLICES = WARPS * FOLD };
-  enum { HERE = WIDTH == 1 ? SLICES : WARPS, TURNS = SLICES / HERE, FACTORS = NARROW ? 2 : 1 };
+  enum { HERE = WARPS * TOGETHER, TURNS = FOLD / TOGETHER, FACTORS = NARROW ? 2 : 1 };
   enum { AHEAD = WIDTH > 2 || KIND > 16 ? 1 : WIDTH == 2 || FOLD == 4 || KIND > 8 ? 2 : 4 };
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int chunks = of.columns / 32, groups = SCALE == NO_SCALE ? 1 : of.columns / of.group;
