@@ -14,7 +14,7 @@ from edgeinfer.backends.llm.batch import BatchCheck
 from edgeinfer.backends.llm.executor import ExecutorSizes, check_sizes
 from edgeinfer.errors import ClosedError, InputError, NotAvailableError
 from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.gpu import THREADS, WARPS, WIDTHS, code_name, eights_of, share_of
+from edgeinfer.llm.gpu import THREADS, WARPS, code_name, eights_of, share_of, width_for
 from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
 from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cuda import Memory, Recording, Transfers, compute_capability, cuda_devices
@@ -262,7 +262,7 @@ class CudaExecutor:
             yield phase.call, (count, 1, 1), 0
         elif isinstance(phase, Products):
             eights = -(-count // _EIGHT)
-            width = next((w for w in WIDTHS if w >= eights), WIDTHS[-1])
+            width = width_for(eights)
             grid = (phase.items[str(width)], -(-eights // eights_of(width)), 1)
             yield phase.calls[str(width)], grid, 0
         else:

@@ -34,7 +34,7 @@ THREADS = 256
 
 WARPS = 8
 
-WIDTHS = (1, 2, 4, 8)
+WIDTHS = (1, 4, 8)
 """Eights of tokens in a step that there are products for; the last is for more, too."""
 
 MOST_FOLD = 4
@@ -44,6 +44,16 @@ CACHE = "float16"
 
 _MOST_SHARED = 4
 """Heads of queries that a block of threads computes, at most: more leave it too few registers."""
+
+
+def width_for(eights: int) -> int:
+    """The width that so many eights of tokens are multiplied by.
+
+    Two are taken one beside the other: threads that do both take longer than twice as many.
+    """
+    if eights <= 2:
+        return 1
+    return next((width for width in WIDTHS if width >= eights), WIDTHS[-1])
 
 
 def eights_of(width: int) -> int:
