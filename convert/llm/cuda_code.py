@@ -21,6 +21,7 @@ _OPTIONS = ("--fmad=false", "--std=c++17")
 numbers would get other bits. Nothing else is approximate by default."""
 
 _LIBRARY = "libnvrtc.so.13"
+_SOURCES = ("step.cu", "attention.cu")
 
 KINDS = {"float16": 17, "bfloat16": 16, "float32": 32}
 ENDS = {"store": 0, "add": 1, "silu": 2, "gelu_tanh": 3}
@@ -126,8 +127,10 @@ def text(entries: Iterable[str], head_dim: int, share: int) -> str:
         head_dim: elements of a head.
         share: heads of queries that a block computes together.
     """
-    source = resources.files("edgeinfer.convert.llm").joinpath("step.cu").read_text("utf-8")
-    return f"enum {{ HEAD = {head_dim}, SHARE = {share} }};\n{source}\n{''.join(entries)}"
+    folder = resources.files("edgeinfer.convert.llm")
+    parts = [folder.joinpath(name).read_text("utf-8") for name in _SOURCES]
+    sizes = f"enum {{ HEAD = {head_dim}, SHARE = {share} }};\n"
+    return "\n".join([sizes, *parts, *entries])
 
 
 Compiler = Callable[[str, str], bytes]

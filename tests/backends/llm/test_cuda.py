@@ -30,6 +30,7 @@ NAMES = {
     "float16": 6,
     "bfloat16": 6,
 }
+USUAL = ("types of a GGUF file", "another family", "long columns")
 
 
 def asked(*questions: tuple[Any, ...], folder: Path) -> list[Any]:
@@ -44,7 +45,9 @@ def asked(*questions: tuple[Any, ...], folder: Path) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
 def test_logits_are_those_of_the_definition(name: str, tmp_path: Path) -> None:
     (found,) = asked(("logits", name, NAMES[name]), folder=tmp_path)
     right = found["right"]
