@@ -25,6 +25,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     bool_by_comparison,
     compress_flat,
     gather_from_a_part,
+    gather_nearest,
     keep_infinite_extreme,
     narrower_axes,
     reduce_then_squeeze,
@@ -513,6 +514,8 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"Resize"}),
         fault=_nearest,
         source="tests/golden: resize_nearest_half_pixel_round_prefer_ceil, openvino 2026.4.1",
+        repair=gather_nearest,
+        hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
     ),
     Rule(
         ops=frozenset({"Transpose"}),
