@@ -196,8 +196,8 @@ def _attention(kernel: str) -> Callable[..., Call]:
     def make(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
         (what,) = values
         given = list(arguments)
-        tables = (given[1], given[2]) if what.turned else (_NOTHING, _NOTHING)
-        at = 3 if what.turned else 1
+        tables = (given[1], given[2]) if what.rotated else (_NOTHING, _NOTHING)
+        at = 3 if what.rotated else 1
         norms = (_NOTHING, _NOTHING)
         if what.epsilon is not None:
             norms = (given[at], given[at + 1])
@@ -208,8 +208,8 @@ def _attention(kernel: str) -> Callable[..., Call]:
         sizes = ("columns", f"#{page}", "layer", f"#{what.heads}", f"#{what.pages.heads}")
         epsilon = _float(what.epsilon or 0.0)
         if kernel == "turn_all":
-            return Call(kernel, (*cache, *tables, *norms, *sizes, f"#{what.turned}", epsilon))
-        more = (f"#{what.turned}", f"#{what.window}", _float(what.scale), _float(what.cap))
+            return Call(kernel, (*cache, *tables, *norms, *sizes, f"#{what.rotated}", epsilon))
+        more = (f"#{what.rotated}", f"#{what.window}", _float(what.scale), _float(what.cap))
         return Call(kernel, (*cache, *tables, *norms, "att", *sizes, *more, epsilon))
 
     return make
