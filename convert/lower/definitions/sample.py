@@ -42,8 +42,8 @@ def affine_grid(node: ir.Node) -> onnx.FunctionProto | None:
 
     Theta times places, summed up in turn: the places of each axis are a vector.
     """
-    theta = node.inputs[0]
-    if theta is None or theta.shape is None or theta.dtype is None:
+    theta = input_at(node, 0)
+    if theta is None or theta.shape is None or theta.dtype is None or len(theta.shape) != 3:
         return None
     kind, rank = theta.dtype, theta.shape[1]
     if not isinstance(rank, int) or rank not in (2, 3):

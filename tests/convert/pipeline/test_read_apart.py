@@ -71,7 +71,8 @@ def made(folder: Path, is_text: bool) -> Path:
 def test_all_of_them_do_it(tmp_path: Path) -> None:
     """What is refused below is right."""
     path = net(tmp_path)
-    assert edgeinfer.inspect(path).nodes == 2
+    graph: Any = edgeinfer.inspect(path)
+    assert graph.nodes == 2
     assert edgeinfer.check(path, targets=["onnxruntime"]) == {"onnxruntime-onnx": []}
     machine, work = tune(path)
     assert (machine.name, work.open, work.graph.path.name) == ("x86-64-v3", 0, "profiled.onnx")
