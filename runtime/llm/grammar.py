@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeinfer.errors import InputError, NotAvailableError, RunError
-from edgeinfer.installed import install
+from edgeinfer.installed import install, version
 from edgeinfer.runtime.llm.grammar_trial import WITHIN, TrialRequest, check
 from edgeinfer.runtime.llm.params import Grammar
 
@@ -51,7 +51,7 @@ class Grammars:
         eos: tokens that end a sequence.
 
     Raises:
-        NotAvailableError: llguidance is not installed.
+        NotAvailableError: llguidance is not installed, or too old.
     """
 
     def __init__(self, tokenizer: str, vocab: int, eos: Sequence[int]) -> None:
@@ -64,7 +64,13 @@ class Grammars:
         # Without an end nothing could stop a text that is complete; the library takes one of its
         # own where it is given none.
         ends = list(eos) or None
-        self._tokenizer = llguidance.LLTokenizer(tokenizer, n_vocab=vocab, eos_token=ends)
+        try:
+            self._tokenizer = llguidance.LLTokenizer(tokenizer, n_vocab=vocab, eos_token=ends)
+        except TypeError as e:
+            # Before 1.7 it takes one end of a text and no more.
+            found = version("llguidance", "llguidance")
+            text = f"grammars need llguidance 1.7 or newer, and {found} is installed"
+            raise NotAvailableError(f"{text}: {install('llm')}") from e
         self._vocab = vocab
         self._limits = llguidance.LLParserLimits(**_LIMITS)
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.errors import DeadlineError, InputError
+from edgeinfer.errors import DeadlineError, InputError, NotAvailableError
 from edgeinfer.runtime.llm import thread as thread_module
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar import Grammars
@@ -33,6 +33,18 @@ VOCAB = 420
 @functools.cache
 def grammars() -> Grammars:
     return Grammars(byte_level(), VOCAB, (0, 2))
+
+
+def test_an_older_library_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several ends it said that a list is no integer."""
+    import llguidance
+
+    def older(tokenizer: str, *, n_vocab: int, eos_token: int | None) -> None:
+        raise TypeError("argument 'eos_token': 'list' object cannot be interpreted as an integer")
+
+    monkeypatch.setattr(llguidance, "LLTokenizer", older)
+    with pytest.raises(NotAvailableError, match=r"llguidance 1\.7 or newer, and .* pip install"):
+        Grammars(byte_level(), VOCAB, (0, 2))
 
 
 def written(grammar: Grammar, seed: int, most: int = 400) -> tuple[str, bool]:
