@@ -312,9 +312,10 @@ def proven(model: ir.Model, options: CoreMLOptions) -> Scope:
             raise UnsupportedError(OPS.target, _hinted(e.problems, hint)) from e
         if found[1] >= _ADOPTED:
             # A package says what its integers may hold, and runs are held to it.
-            adopted = Proofs(options.integers, found, only_wide=True)
-            with suppress(UnsupportedError):
-                return _attempts(model, options, adopted)
+            for only_wide in (True, False):
+                adopted = Proofs(options.integers, found, only_wide=only_wide)
+                with suppress(UnsupportedError):
+                    return _attempts(model, options, adopted)
         hint = f"declare what integer inputs hold: {found[0]} to {found[1]} would do"
         raise UnsupportedError(OPS.target, _hinted(e.problems, hint)) from e
 

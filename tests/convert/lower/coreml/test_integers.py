@@ -46,6 +46,18 @@ def test_wide_bounds_that_would_do_are_taken_and_enforced(tmp_path: Path) -> Non
         evaluate(ADD, made, {"x": i64(0, most + 1, 1)})
 
 
+def test_narrow_inputs_are_bounded_where_what_they_become_is_wide(tmp_path: Path) -> None:
+    text = """g (int32[3] x) => (int64[3] y) <int64 k = {2}> {
+        w = Cast <to = 7> (x) y = Add(w, k) }"""
+    made = lower(text, tmp_path)
+    most = (1 << 30) - 1
+    assert json.loads(made.constraints[INTEGERS]) == {"x": [-most, most]}
+    x = np.array([0, most, -5], np.int32)
+    np.testing.assert_array_equal(evaluate(text, made, {"x": x})["y"], [2, most + 2, -3])
+    with pytest.raises(RunError, match="is not between"):
+        evaluate(text, made, {"x": x + np.int32(1)})
+
+
 def test_products_are_refused_with_the_bounds_that_would_do(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as e:
         lower("g (int64[3] x) => (int64[3] y) {y = Mul(x, x)}", tmp_path)
@@ -104,8 +116,8 @@ def test_bounds_of_unknown_inputs_are_refused(tmp_path: Path) -> None:
         lower(ADD, tmp_path, options=CoreMLOptions(integers={"q": (0, 1)}))
 
 
-def test_an_output_beyond_int32_is_refused_without_inputs_to_blame(tmp_path: Path) -> None:
-    text = """g (int32[2] x) => (int64[2] y) <int64 m = {4}>
+def test_an_output_beyond_int32_is_refused_where_only_small_inputs_would_do(tmp_path: Path) -> None:
+    text = """g (int32[2] x) => (int64[2] y) <int64 m = {1000000}>
         {w = Cast <to = 7> (x) y = Mul(w, m)}"""
     with pytest.raises(UnsupportedError, match="may leave int32"):
         lower(text, tmp_path)
