@@ -86,7 +86,7 @@ def test_of_photos(target: str, cli: Any, tmp_path: Path) -> None:
     widest = max(map(len, case.answers))
     accepted = [[*classes, *[-1] * (widest - len(classes))] for classes in case.answers]
     photos = np.concatenate([feeds[name] for feeds in case.tests])
-    np.savez(tmp_path / "photos.npz", **{name: photos}, labels=np.asarray(accepted))
+    np.savez(tmp_path / "photos.npz", **{name: photos}, labels=np.asarray(accepted))  # type: ignore[arg-type]
     (tmp_path / "judge.py").write_text(ACCEPTED)
     metric = f"{tmp_path / 'judge.py'}:right"
     found = reproduced(cli, case.model, tmp_path / "photos.npz", metric, target)

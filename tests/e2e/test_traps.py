@@ -54,8 +54,8 @@ def test_near_equal_twin_is_refused(tmp_path: Path) -> None:
 
 
 def test_unsorted_nodes_are_sorted_with_a_note(tmp_path: Path) -> None:
-    lines = "".join(f"x{i} = Tanh(x{i - 1}) " for i in range(1, 40))
-    graph = f"g (float[N] x0) => (float[N] y) {{ {lines} y = Relu(x39) }}"
+    chain = "".join(f"x{i} = Tanh(x{i - 1}) " for i in range(1, 40))
+    graph = f"g (float[N] x0) => (float[N] y) {{ {chain} y = Relu(x39) }}"
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {graph}')
     rng = np.random.default_rng(0)
     order = rng.permutation(len(model.graph.node))

@@ -14,8 +14,8 @@ import pytest
 
 import edgeinfer
 from edgeinfer.convert import sources
+from edgeinfer.convert.families import RANDOM
 from edgeinfer.convert.pipeline.request import check_mode
-from edgeinfer.convert.sources.noise import RANDOM
 from edgeinfer.errors import UsageError, VerifyError
 from edgeinfer.types import Array
 

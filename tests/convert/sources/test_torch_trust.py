@@ -139,7 +139,8 @@ def test_a_reader_that_tells_no_sizes_is_asked_for_the_bytes(
 def test_an_older_pytorch_is_refused_in_words(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would write pickles again, and names of its exports are others."""
     monkeypatch.setattr(torch, "__version__", "2.10.1+cu128")
-    for source, more in ((plain, {}), (Net(), {"example_inputs": (torch.ones(3, 4),)})):
+    given: dict[str, Any] = {"example_inputs": (torch.ones(3, 4),)}
+    for source, more in ((plain, {}), (Net(), given)):
         with pytest.raises(
             NotAvailableError, match=r"PyTorch 2\.10\.1\+cu128 is too old: 2\.11 or"
         ):

@@ -98,7 +98,7 @@ def test_numbers_beyond_a_type_are_refused(kind: str, data: list[Any]) -> None:
 )
 def test_truth_is_no_number(kind: str, data: list[Any]) -> None:
     shape = np.shape(data)
-    item = {"name": "x", "datatype": tensors.datatype(TensorSpec("x", kind, shape))}
+    item: dict[str, Any] = {"name": "x", "datatype": tensors.datatype(TensorSpec("x", kind, shape))}
     item |= {"shape": list(shape), "data": data}
     with pytest.raises(RequestError, match="expected numbers"):
         tensors.from_values(item, TensorSpec("x", kind, shape), 1000)

@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -79,7 +80,7 @@ def test_bodies_that_come_in_pieces(start: Start, pair: tuple[Path, Path], rows:
 
     server = start(certificate=pair[0], private_key=pair[1])
     x, k = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3), np.arange(rows)
-    tensors = [("x", "FP32", x), ("k", "INT64", k)]
+    tensors: list[tuple[str, str, Any]] = [("x", "FP32", x), ("k", "INT64", k)]
     items = [
         {"name": n, "datatype": d, "shape": a.shape, "parameters": {"binary_data_size": a.nbytes}}
         for n, d, a in tensors
