@@ -122,7 +122,7 @@ def test_other_errors_come_in_words() -> None:
         np.zeros(1, [("a", "i4")]),
         np.zeros(1, np.dtype([("a", "O")])),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_data_is_not_answered(value: object) -> None:
     with pytest.raises(NotPlainError):
