@@ -19,7 +19,12 @@ from edgeinfer.convert.lower.onnxruntime.faster import (
     silu_by_sigmoid,
 )
 from edgeinfer.convert.lower.onnxruntime.ranges import gather_cast, sliced
-from edgeinfer.convert.lower.onnxruntime.remainders import by_floor, inexact_remainder
+from edgeinfer.convert.lower.onnxruntime.remainders import (
+    by_floor,
+    by_minus_one,
+    guard_divisor,
+    inexact_remainder,
+)
 from edgeinfer.convert.lower.onnxruntime.resizes import name_all_axes, some_axes
 from edgeinfer.convert.lower.onnxruntime.wide_sums import (
     SUMS,
@@ -147,6 +152,12 @@ RULES: tuple[Rule, ...] = (
         fault=inexact_remainder,
         source="Mod<fmod=1>(-2**63, 1 - 2**63) is 0, onnxruntime 1.30; right in 1.32",
         repair=by_floor,
+    ),
+    Rule(
+        ops=frozenset({"Div", "Mod"}),
+        fault=by_minus_one,
+        source="Div(-2**63, -1) ends the process by SIGFPE, onnxruntime 1.32; Mod in 1.30 too",
+        repair=guard_divisor,
     ),
     Rule(
         ops=frozenset({"MaxUnpool"}),

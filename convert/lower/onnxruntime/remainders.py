@@ -1,4 +1,7 @@
-"""Remainders of 64-bit integers, which ONNX Runtime before 1.32 computes in float64."""
+"""Quotients and remainders of integers: by -1 the least one ends the process of ONNX Runtime.
+
+Remainders with the sign of the dividend are computed in float64 before 1.32.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,60 @@ from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
 
 _WIDE = (ir.DataType.INT64, ir.DataType.UINT64)
+_TRAPPED = (ir.DataType.INT32, ir.DataType.INT64)
+_NEVER_NEGATIVE = {"Shape", "Size", "Abs", "NonZero"}
+
+
+def by_minus_one(node: ir.Node) -> str:
+    """Say whether a divisor of integers may be -1."""
+    divisor = given(node, 1)
+    if divisor is None or divisor.dtype not in _TRAPPED or _is_guarded(divisor):
+        return ""
+    return "the least integer by -1 ends the process"
+
+
+def _is_guarded(divisor: ir.Value) -> bool:
+    if (known := ir.convenience.get_const_tensor(divisor)) is not None:
+        return not np.any(known.numpy() == -1)
+    maker = divisor.producer()
+    if maker is None or maker.op_type != "Where":
+        return maker is not None and maker.op_type in _NEVER_NEGATIVE
+    asked, taken = given(maker, 0), given(maker, 1)
+    asks = None if asked is None else asked.producer()
+    instead = None if taken is None else ir.convenience.get_const_tensor(taken)
+    if instead is None or asks is None or asks.op_type != "Equal":
+        return False
+    known_sides = [ir.convenience.get_const_tensor(v) for v in asks.inputs if v is not None]
+    asks_minus_one = any(v is not None and np.all(v.numpy() == -1) for v in known_sides)
+    return asks_minus_one and not np.any(instead.numpy() == -1)
+
+
+def guard_divisor(model: ir.Model, node: ir.Node) -> bool:
+    """Divide by 1 in the place of -1, and turn the sign of a quotient there.
+
+    Given::
+
+        y = Div(a, b)
+
+    Result::
+
+        e = Equal(b, -1)
+        y = Mul(Div(a, Where(e, 1, b)), Where(e, -1, 1))
+    """
+    a, b = given(node, 0), given(node, 1)
+    if a is None or b is None or b.dtype is None:
+        return False
+    build, kind = builder(model, node), b.dtype.numpy()
+    one, minus = (build.const(np.asarray(v, kind), n) for v, n in ((1, "one"), (-1, "minus_one")))
+    equal = build.op("Equal", b, minus)
+    made = build.op(node.op_type, a, build.op("Where", equal, one, b))
+    if node.op_type == "Div":
+        build.op("Mul", made, build.op("Where", equal, minus, one))
+    for each in build.nodes:
+        is_answer = each.op_type == "Equal"
+        each.outputs[0].type = ir.TensorType(ir.DataType.BOOL if is_answer else b.dtype)
+    build.commit(model.graph, node)
+    return True
 
 
 def inexact_remainder(node: ir.Node) -> str:
