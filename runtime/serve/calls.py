@@ -80,11 +80,21 @@ class CallPlans:
         plan = self._known.get(len(raw))
         if plan is None or (asked := plan.read(raw)) is None:
             return None
-        model = hub.of_kind(plan.name, "tensors")
-        return (model, asked) if model.plans is plan.plans else None
+        # A fallback that answers is counted once, by who reads the message.
+        model = hub.models[plan.name]
+        if model.plans is not plan.plans or model.other is not None:
+            return None
+        found = hub.of_kind(plan.name, "tensors")
+        return (found, asked) if found is model else None
 
     def keep(self, raw: bytes, model: Served, request: InferRequest) -> None:
-        """Keep what was read, where others may send the same."""
+        """Keep what was read, where others may send the same.
+
+        Args:
+            raw: the message.
+            model: that it names; nothing is kept of what a fallback answers.
+            request: what it says.
+        """
         if not model.plans.is_raw or request.id or request.terms.sequence is not None:
             return
         spans = _raw_inputs(raw)

@@ -343,7 +343,8 @@ class Rpc:
             if not request.raw_input_contents:
                 await held.take(request.ByteSize() * LIST_WEIGHT)
             asked = await self._read(model, request)
-            if raw and request.raw_input_contents:
+            # Who answers for another now may not next time.
+            if raw and request.raw_input_contents and model.name == request.model_name:
                 self._plans.keep(raw, model, asked)
             return await self._ran(model, asked)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from edgeinfer.runtime.serve.calls import CallPlans, _raw_inputs
 from edgeinfer.runtime.serve.messages import SERVICE, messages
+from tests.runtime.conftest import write_bundle
 from tests.runtime.serve.conftest import KEY, Server, Start, starter
 
 grpc = pytest.importorskip("grpc")
@@ -120,6 +122,48 @@ def test_a_model_that_is_loaded_anew_is_read_anew(start: Start, known: list[bool
     asked(server, message())
     asked(server, message())
     assert known[-2:] == [False, True]
+
+
+def test_what_a_fallback_answers_is_not_kept(
+    start: Start, fakes: Any, known: list[bool], tmp_path: Path
+) -> None:
+    """The model answers once it is there again, also to keys that may not use the fallback."""
+    fakes.add("quick")
+    small = write_bundle(tmp_path / "small.edge", "quick")
+    keys = (KEY, f"{OTHER} models=double")
+    server = start(str(small), grpc_port=0, fallbacks=("double=small",), keys=keys)
+    model = server.hub.models["double"]
+
+    def names() -> list[str]:
+        return [asked(server, message(), key).model_name for key in (KEY, KEY, OTHER)]
+
+    server.hub.unload(model)
+    assert names() == ["small"] * 3
+    server.hub.load(model)
+    assert names() == ["double"] * 3
+    assert known == [False] * 4 + [True] * 2
+    # Also of a message that is known: each is counted once.
+    server.hub.unload(model)
+    assert names() == ["small"] * 3
+    assert model.metrics.passed_on == 6
+    server.hub.load(model)
+    assert names() == ["double"] * 3
+
+
+def test_a_fallback_answers_known_messages_of_a_busy_model(
+    start: Start, fakes: Any, known: list[bool], tmp_path: Path
+) -> None:
+    fakes.add("quick")
+    small = write_bundle(tmp_path / "small.edge", "quick")
+    server = start(str(small), grpc_port=0, fallbacks=("double=small:1",))
+    assert [asked(server, message()).model_name for _ in range(2)] == ["double"] * 2
+    model = server.hub.models["double"]
+    model.waiting += 1
+    assert asked(server, message()).model_name == "small"
+    assert model.metrics.passed_on == 1
+    model.waiting -= 1
+    assert asked(server, message()).model_name == "double"
+    assert known == [False, True, False, True]
 
 
 def test_raw_tensors_are_found_where_they_are() -> None:
