@@ -23,6 +23,7 @@ from edgeinfer.runtime.serve.http import (
     RequestError,
     Scope,
     header,
+    number_of,
     retry_header,
     whole_headers,
 )
@@ -103,9 +104,8 @@ class FastPath:
             return None
         if len(body) > limits.body_bytes or not memory.is_free(len(body), 0):
             return None
-        declared = header(scope, LENGTH)
-        size = None if declared is None else int(declared) if declared.isdigit() else -1
-        text = b"" if size is None else bytes(body[: max(size, 0)])
+        size = number_of(scope, LENGTH)
+        text = b"" if size is None else bytes(body[:size])
         if size is not None and (known := model.plans.read(text, body)) is not None:
             return known
         if len(body) >= min(LARGE_BYTES, limits.json_bytes):

@@ -35,6 +35,9 @@ _FOLDERS = re.compile(
 )
 """Absolute, up to the last name, as errors of files have it."""
 
+_MOST_DIGITS = 20
+"""Of a number in a header: more than any size has, and fewer than Python refuses."""
+
 _LATE = "the request is late"
 _HEADERS = "edgeinfer.headers"
 JSON = (b"content-type", b"application/json")
@@ -94,11 +97,10 @@ def check_announced(scope: Scope, limit: int) -> None:
     """Refuse a body that is too large by its own word, before any of it is read.
 
     Raises:
-        RequestError: 413.
+        RequestError: 413; 400 where it is no number.
     """
-    declared = header(scope, b"content-length")
-    # The parser has read it as a number.
-    if declared is not None and int(declared) > limit:
+    declared = number_of(scope, b"content-length")
+    if declared is not None and declared > limit:
         raise too_large(limit)
 
 
@@ -171,6 +173,26 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     if found is None:
         found = scope[_HEADERS] = dict(scope["headers"])
     return found.get(name)
+
+
+def number(text: bytes) -> int | None:
+    """Return the number that a header's value is; None where it is none, or of too many digits."""
+    digits = text.lstrip(b"0")
+    return int(digits or b"0") if text.isdigit() and len(digits) <= _MOST_DIGITS else None
+
+
+def number_of(scope: Scope, name: bytes) -> int | None:
+    """Return a header's number; None where the header is missing.
+
+    Raises:
+        RequestError: 400, it is none.
+    """
+    text = header(scope, name)
+    if text is None:
+        return None
+    if (found := number(text)) is None:
+        raise RequestError(400, f"{name.decode()}: expected a number")
+    return found
 
 
 async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = (JSON,)) -> None:

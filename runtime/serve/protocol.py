@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from edgeinfer.runtime.serve.connections import Connections, Handshake, address_of, files
 from edgeinfer.runtime.serve.exchange import KEY, Exchange, WholeRequest
+from edgeinfer.runtime.serve.http import number
 from edgeinfer.runtime.serve.inflight import LENGTH
 from edgeinfer.runtime.serve.reading import BodyReader, RequestBody
 
@@ -30,9 +31,6 @@ MOST_EARLY, SOON_S = 1 << 20, 0.05
 
 ROOM_BYTES = 256 << 10
 """Bytes that are read at once of bodies that nobody waits for."""
-
-_DIGITS = 12
-"""Of the length of a text of JSON before raw tensors."""
 
 _IS_LENIENT = hasattr(httptools.HttpRequestParser, "set_dangerous_leniencies")
 """Whether uvicorn lets requests come behind one that closes the connection."""
@@ -261,13 +259,11 @@ class _Protocol(HttpToolsProtocol):
         Many clients send it on its own, and larger ones come in pieces.
         """
         headers = dict(self.headers)
-        declared = headers.get(b"content-length")
-        size = 0 if declared is None else int(declared)
+        size = number(headers.get(b"content-length", b"")) or 0
         if not (0 < size <= MOST_EARLY and self.doors.lend(size)):
             self._begin()
             return
-        start = headers.get(LENGTH, b"0")
-        place = int(start) if start.isdigit() and len(start) < _DIGITS else 0
+        place = number(headers.get(LENGTH, b"")) or 0
         self.body = RequestBody(size, self._early or b"", place)
         # One timer for many, as below.
         self._awaited = self.loop.time()

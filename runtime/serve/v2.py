@@ -18,6 +18,7 @@ from edgeinfer.runtime.serve.http import (
     answer_json,
     client_left,
     header,
+    number_of,
     read_body,
 )
 from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
@@ -76,7 +77,7 @@ class V2:
         limits = self._hub.options.limits
         if header(scope, b"content-encoding") not in (None, b"identity"):
             raise RequestError(415, "content-encoding: only identity is supported")
-        size = _length(scope)
+        size = number_of(scope, LENGTH)
         most = limits.json_bytes if size is None else limits.body_bytes
         body = await read_body(receive, most, limits.body_s)
         if size is not None and size > limits.json_bytes:
@@ -183,12 +184,3 @@ async def _ready(model: Served) -> object:
     if not model.is_ready:
         raise RequestError(503, f"model {model.name!r} is not ready: {model.state}", 1.0)
     return {"name": model.name, "ready": True}
-
-
-def _length(scope: Scope) -> int | None:
-    found = header(scope, LENGTH)
-    if found is None:
-        return None
-    if not found.isdigit() or len(found) > 12:
-        raise RequestError(400, "inference-header-content-length: expected a number")
-    return int(found)

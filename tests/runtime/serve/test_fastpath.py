@@ -79,6 +79,9 @@ WHOLE, SIZE = raw(parameters={"binary_data_output": True})
         (WHOLE, {LENGTH: "-1"}, False),
         (WHOLE, {LENGTH: "1e3"}, False),
         (WHOLE, {LENGTH: "999999"}, False),
+        (WHOLE, {LENGTH: "9" * 20}, False),
+        (WHOLE, {LENGTH: "9" * 5000}, False),
+        (WHOLE, {LENGTH: str(SIZE).zfill(5000)}, True),
         (b"{", {}, False),
         (b"[" * 5000, {}, False),
         (told(parameters={"sequence_id": 3}), {}, False),
@@ -112,6 +115,29 @@ def test_both_ways_say_the_same(
     assert fast == [ask()] * 2
     # A request ends after its client has the answer.
     until(lambda: server.hub.memory.used == server.hub.models["double"].waiting == 0)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize(
+    ("size", "length", "status"),
+    [("9" * 5000, "", 400), ("x", "", 400), ("0" * 5000, "", 400), ("", "0" * 5000, 200)],
+)
+def test_numbers_of_headers_end_no_connection(
+    server: Server, pieces: int, size: str, length: str, status: int
+) -> None:
+    """However long they are, and in however many pieces the request comes."""
+    body = told()
+    lines = f"{LENGTH}: {size}\r\ncontent-length" if size else "content-length"
+    head = HEAD.replace(b"content-length", lines.encode()) % len(body)
+    head = head.replace(b"content-length: ", b"content-length: " + length.encode())
+    with connected(server) as line:
+        for piece in [head + body] if pieces == 1 else [head, body]:
+            line.sendall(piece)
+            # The server reads one before the other comes.
+            time.sleep(0.05)
+        answer = line.recv(1 << 16)
+    assert int(answer.split()[1]) == status
+    assert (b'"error":' in answer) == (status == 400)
 
 
 @pytest.mark.parametrize(
