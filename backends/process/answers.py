@@ -11,8 +11,11 @@ import builtins
 import dataclasses
 import functools
 import json
+import re
+import sys
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -26,10 +29,11 @@ from edgeinfer.types import Array
 
 _PLAIN = (type(None), bool, int, float, str)
 
-_SIMPLE = "biufcmM"
+_PLAINLY = "biufcmMSU"
 """Kinds of NumPy's own types whose name says all, without fields."""
 
-_FLEXIBLE = "SU"
+_TYPE = re.compile(r"[<>|=](?:[biufc][0-9]{1,2}|[mM]8(?:\[\w{1,20}\])?|[SU][0-9]{1,10})", re.ASCII)
+"""Their names."""
 
 _NARROW = (
     *("bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn"),
@@ -43,6 +47,9 @@ _ALSO: Mapping[Any, Any] = {
     float: (int, float, np.integer, np.floating),
     bool: (bool, np.bool_),
 }
+
+_MOST_ALIKE = 64
+"""Keys of one hash: to look for one of them compares all, and strangers can choose them so."""
 
 _SHORT, _SPARE = 1 << 16, 64 << 20
 """Bytes of an answer's text that is read as it is, and those that a longer one may take beyond a
@@ -245,7 +252,7 @@ class _Writer:
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:
-    if dtype.fields is None and (dtype.kind in _SIMPLE or dtype.kind in _FLEXIBLE):
+    if dtype.fields is None and dtype.kind in _PLAINLY:
         return dtype.str
     if dtype.name in _NARROW or dtype.kind == "O":
         return dtype.name
@@ -261,9 +268,36 @@ def _type(name: str) -> np.dtype[Any]:
         return narrow
     if name == "object":
         return np.dtype(object)
-    if len(name) > 40 or name[:1] not in "<>|=" or name[1:2] not in _SIMPLE + _FLEXIBLE:
+    if not _TYPE.fullmatch(name):
         raise NoAnswerError(f"no type of numbers: {name[:40]!r}")
     return np.dtype(name)
+
+
+def _array(raw: bytearray, name: str, shape: tuple[int, ...]) -> Array:
+    """Make an array of bytes, whose values all are some of its type."""
+    dtype = _type(name)
+    if dtype.hasobject:
+        raise NoAnswerError("an array of objects")
+    if not len(raw):
+        return np.empty(0, dtype).reshape(shape)
+    flat: Array = np.frombuffer(raw, dtype)
+    if dtype.kind == "b" and flat.view(np.uint8).max() > 1:
+        raise NoAnswerError("neither true nor false")
+    # Python ends what makes a text of other numbers.
+    if dtype.kind == "U" and flat.view(f"{dtype.byteorder}u4").max() > sys.maxunicode:
+        raise NoAnswerError("no text has such letters")
+    return flat.reshape(shape)
+
+
+def _unlike(keys: list[Any]) -> list[Any]:
+    """Return keys of which few have the same hash.
+
+    Raises:
+        NoAnswerError: many have.
+    """
+    if len(keys) > _MOST_ALIKE and max(Counter(map(hash, keys)).values()) > _MOST_ALIKE:
+        raise NoAnswerError("many keys of one hash")
+    return keys
 
 
 class _Reader:
@@ -271,7 +305,7 @@ class _Reader:
 
     def __init__(self, buffers: Sequence[bytearray], listed: Listed) -> None:
         self._buffers, self._listed = buffers, listed
-        self._arrays: dict[tuple[Any, ...], Array] = {}
+        self._made: dict[int, tuple[tuple[Any, ...], Any]] = {}
 
     def value(self, plain: Any) -> Any:
         if not isinstance(plain, list):
@@ -288,19 +322,33 @@ class _Reader:
         return tuple(self.value(item) for item in items)
 
     def dict(self, *items: Any) -> Any:
-        return {self.value(key): self.value(value) for key, value in items}
+        keys = _unlike([self.value(key) for key, _ in items])
+        return {key: self.value(value) for key, (_, value) in zip(keys, items, strict=True)}
 
     def set(self, *items: Any) -> Any:
-        return {self.value(item) for item in items}
+        return set(_unlike([self.value(item) for item in items]))
 
     def frozenset(self, *items: Any) -> Any:
-        return frozenset(self.value(item) for item in items)
+        return frozenset(_unlike([self.value(item) for item in items]))
 
     def dtype(self, name: str) -> np.dtype[Any]:
         return _type(name)
 
     def bytes(self, place: int) -> Any:
-        return memoryview(self._buffers[place]).tobytes()
+        return self._once(place, ("bytes",), lambda raw: memoryview(raw).tobytes())
+
+    def _once(self, place: int, what: Any, make: Callable[[bytearray], Any]) -> Any:
+        """Return what the bytes of a place are, made once.
+
+        A copy for each time that it is named would take any multiple of what was sent.
+        """
+        if (made := self._made.get(place)) is None:
+            if place < 0:
+                raise NoAnswerError("no place has such a number")
+            made = self._made[place] = what, make(self._buffers[place])
+        elif made[0] != what:
+            raise NoAnswerError("one place is two things")
+        return made[1]
 
     def path(self, text: str) -> Path:
         found, folders = Path(text), self._listed.folders
@@ -311,17 +359,13 @@ class _Reader:
         return found
 
     def array(self, name: str, shape: Sequence[int], place: int) -> Array:
-        key = name, tuple(shape), place
-        if (found := self._arrays.get(key)) is None:
-            raw, dtype = self._buffers[place], _type(name)
-            if dtype.hasobject:
-                raise NoAnswerError("an array of objects")
-            flat = np.frombuffer(raw, dtype) if len(raw) else np.empty(0, dtype)
-            found = self._arrays[key] = flat.reshape(key[1])
+        what = "array", name, tuple(shape)
+        found: Array = self._once(place, what, lambda raw: _array(raw, name, what[2]))
         return found
 
     def number(self, name: str, shape: Sequence[int], place: int) -> Any:
-        return self.array(name, shape, place)[()]
+        what = "number", name, tuple(shape)
+        return self._once(place, what, lambda raw: _array(raw, name, what[2])[()])
 
     def texts(self, shape: Sequence[int], *items: Any) -> Array:
         found = np.empty(len(items), object)

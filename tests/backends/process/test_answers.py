@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import struct
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -157,6 +158,18 @@ def test_what_is_no_data_is_not_answered(value: object) -> None:
         ["array", "<f4", [2], 7],
         ["array", "<f8", [1], 0],
         ["dtype", "O8"],
+        ["dtype", "<f8,O"],
+        ["dtype", "<f8,<f8"],
+        ["dtype", "<f8 "],
+        ["array", "|b1", [4], 0],
+        ["number", "|b1", [], 1],
+        ["array", "<U1", [1], 0],
+        ["number", "<U1", [], 0],
+        ["number", "=U1", [], 0],
+        ["array", "|u1", [4], -1],
+        ["bytes", -1],
+        ["list", ["bytes", 0], ["array", "|u1", [4], 0]],
+        ["list", ["number", "<f4", [], 0], ["number", "<i4", [], 0]],
         ["dtype", "finfo"],
         ["dtype", ["a"]],
         ["set", ["list"]],
@@ -170,7 +183,7 @@ def test_what_is_no_data_is_not_answered(value: object) -> None:
 )
 def test_what_is_no_answer_is_refused(plain: object) -> None:
     with pytest.raises(NoAnswerError):
-        read(plain, b"1234", listed=Listed(Outer, folders=[Path("/")]))
+        read(plain, b"1234", b"\2", listed=Listed(Outer, folders=[Path("/")]))
 
 
 @pytest.mark.parametrize("text", [b"\x80\x05.", b"", b"[" * 100_000, b"1" * 10_000, b'"\xff"'])
@@ -182,6 +195,41 @@ def test_what_is_no_text_of_an_answer_is_refused(text: bytes) -> None:
 def test_a_short_text_does_not_take_much_memory() -> None:
     with pytest.raises(NoAnswerError, match="MiB"):
         answers.decode(b"[" + b"[]," * 2_000_000 + b"1]", [], LISTED)
+
+
+def test_what_was_sent_once_is_there_once() -> None:
+    """However often it is named."""
+    data = bytes(1 << 20)
+    for one in (["bytes", 0], ["number", "|S1048576", [], 0], ["array", "|u1", [1 << 20], 0]):
+        got = read(["list", *[one] * 1000], data)
+        assert len({id(each) for each in got}) == 1
+    texts = [np.str_("a\U0010ffff"), np.array(["\ud800", "b"]), np.array(["b"], ">U1")]
+    for one, want in zip(sent([texts, texts])[1], texts, strict=True):
+        np.testing.assert_array_equal(one, want)
+
+
+P = sys.hash_info.modulus
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        ["set", *(i * P for i in range(1, 5_000))],
+        ["frozenset", *(i * P for i in range(1, 5_000))],
+        ["dict", *([i * P, 0] for i in range(1, 5_000))],
+        ["set", *(["tuple", i * P, 1] for i in range(1, 5_000))],
+    ],
+    ids=["set", "frozenset", "dict", "tuples"],
+)
+def test_keys_of_one_hash_take_no_time(plain: object) -> None:
+    """Each would be compared with all before it."""
+    with pytest.raises(NoAnswerError, match="many keys of one hash"):
+        read(plain)
+
+
+def test_many_keys_are_no_trouble() -> None:
+    message = {i: {f"{i}", (i, "x")} for i in range(1000)}
+    assert sent(message) == message
 
 
 def test_paths_lead_nowhere_else(tmp_path: Path) -> None:
