@@ -192,6 +192,9 @@ _TOLD: Mapping[str, tuple[Any, ...]] = {
 }
 """What it says besides, or instead."""
 
+_MOST_TEXT, _MOST_NAME = 1 << 14, 200
+"""Characters that are shown of a text or a name."""
+
 _WARNINGS: Mapping[str, type[Warning]] = {
     name: kind
     for name, kind in vars(builtins).items()
@@ -286,21 +289,17 @@ class _Asked:
                 error, text = content
                 raise error from child.RemoteTraceback(text)
             if kind == "limit":
-                seconds, self._what = content
+                seconds, self._what = content[0], _shown(content[1])
                 self._until = math.inf if seconds is None else time.monotonic() + seconds
             elif kind == "stage":
-                what, share = visible(content[0]), content[1]
+                what, share = _shown(content[0]), _share(content[1])
                 self._stage = uncounted(what)
                 if self._progress is not None:
                     self._progress(what, share)
             elif kind == "log":
-                name, level, line = content
-                logging.getLogger(name).log(level, "%s", visible(line))
+                _log(*content)
             elif kind == "warning":
-                text, name, file, number = content
-                warnings.warn_explicit(
-                    visible(text), _WARNINGS.get(name, UserWarning), file, number
-                )
+                _warn(*content)
             elif kind == "belongs":
                 watch.grow(*content)
             elif kind == "looked":
@@ -323,6 +322,33 @@ def _heard(message: Any, given: Any) -> tuple[Any, ...]:
         if len(kinds) == len(content) and all(map(fits, content, kinds)):
             return message
     raise child.ChildEndedError("its answer is none")
+
+
+def _shown(text: str) -> str:
+    return visible(text[:_MOST_TEXT])
+
+
+def _share(given: float | None) -> float | None:
+    return given if given is not None and 0.0 <= given <= 1.0 else None
+
+
+def _log(name: str, level: int, line: str) -> None:
+    """Log what was logged there; no logger is made of a name that is new here."""
+    name, known = _shown(name[:_MOST_NAME]), logging.root.manager.loggerDict
+    near = name
+    while near and not isinstance(known.get(near), logging.Logger):
+        near = near.rpartition(".")[0]
+    logger, level = logging.getLogger(near), 10 * min(max(level // 10, 1), 5)
+    if logger.isEnabledFor(level):
+        logger.handle(logger.makeRecord(name, level, "", 0, "%s", (_shown(line),), None))
+
+
+def _warn(text: str, name: str, file: str, number: int) -> None:
+    """Warn of what was warned of there."""
+    # Whoever shows a warning reads the line that it names, if the name is one of a file.
+    place = f"<converter: {_shown(Path(file[-_MOST_NAME:]).name)}>"
+    line = number if 0 <= number < 1 << 31 else 0
+    warnings.warn_explicit(_shown(text), _WARNINGS.get(name, UserWarning), place, line)
 
 
 class _Line:
@@ -367,7 +393,7 @@ class _MeasuredThere:
         return float(to.ask("measure", list(outputs), list(labels)))
 
 
-class _Log(logging.Handler):
+class _Told(logging.Handler):
     """Sends what is logged."""
 
     def __init__(self, line: _Line) -> None:
@@ -383,7 +409,7 @@ def main() -> None:
     gc.freeze()
     connection, _ = child.connect()
     line = _Line(connection)
-    logging.getLogger().addHandler(_Log(line))
+    logging.getLogger().addHandler(_Told(line))
     channel.announce(line)
     # The other process's filters decide what is shown.
     warnings.simplefilter("default")

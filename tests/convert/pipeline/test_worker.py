@@ -10,7 +10,7 @@ import textwrap
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,8 @@ import pytest
 
 import edgeinfer
 from edgeinfer import errors
-from edgeinfer.backends.process import bounds
+from edgeinfer.backends.process import answers, bounds, child
+from edgeinfer.backends.process.answers import Listed
 from edgeinfer.backends.process.isolation import IN_PROCESS
 from edgeinfer.convert.lower.onnxruntime import target as onnx_target
 from edgeinfer.convert.pipeline import entry, worker
@@ -373,6 +374,73 @@ def test_warnings_and_log_lines_come_back(
         export(net)
     assert ("edgeinfer.somewhere", logging.WARNING, "take care") in caplog.record_tuples
     assert ("old", DeprecationWarning) in [(str(w.message), w.category) for w in seen]
+
+
+class Said:
+    """A process that says what is given, and then that it is done."""
+
+    def __init__(self, *messages: tuple[Any, ...]) -> None:
+        self._messages = iter([*messages, ("done", "end")])
+
+    def receive(self, _: float | None, listed: Listed) -> Any:
+        text, raws = answers.encode(next(self._messages))
+        return answers.decode(text, [bytearray(raw) for raw in raws], listed)
+
+
+def heard(*messages: tuple[Any, ...], progress: Any = None) -> None:
+    asked, process = worker._Asked((None, "inspect", (), ()), str, progress), Said(*messages)
+    assert asked._waited(cast("child.Child", process), bounds.BoundedLook(0, 0, 0)) == "end"
+
+
+def test_a_warning_reads_no_file(tmp_path: Path) -> None:
+    """Python shows the line that a warning names: of a pipe it would wait for one."""
+    (tmp_path / "secret.py").write_text("secret = 3")
+    os.mkfifo(tmp_path / "pipe")
+    for name, line, where in (
+        *(("secret.py", 1, "secret.py>:1"), ("secret.py", -1, "secret.py>:0")),
+        *(("pipe", 1, "pipe>:1"), ("x", 1 << 70, "x>:0")),
+    ):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            heard(("warning", "careful", "UserWarning", str(tmp_path / name), line))
+        (one,) = warned
+        shown = warnings.formatwarning(one.message, one.category, one.filename, one.lineno)
+        assert shown == f"<converter: {where}: UserWarning: careful\n"
+
+
+def test_what_is_logged_makes_no_loggers(caplog: pytest.LogCaptureFixture) -> None:
+    before = len(logging.root.manager.loggerDict)
+    logger = logging.getLogger("edgeinfer.convert")
+    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.ERROR, logger.name):
+        for i in range(50):
+            heard(("log", f"edgeinfer.convert.new{i}.a", 30, "hidden"))
+            heard(("log", f"strange{i}", 10**30 + i, "shown"))
+    assert len(logging.root.manager.loggerDict) <= before + 1
+    assert [r.getMessage() for r in caplog.records] == ["shown"] * 50
+    assert {r.levelno for r in caplog.records} == {logging.CRITICAL}
+    assert caplog.records[3].name == "strange3"
+
+
+def test_so_much_of_a_text_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    text = "x" * 20_000_000
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        heard(
+            *(("stage", text, None), ("log", text, 40, text), ("limit", None, text)),
+            ("warning", text, text, text, 1),
+            progress=lambda what, share: told.append(what),
+        )
+    (record,) = caplog.records
+    shown = [*told, record.name, record.getMessage(), str(warned[0].message), warned[0].filename]
+    assert max(map(len, shown)) <= 1 << 14
+
+
+def test_a_share_is_one_of_a_whole() -> None:
+    shares: list[float | None] = []
+    odd = (None, 0.0, 0.5, 1.0, -0.1, 1.5, float("nan"), float("inf"))
+    heard(*(("stage", "x", one) for one in odd), progress=lambda _, share: shares.append(share))
+    assert shares == [None, 0.0, 0.5, 1.0, *[None] * 4]
 
 
 def test_what_it_prints_commands_no_terminal(
