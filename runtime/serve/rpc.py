@@ -17,8 +17,8 @@ from edgeinfer.runtime.serve.calls import CallPlans
 from edgeinfer.runtime.serve.connections import files
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, in_time, status_of
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, WAIT_S, Held
-from edgeinfer.runtime.serve.keys import GRANT, Keys
+from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, Held
+from edgeinfer.runtime.serve.keys import GRANT, Keys, sharer
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.options import MOST_KEYS
 from edgeinfer.runtime.serve.requestlog import log_line
@@ -26,6 +26,7 @@ from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.terms import read_terms
 from edgeinfer.runtime.serve.traces import Traces
+from edgeinfer.runtime.serve.turns import Places, Turns
 from edgeinfer.runtime.serve.v2 import change
 from edgeinfer.types import Array, TensorSpec
 
@@ -105,9 +106,9 @@ class Rpc:
         self._traces, self._plans = Traces(), CallPlans()
         limits = hub.options.limits
         # Nobody says how large a message is, and gRPC takes memory for it as it comes.
-        self._most = max(1, limits.memory_bytes // limits.body_bytes)
-        self._reading, self._probing = asyncio.Semaphore(self._most), asyncio.Semaphore(_PROBES)
-        self._streams = 0
+        most, what = max(1, limits.memory_bytes // limits.body_bytes), "messages are received"
+        self._reading, self._probing = Turns(most, what), Turns(_PROBES, what)
+        self._streams = Places(most, "streams are open (--max-requests-mb)")
         self._server: Any = None
         self.port = 0
         self.problem: UsageError | None = None
@@ -223,19 +224,15 @@ class Rpc:
             RequestError: others are received, it did not come in time, or there is none.
         """
         seconds = _PROBE_S if is_open else self._hub.options.limits.body_s
-        turns = self._probing if is_open else self._reading
-        if turns.locked():
-            late = RequestError(503, "too many messages are received at once", 1.0)
-            await in_time(turns.acquire(), WAIT_S, late)
-        else:
-            await turns.acquire()
+        turns, share = (self._probing, b"") if is_open else (self._reading, sharer())
+        await turns.take(share)
         try:
             late = RequestError(408, f"the message did not come within {seconds:g} s")
             return await in_time(anext(requests), seconds, late)
         except StopAsyncIteration as e:
             raise RequestError(400, "the call has no message") from e
         finally:
-            turns.release()
+            turns.give(share)
 
     def _let_in(self, given: Mapping[str, str | bytes]) -> None:
         key, other = (_bytes(given.get(name)) for name in ("authorization", "x-api-key"))
@@ -356,20 +353,16 @@ class Rpc:
         """Answer requests in the order they came; they run together."""
         try:
             self._let_in(dict(context.invocation_metadata() or ()))
-            self._check_streams()
+            share = sharer()
+            self._streams.take(share)
         except RequestError as error:
             await context.abort(self._code(error), error.text)
-        self._streams += 1
         try:
             async with contextlib.aclosing(self._answered(requests)) as answers:
                 async for answer in answers:
                     yield answer
         finally:
-            self._streams -= 1
-
-    def _check_streams(self) -> None:
-        if self._streams >= self._most:
-            raise RequestError(503, f"{self._most} streams are open; --max-requests-mb", 1.0)
+            self._streams.give(share)
 
     async def _answered(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[Any, None]:
         most = self._hub.options.limits.queue

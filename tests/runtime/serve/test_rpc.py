@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.runtime.serve import rpc
+from edgeinfer.runtime.serve import turns
 from edgeinfer.runtime.serve.messages import SERVICE, messages
 from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.conftest import Fakes
@@ -21,6 +21,7 @@ from tests.runtime.serve.conftest import KEY, Server, Start, starter
 
 grpc = pytest.importorskip("grpc")
 client = pytest.importorskip("tritonclient.grpc", reason="pip install 'tritonclient[grpc]'")
+OTHER = "another-key-of-enough-letters"
 X, K = np.array([[1, 2, 3], [4, 5, 6]], np.float32), np.array([7, -(2**40)])
 
 
@@ -273,7 +274,7 @@ def test_a_message_has_its_time(start: Start) -> None:
 def test_as_many_messages_are_received_as_there_is_memory_for(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc, "WAIT_S", 0.1)
+    monkeypatch.setattr(turns, "WAIT_S", 0.1)
     server = start(
         grpc_port=0, limits=RequestLimits(body_s=2.0, body_bytes=1 << 20, memory_bytes=2 << 20)
     )
@@ -285,6 +286,63 @@ def test_as_many_messages_are_received_as_there_is_memory_for(
     # Probes do not wait for them.
     with connected(server) as triton:
         assert triton.is_server_live()
+
+
+def test_one_key_leaves_others_messages_to_receive(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls without a message took all places for half a minute, again and again."""
+    monkeypatch.setattr(turns, "WAIT_S", 0.1)
+    limits = RequestLimits(body_s=20.0, body_bytes=1 << 20, memory_bytes=4 << 20)
+    server = start(grpc_port=0, keys=(KEY, OTHER), limits=limits)
+    assert server.app.rpc is not None
+    over, ended = threading.Event(), queue.Queue[Any]()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait(60)
+        yield from ()
+
+    with grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}") as channel:
+        call = channel.stream_unary(f"/{SERVICE}/ModelInfer")
+        for _ in range(5):
+            call.future(nothing(), metadata=(("x-api-key", KEY),)).add_done_callback(ended.put)
+        try:
+            refused = [ended.get(timeout=60) for _ in range(3)]
+            assert {each.code() for each in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            assert "are received of this key at once" in refused[0].details()
+            with connected(server) as triton:
+                headers = {"x-api-key": OTHER}
+                found = triton.infer("double", inputs(), headers=headers)
+                assert found.as_numpy("k'") is not None
+        finally:
+            over.set()
+
+
+def test_one_key_leaves_others_streams(start: Start) -> None:
+    limits = RequestLimits(body_bytes=1 << 20, memory_bytes=2 << 20)
+    server = start(grpc_port=0, keys=(KEY, OTHER), limits=limits)
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with connected(server) as first, connected(server) as second, connected(server) as third:
+        for triton, key in ((first, KEY), (second, KEY), (third, OTHER)):
+            triton.start_stream(
+                lambda result, error: answers.put((result, error)), headers={"x-api-key": key}
+            )
+            with contextlib.suppress(client.InferenceServerException):
+                triton.async_stream_infer("double", inputs())
+            result, error = answers.get(timeout=60)
+            if triton is second:
+                assert "1 streams are open" in str(error)
+                assert "one key of several" in str(error)
+            else:
+                assert result.as_numpy("k'") is not None
+        # Who goes leaves the place.
+        first.stop_stream()
+        with connected(server) as fourth:
+            fourth.start_stream(
+                lambda result, error: answers.put((result, error)), headers={"x-api-key": KEY}
+            )
+            fourth.async_stream_infer("double", inputs())
+            assert answers.get(timeout=60)[1] is None
 
 
 def test_a_stream_too_many_is_refused(start: Start) -> None:
