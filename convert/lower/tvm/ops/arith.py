@@ -170,10 +170,13 @@ def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:
 
     def quotient(a: Value, b: Value) -> Value:
         trap = tirx.any(*(tirx.EQ(b, n) for n in none))
-        found = tirx.truncdiv(a, tirx.Select(trap, tirx.const(1, A.dtype), b))
-        # By -1 the least number stays what it is; by zero ONNX leaves the value open.
-        found = tirx.Select(tirx.EQ(b, none[-1]), zero - a, found) if len(none) > 1 else found
-        return tirx.Select(tirx.EQ(b, zero), zero, found)
+        # By -1 the least number stays what it is; by zero ONNX leaves the value open. No choice of
+        # results by the divisor: TVM would take for known there that it traps no more, and both
+        # sides of a choice are computed.
+        sign = tirx.NE(b, zero).astype(A.dtype)
+        for minus in none[1:]:
+            sign -= tirx.const(2, A.dtype) * tirx.EQ(b, minus).astype(A.dtype)
+        return tirx.truncdiv(a, tirx.Select(trap, tirx.const(1, A.dtype), b)) * sign
 
     return g.map(quotient, A, B)
 
