@@ -175,10 +175,10 @@ def measured(given: bytes, rate: int) -> tuple[int, int]:
         NotAvailableError: soundfile is not installed.
     """
     library = _soundfile()
-    if not _is_known(given[:12]):
+    if (sound := _sound(io.BytesIO(given))) is None:
         return 0, 0
     try:
-        info = library.info(io.BytesIO(given))
+        info = library.info(sound)
     # What is wrong is reported when it is read.
     except Exception:
         return 0, 0
@@ -187,7 +187,49 @@ def measured(given: bytes, rate: int) -> tuple[int, int]:
 
 
 KINDS = "a recording (WAV, FLAC, OGG, MP3, AIFF, AU, CAF)"
-_BEGIN = (b"RIFF", b"RIFX", b"RF64", b"riff", b"fLaC", b"OggS", b"ID3", b".snd", b"dns.", b"caff")
+_BEGIN = (b"RIFF", b"RIFX", b"RF64", b"riff", b"fLaC", b"OggS", b".snd", b"dns.", b"caff")
+
+
+_MOST_TAGS = 16
+"""Tags of ID3 before a recording; there is one, or two."""
+
+
+class _Behind:
+    """A file from a place in it on; libsndfile reads a tag, and then anything behind it."""
+
+    def __init__(self, file: Any, start: int) -> None:
+        self._file, self._start = file, start
+        file.seek(start)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        place = offset + self._start if whence == io.SEEK_SET else offset
+        return int(self._file.seek(place, whence)) - self._start
+
+    def tell(self) -> int:
+        return int(self._file.tell()) - self._start
+
+    def readinto(self, buffer: Any) -> int:
+        return int(self._file.readinto(buffer))
+
+    def read(self, size: int = -1) -> bytes:
+        return bytes(self._file.read(size))
+
+
+def _sound(file: Any) -> Any:
+    """Return what libsndfile reads of a file; None where it does not begin as recordings do."""
+    start = 0
+    for _ in range(_MOST_TAGS):
+        file.seek(start)
+        head = file.read(12)
+        if not head.startswith(b"ID3"):
+            return _Behind(file, start) if _is_known(head) else None
+        if len(head) < 10:
+            return None
+        size = 0
+        for byte in head[6:10]:
+            size = size << 7 | byte & 0x7F
+        start += 10 + size
+    return None
 
 
 def _is_known(head: bytes) -> bool:
@@ -216,11 +258,9 @@ def _blocks(source: Path | bytes, name: str) -> Generator[Any, None, None]:
     try:
         opened = io.BytesIO(source) if isinstance(source, bytes) else open_file(source)
         with opened:
-            head = opened.read(12)
-            opened.seek(0)
-            if not _is_known(head):
+            if (sound := _sound(opened)) is None:
                 raise InputError(name, KINDS, "a damaged file or one of another kind")
-            with soundfile.SoundFile(opened) as file:
+            with soundfile.SoundFile(sound) as file:
                 yield int(file.samplerate), int(file.channels)
                 frames = max(1, BLOCK // int(file.channels))
                 for block in file.blocks(blocksize=frames, dtype="float32", always_2d=True):
