@@ -26,7 +26,7 @@ from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.terms import read_terms
 from edgeinfer.runtime.serve.traces import Traces
-from edgeinfer.runtime.serve.turns import Places, Turns
+from edgeinfer.runtime.serve.turns import OpenStreams, Turns
 from edgeinfer.runtime.serve.v2 import change
 from edgeinfer.types import Array, TensorSpec
 
@@ -108,7 +108,7 @@ class Rpc:
         # Nobody says how large a message is, and gRPC takes memory for it as it comes.
         most, what = max(1, limits.memory_bytes // limits.body_bytes), "messages are received"
         self._reading, self._probing = Turns(most, what), Turns(_PROBES, what)
-        self._streams = Places(most, "streams are open (--max-requests-mb)")
+        self._streams = OpenStreams(most)
         self._server: Any = None
         self.port = 0
         self.problem: UsageError | None = None

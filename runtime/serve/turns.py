@@ -12,12 +12,15 @@ _SHARES = 2
 """One key of several has one of so many parts."""
 
 
+_OPEN = "streams are open (--max-requests-mb)"
+
+
 def _own(most: int) -> int:
     return max(1, most // _SHARES)
 
 
 class Turns:
-    """Places that are waited for a while.
+    """OpenStreams that are waited for a while.
 
     Args:
         most: places.
@@ -62,16 +65,15 @@ async def _taken(places: asyncio.Semaphore, status: int, text: str) -> None:
         await places.acquire()
 
 
-class Places:
-    """Places that nobody waits for.
+class OpenStreams:
+    """The streams that are open; nobody waits for a place.
 
     Args:
-        most: places.
-        what: is in them.
+        most: that may be.
     """
 
-    def __init__(self, most: int, what: str) -> None:
-        self._most, self._what = most, what
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._of: Counter[bytes] = Counter()
 
     def take(self, share: bytes) -> None:
@@ -81,10 +83,10 @@ class Places:
             RequestError: none is free: 503; 429 where the key has its share.
         """
         if share and self._of[share] >= _own(self._most):
-            text = f"{_own(self._most)} {self._what}, all that one key of several may have"
+            text = f"{_own(self._most)} {_OPEN}, all that one key of several may have"
             raise RequestError(429, text, 1.0)
         if self._of.total() >= self._most:
-            raise RequestError(503, f"{self._most} {self._what}", 1.0)
+            raise RequestError(503, f"{self._most} {_OPEN}", 1.0)
         self._of[share] += 1
 
     def give(self, share: bytes) -> None:
