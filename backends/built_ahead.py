@@ -7,7 +7,6 @@ it is built, with a word in the log, and one that its own library refuses is bui
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import shutil
 import time
@@ -120,7 +119,7 @@ def plain_model(backend: str, artifact: Artifact) -> Path:
     """Return the path of an ONNX file that an engine may be built of.
 
     Raises:
-        LoadError: there is none, its bundle is encrypted, or it brings an engine of its own.
+        LoadError: there is none, or its bundle is encrypted.
     """
     path = check_file(backend, artifact, ("onnx",))
     if is_in_memory(path):
@@ -128,25 +127,7 @@ def plain_model(backend: str, artifact: Artifact) -> Path:
             f"backend {backend!r}: the bundle is encrypted, and TensorRT's engine would lie in "
             "the cache in plain; load with backend='onnxruntime'"
         )
-    _refuse_engines(backend, path)
     return path
-
-
-def _refuse_engines(backend: str, path: Path) -> None:
-    """Refuse a graph that brings an engine of its own, which is as good as a program.
-
-    Raises:
-        LoadError: it has a node of the kind that holds one.
-    """
-    with path.open("rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if content.find(b"EPContext") >= 0:
-                raise LoadError(
-                    f"backend {backend!r}: {path} holds an engine that somebody else built "
-                    "(EPContext), which is machine code; give the model that it was built from"
-                )
 
 
 def open_inputs(backend: str, artifact: Artifact, options: LoadOptions) -> list[str]:

@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.base import Artifact, DeviceKind, LoadOptions, Probe
+from edgeinfer.backends.foreign_engines import OPERATOR, holds_engine
 from edgeinfer.bounded import visible
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
 _MESSAGE_LIMIT = 500
+
+_GRAPHS = ("onnx", "onnx_tvm")
+"""Formats whose files are ONNX."""
 
 MOST_THREADS = 1024
 """Threads of an engine; more are a slip of the finger, and some engines do not survive them."""
@@ -63,7 +67,8 @@ def check_file(
         allowed: floats of fewer bits that it can be told to compute in.
 
     Raises:
-        LoadError: another format, no such file, not a file, or to be computed in what it is not.
+        LoadError: another format, no such file, not a file, to be computed in what it is not, or
+            it brings an engine that somebody else built.
     """
     if artifact.computed_in and artifact.computed_in not in allowed:
         known_ones = f"only in {' or '.join(allowed)}" if allowed else "only as the file says"
@@ -80,6 +85,11 @@ def check_file(
     if not artifact.path.is_file():
         state = "is not a file" if artifact.path.exists() else "does not exist"
         raise LoadError(f"backend {backend!r}: {artifact.path} {state}")
+    if artifact.format in _GRAPHS and holds_engine(artifact.path):
+        raise LoadError(
+            f"backend {backend!r}: {artifact.path} holds an engine that somebody else built "
+            f"({OPERATOR}), which is machine code; give the model that it was built from"
+        )
     return artifact.path
 
 

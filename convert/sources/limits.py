@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.backends.foreign_engines import OPERATOR
 from edgeinfer.convert.lower.tabular import DOMAIN
 from edgeinfer.convert.lower.tabular.forest import NoTreeError, check_trees
 from edgeinfer.errors import SourceError
@@ -45,11 +46,12 @@ _FIELDS = {
 
 
 def check_limits(model: ir.Model, name: str) -> None:
-    """Refuse a model that asks for more than anybody can compute.
+    """Refuse a model that asks for more than anybody can compute, or holds somebody's engine.
 
     Raises:
         SourceError: says which limit, and where.
     """
+    _check_engines(model, name)
     for what, values in (("inputs", model.graph.inputs), ("outputs", model.graph.outputs)):
         if len(values) > MOST_TENSORS:
             count = f"{len(values)} {what}, at most {MOST_TENSORS}"
@@ -61,6 +63,17 @@ def check_limits(model: ir.Model, name: str) -> None:
     order = _callees_first(model)
     _check_nodes(model, order, name)
     _check_turns(model, order, name)
+
+
+def _check_engines(model: ir.Model, name: str) -> None:
+    nodes = (node for graph in _graphs(model) for node in graph)
+    found = [node.name or f"#{i}" for i, node in enumerate(nodes) if node.op_type == OPERATOR]
+    if found:
+        shown = ", ".join(map(repr, found[:3])) + (", ..." if len(found) > 3 else "")
+        raise SourceError(
+            f"{name}: {OPERATOR} ({shown}) holds an engine that was compiled for another device, "
+            "which is machine code; give the model that it was built from"
+        )
 
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:

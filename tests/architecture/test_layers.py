@@ -136,6 +136,7 @@ INSIDE_BACKENDS = {
     "backends.operators": 2,
     "backends.base": 1,
     "backends.engines": 1,
+    "backends.foreign_engines": 1,
     "backends.late": 1,
 }
 """An engine's folder knows the protocol and the processes, never an engine beside it; those that

@@ -116,6 +116,15 @@ def test_an_account_without_a_folder_keeps_it_in_the_cache(
         ("acme", "lib/Model.SO", "native"),
         ("onnx", "x.dylib", "native"),
         ("tflite", "x.dll", "native"),
+        ("onnx", "lib.so.1", "native"),
+        ("onnx", "lib.so.1.26", "native"),
+        ("onnx", "k.PTX", "native"),
+        ("onnx", "k.sm_90.cubin", "native"),
+        ("onnx", "k.fatbin", "native"),
+        ("onnx", "e.plan", "native"),
+        ("onnx", "e.engine", "native"),
+        ("onnx", "layer.so.weight", "data"),
+        ("onnx", "engine", "data"),
     ],
 )
 def test_a_library_makes_any_variant_native(form: str, file: str, level: str) -> None:

@@ -17,6 +17,7 @@ caller says so.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -36,8 +37,11 @@ ENV = "EDGEINFER_NATIVE"
 NATIVE_FORMATS = frozenset({"tvm", "onnx_tvm", "llm"})
 """Formats of artifacts that are machine code."""
 
-NATIVE_SUFFIXES = (".so", ".dylib", ".dll")
-"""Files that are machine code, whatever the format of the variant that lists them."""
+_NATIVE_NAME = re.compile(
+    r"\.(?:so(?:\.\d+)*|dylib|dll|ptx|cubin|fatbin|plan|engine)\Z", re.I | re.A
+)
+"""Ends of names of files that are machine code, whatever the format of the variant that lists them:
+libraries, and what runs on a GPU as it is."""
 
 NATIVE_FOLDER = "code/"
 """Files below it are machine code."""
@@ -100,7 +104,7 @@ def judge(policy: Native, signed_by: str, digest: str) -> Verdict:
 def level_of(variant: Variant) -> Level:
     """Return a variant's level."""
     # A library makes any format native, one of a plugin too.
-    has_library = any(file.path.lower().endswith(NATIVE_SUFFIXES) for file in variant.files)
+    has_library = any(_NATIVE_NAME.search(file.path) for file in variant.files)
     return "native" if variant.format in NATIVE_FORMATS or has_library else "data"
 
 

@@ -265,3 +265,26 @@ def test_trees_without_an_end_are_refused() -> None:
         read_model(_of_trees(_trees(yes, numbers, [0, 1] * 1000)))
     chain = [*range(1, 1500), 1499]
     read_model(_of_trees(_trees(chain, [*range(1500)], [0] * 1500)))
+
+
+def test_an_engine_that_somebody_built_is_no_source(tmp_path: Path) -> None:
+    x, y = _value("x", FLOAT), _value("y", FLOAT)
+    blob = helper.make_node("EPContext", ["x"], ["y"], name="b", domain="com.microsoft")
+    function = helper.make_function(
+        "f", "F", ["x"], ["y"], [blob], [helper.make_opsetid("com.microsoft", 1)]
+    )
+    call = helper.make_node("F", ["x"], ["y"], domain="f")
+    inside = helper.make_graph([blob], "b", [], [y])
+    condition = helper.make_node("If", ["c"], ["y"], then_branch=inside, else_branch=inside)
+    truth = helper.make_tensor("c", TensorProto.BOOL, [], [True])
+    opsets = [helper.make_opsetid(d, 1) for d in ("com.microsoft", "f")]
+    for node, functions in ((blob, []), (call, [function]), (condition, [])):
+        graph = helper.make_graph([node], "g", [x], [y], [truth])
+        model = helper.make_model(
+            graph, functions=functions, opset_imports=[helper.make_opsetid("", 17), *opsets]
+        )
+        with pytest.raises(SourceError, match=r"EPContext \('b'.* which is machine code"):
+            read_model(model)
+        onnx.save(model, tmp_path / "m.onnx")
+        with pytest.raises(SourceError, match="give the model that it was built from"):
+            read(tmp_path / "m.onnx")
