@@ -11,7 +11,6 @@ from edgeinfer.runtime.serve.inflight import WAIT_S
 _SHARES = 2
 """One key of several has one of so many parts."""
 
-
 _OPEN = "streams are open (--max-requests-mb)"
 
 
@@ -20,7 +19,7 @@ def _own(most: int) -> int:
 
 
 class Turns:
-    """OpenStreams that are waited for a while.
+    """Places that are waited for a while.
 
     Args:
         most: places.

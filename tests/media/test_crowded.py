@@ -114,6 +114,57 @@ def test_pictures_that_programs_write_are_taken_whole_or_cut_off(form: str) -> N
         assert crowd(io.BytesIO(whole[:end])) == ""
 
 
+def test_tags_of_the_same_bytes_are_counted_each() -> None:
+    """Pillow 10 keeps those of each: a thousand times the file."""
+    for kind, size in ((7, 1), (2, 1), (3, 2), (12, 8)):
+        for count, many in ((4, ""), (10, "tags of more than 4 times the bytes that there are")):
+            bytes_of = 100_000
+            given = b"II*\0" + struct.pack("<IH", 8, count)
+            given += b"".join(
+                struct.pack("<HHII", 40000 + i, kind, bytes_of // size, 200) for i in range(count)
+            )
+            given = (given + bytes(4)).ljust(bytes_of + 200, b"\0")
+            assert crowd(io.BytesIO(given)) == many
+
+
+@pytest.mark.parametrize(
+    "before", [b"", b"x", b"\xff\x00", b"\xff\xd9", b"\xff\xf0\xff\xc8\xff\xd8", b"\xff\xff"]
+)
+def test_segments_count_up_to_the_first_scan(before: bytes) -> None:
+    """Pillow reads on behind the size, what is no marker, and an end."""
+    whole = written("JPEG")
+    size = whole.index(b"\xff\xc0")
+    size += 2 + int.from_bytes(whole[size + 2 : size + 4], "big")
+    for at in (2, size):
+        few, many = (whole[:at] + before + PARTS["JPEG"] * n + whole[at:] for n in (100, MOST))
+        assert crowd(io.BytesIO(few)) == ""
+        assert crowd(io.BytesIO(many)) == f"more than {MOST} segments before the picture"
+        with pytest.raises(InputError, match="save it anew"):
+            open_picture(many)
+
+
+def test_segments_hide_in_no_marker_without_content() -> None:
+    """Pillow reads what looks like the content of such a marker as segments."""
+    whole, hidden = written("JPEG"), PARTS["JPEG"] * 10_000
+    given = whole[:2] + b"\xff\xf0" + struct.pack(">H", len(hidden) + 2) + hidden + whole[2:]
+    assert "more than" in crowd(io.BytesIO(given))
+
+
+@pytest.mark.parametrize(
+    "between", [b"", b"\xff", b"\xff\xd0", PARTS["JPEG"], b"\xff\xfe\0\4\xff\xd9"]
+)
+def test_a_jpeg_has_so_many_scans(between: bytes) -> None:
+    """Each takes a decoder time by the pixels, and may be of 66 bytes."""
+    whole = written("JPEG", progressive=True)
+    last = between + whole[whole.rindex(b"\xff\xda") : -2]
+    begun = whole.count(b"\xff\xda")
+    for count, received in ((100 - begun, ""), (101 - begun, "more than 100 scans")):
+        assert crowd(io.BytesIO(whole[:-2] + last * count + whole[-2:])) == received
+    # What lies behind the end is none of it: videos of telephones do.
+    assert crowd(io.BytesIO(whole + last * 1000)) == ""
+    assert crowd(io.BytesIO(whole[:-2] + last * 50)) == ""
+
+
 def test_filling_without_end() -> None:
     assert (
         crowd(io.BytesIO(b"\xff\xd8" + b"\xff" * 10_000_000)) == "more than 1000 bytes of filling"

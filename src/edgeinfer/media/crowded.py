@@ -8,6 +8,7 @@ wrote beside the pixels (Exif, a TIFF within the file), is a warning.
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Callable
 from typing import BinaryIO
@@ -19,14 +20,27 @@ _MOST_STEPS = 200_000
 """Parts of any kind that are walked through: pixels in steps of 8 kB are 1.6 GB."""
 
 
+_MOST_SCANS = 100
+"""Of a JPEG; programs write ten."""
+
+_MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
+"""Between the scans of a JPEG."""
+
+_BARE = frozenset({0xC8, *range(0xD0, 0xDA), *range(0xF0, 0xFE)})
+"""Markers of a JPEG that Pillow takes for ones without content."""
+
 _MOST_EXIF = 1 << 20
 """Bytes that a camera wrote beside the pixels; a small picture is among them."""
 
 _MOST_VALUES = 1 << 20
 """Numbers of one tag: a TIFF of 16384 by 16384 in tiles of 16 has as many."""
 
-_BYTES = frozenset({1, 2, 6, 7})
-"""Types of tags whose values are bytes; there may be any number of these."""
+_UNITS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
+_UNITS |= {13: 4, 16: 8, 17: 8, 18: 8}
+"""Bytes of a value of each type of tags; there may be any number of those that are bytes."""
+
+_MOST_TIMES = 4
+"""Bytes of all tags for each of the file: many may name the same."""
 
 
 def crowd(source: BinaryIO) -> str:
@@ -64,24 +78,50 @@ def _png(source: BinaryIO, _: bytes) -> str:
 
 
 def _jpeg(source: BinaryIO, _: bytes) -> str:
+    """Walk as Pillow does, to the first scan, and then as its decoder does."""
     source.seek(2)
     filling, exif = 0, b""
     for _step in range(MOST):
-        marker = source.read(2)
-        while marker == b"\xff\xff" and filling <= MOST:
-            marker = b"\xff" + source.read(1)
-            filling += 1
+        kind, between = _marker(source)
+        filling += between
         if filling > MOST:
             return f"more than {MOST} bytes of filling"
-        if marker[0] != 0xFF or marker[1] in _SIZES or marker[1] in (0xD9, 0xDA):
-            return _exif(exif)
-        if marker[1] not in (0x01, *range(0xD0, 0xD8)):
-            (length,) = struct.unpack(">H", source.read(2))
-            content = source.read(max(length - 2, 0))
-            # Pillow puts those of several segments together.
-            if marker[1] == 0xE1 and content.startswith(_EXIF) and len(exif) <= _MOST_EXIF:
-                exif += content[len(_EXIF) :]
-    return f"more than {MOST} segments before the picture's size"
+        if kind in _BARE:
+            continue
+        (length,) = struct.unpack(">H", source.read(2))
+        content = source.read(max(length - 2, 0))
+        if kind == 0xDA:
+            return _exif(exif) or _scans(source.read())
+        # Pillow puts those of several segments together.
+        if kind == 0xE1 and content.startswith(_EXIF) and len(exif) <= _MOST_EXIF:
+            exif += content[len(_EXIF) :]
+    return f"more than {MOST} segments before the picture"
+
+
+def _marker(source: BinaryIO) -> tuple[int, int]:
+    """Return the next marker of a JPEG, and the bytes before it that are none, so far as counts."""
+    is_begun, between = False, 0
+    while between <= MOST:
+        byte = source.read(1)[0]
+        if is_begun and byte not in (0x00, 0xFF):
+            return byte, between
+        between += is_begun or byte != 0xFF
+        is_begun = byte == 0xFF
+    return 0, between
+
+
+def _scans(data: bytes) -> str:
+    """Count the scans of a JPEG behind the head of the first: each takes time by the pixels."""
+    place = 0
+    for _ in range(1, _MOST_SCANS + 1):
+        kind = 0
+        while kind != 0xDA:
+            found = _MARKER.search(data, place)
+            if found is None or (kind := data[found.end() - 1]) == 0xD9:
+                return ""
+            (length,) = struct.unpack_from(">H", data, found.end())
+            place = found.end() + length
+    return f"more than {_MOST_SCANS} scans"
 
 
 def _gif(source: BinaryIO, head: bytes) -> str:
@@ -136,7 +176,7 @@ def _tiff(source: BinaryIO, head: bytes) -> str:
     order = {b"II": "<", b"MM": ">"}.get(head[:2])
     if order is None:
         return ""
-    is_big = 43 in head[2:4]
+    is_big, size = 43 in head[2:4], source.seek(0, io.SEEK_END)
     begin, count, entry = ("Q", "Q", "HHQ8x") if is_big else ("I", "H", "HHI4x")
     source.seek(8 if is_big else 4)
     (place,) = struct.unpack(order + begin, source.read(struct.calcsize(order + begin)))
@@ -144,17 +184,20 @@ def _tiff(source: BinaryIO, head: bytes) -> str:
     (tags,) = struct.unpack(order + count, source.read(struct.calcsize(order + count)))
     if tags > MOST:
         return f"{tags} tags"
+    held = 0
     for _ in range(tags):
         tag, kind, values = struct.unpack(
             order + entry, source.read(struct.calcsize(order + entry))
         )
-        if kind not in _BYTES and values > _MOST_VALUES:
+        unit = _UNITS.get(kind, 0)
+        if unit != 1 and values > _MOST_VALUES:
             return f"{values} numbers of tag {tag}"
+        # Of what lies behind the end there is nothing to read.
+        held += min(unit * values, size)
+        if held > _MOST_TIMES * size:
+            return f"tags of more than {_MOST_TIMES} times the bytes that there are"
     return ""
 
-
-_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers that a JPEG's size comes with."""
 
 _WALKS: tuple[tuple[bytes, Callable[[BinaryIO, bytes], str]], ...] = (
     (b"\x89PNG\r\n\x1a\n", _png),
