@@ -476,6 +476,8 @@ def read(
         if name in feeds:
             raise RequestError(400, f"input {name!r}: given twice")
         if raw:
+            if given.contents.ListFields():
+                raise RequestError(400, f"input {name!r}: contents beside raw_input_contents")
             feeds[name] = tensors.from_bytes(item, known[name], memoryview(raw[number]), limit)
         else:
             item["data"] = _values(given, known[name])

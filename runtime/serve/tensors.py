@@ -109,8 +109,10 @@ def read(
         if size is None:
             feeds[name] = from_values(item, known[name], limit)
             continue
-        if not isinstance(size, int) or size < 0 or at + size > len(raw):
+        if type(size) is not int or size < 0 or at + size > len(raw):
             raise RequestError(400, f"input {name!r}: binary_data_size {size!r} is not there")
+        if "data" in item:
+            raise RequestError(400, f"input {name!r}: data beside binary_data_size")
         feeds[name] = from_bytes(item, known[name], raw[at : at + size], limit)
         at += size
     if at != len(raw):

@@ -376,6 +376,10 @@ def test_what_is_no_message_is_told(server: Server) -> None:
             "outputs: the model has 2, received 3",
         ),
         (lambda r: r.raw_input_contents.extend([b""] * 3), "raw_input_contents: expected 2"),
+        (
+            lambda r: r.raw_input_contents.extend([bytes(24), bytes(16)]),
+            "input 'x': contents beside raw_input_contents",
+        ),
         (lambda r: r.inputs[0].shape.extend([1] * 40), "input 'x': shape: 42 sizes"),
         (
             lambda r: [r.parameters[str(n)].Clear() for n in range(65)],
@@ -383,7 +387,7 @@ def test_what_is_no_message_is_told(server: Server) -> None:
         ),
     ],
 )
-def test_no_lists_are_made_of_more_than_a_model_has(
+def test_messages_of_more_than_a_model_has_are_refused(
     server: Server, more: Callable[[Any], Any], text: str
 ) -> None:
     request = messages()["ModelInferRequest"](model_name="double")

@@ -100,6 +100,26 @@ def test_tensors_that_are_wrong(server: Server, change: dict[str, Any], text: st
     assert text in found.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"data": X}, "input 'x': data beside binary_data_size"),
+        ({"parameters": {"binary_data_size": True}}, "binary_data_size True is not there"),
+    ],
+)
+def test_raw_tensors_that_are_said_twice_or_not(
+    server: Server, change: dict[str, Any], text: str
+) -> None:
+    head, x = body(), np.array(X, np.float32)
+    del head["inputs"][0]["data"]
+    head["inputs"][0] |= {"parameters": {"binary_data_size": x.nbytes}, **change}
+    said = json.dumps(head).encode()
+    headers = {"inference-header-content-length": str(len(said))}
+    found = server.client.post(URL, content=said + x.tobytes(), headers=headers)
+    assert found.status_code == 400
+    assert text in found.json()["error"]
+
+
 def test_one_text_does_not_make_all_values_as_long() -> None:
     values = [["a" * 1_000_000, *[1.5] * 1000]]
     item = {"datatype": "FP32", "shape": [1, 1001], "data": values}
