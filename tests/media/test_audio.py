@@ -9,7 +9,7 @@ import pytest
 
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.media import load_audio
-from edgeinfer.media.audio import measured
+from edgeinfer.media.audio import measured, open_recording
 from edgeinfer.types import Array, AudioInput
 
 soundfile = pytest.importorskip("soundfile")
@@ -188,5 +188,13 @@ def test_what_is_behind_a_tag_is_the_recording(before: bytes, form: str, tmp_pat
     soundfile.write(plain, sine(16_000, 1.0), 16_000, format=form)
     tagged.write_bytes(before + plain.read_bytes())
     found = [load_audio(path, AudioInput(16_000)) for path in (plain, tagged)]
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
     assert measured(tagged.read_bytes(), 16_000) == measured(plain.read_bytes(), 16_000)
+
+
+@pytest.mark.parametrize("form", ["RIFF", "RIFX", "riff", "RF64", "caff"])
+def test_a_container_of_something_else_is_refused_unread(form: str) -> None:
+    """libsndfile would go on guessing, and add why it refuses."""
+    given = form.encode() + bytes(4) + b"8SVX" + bytes(1000)
+    with pytest.raises(InputError, match=r"one of another kind$"):
+        open_recording(given, 16_000)

@@ -165,6 +165,20 @@ def test_a_jpeg_has_so_many_scans(between: bytes) -> None:
     assert crowd(io.BytesIO(whole[:-2] + last * 50)) == ""
 
 
+def test_segments_between_scans_are_counted() -> None:
+    whole = written("JPEG", progressive=True)
+    few, many = (whole[:-2] + PARTS["JPEG"] * n + whole[-2:] for n in (900, MOST))
+    assert crowd(io.BytesIO(few)) == ""
+    assert crowd(io.BytesIO(many)) == f"more than {MOST} segments behind the first scan"
+
+
+def test_what_a_camera_wrote_counts_in_a_picture_that_is_cut_off() -> None:
+    """Pillow reads it where no scan follows."""
+    whole = written("JPEG", exif=b"Exif\0\0" + tags(MOST + 1))
+    for end in (whole.index(b"\xff\xda"), whole.index(b"\xff\xc4")):
+        assert crowd(io.BytesIO(whole[:end])) == f"{MOST + 1} tags"
+
+
 def test_filling_without_end() -> None:
     assert (
         crowd(io.BytesIO(b"\xff\xd8" + b"\xff" * 10_000_000)) == "more than 1000 bytes of filling"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -187,8 +188,13 @@ def measured(given: bytes, rate: int) -> tuple[int, int]:
 
 
 KINDS = "a recording (WAV, FLAC, OGG, MP3, AIFF, AU, CAF)"
-_BEGIN = (b"RIFF", b"RIFX", b"RF64", b"riff", b"fLaC", b"OggS", b".snd", b"dns.", b"caff")
-
+_BEGIN = re.compile(
+    rb"(RIFF|RIFX|RF64)....WAVE|FORM....AIF[FC]|fLaC|OggS|\.snd|dns\.|caff....desc"
+    # Wave64, and an MPEG frame: eleven bits that are set.
+    rb"|riff\x2e\x91\xcf\x11|\xff[\xe0-\xff]",
+    re.DOTALL,
+)
+"""How recordings begin, by all that libsndfile goes by; its readers of rarer kinds may not end."""
 
 _MOST_TAGS = 16
 """Tags of ID3 before a recording; there is one, or two."""
@@ -222,7 +228,7 @@ def _sound(file: Any) -> Any:
         file.seek(start)
         head = file.read(12)
         if not head.startswith(b"ID3"):
-            return _Behind(file, start) if _is_known(head) else None
+            return _Behind(file, start) if _BEGIN.match(head) else None
         if len(head) < 10:
             return None
         size = 0
@@ -230,14 +236,6 @@ def _sound(file: Any) -> Any:
             size = size << 7 | byte & 0x7F
         start += 10 + size
     return None
-
-
-def _is_known(head: bytes) -> bool:
-    """Whether a file begins as recordings do; libsndfile's readers of rarer kinds may not end."""
-    if head.startswith(b"FORM"):
-        return head[8:12] in (b"AIFF", b"AIFC")
-    # An MPEG frame begins with eleven bits that are set.
-    return head.startswith(_BEGIN) or (len(head) > 1 and head[0] == 0xFF and head[1] >= 0xE0)
 
 
 def _soundfile() -> Any:

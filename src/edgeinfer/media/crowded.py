@@ -29,6 +29,9 @@ _MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
 _BARE = frozenset({0xC8, *range(0xD0, 0xDA), *range(0xF0, 0xFE)})
 """Markers of a JPEG that Pillow takes for ones without content."""
 
+_END = -1
+"""In the place of a marker: the file ends."""
+
 _MOST_EXIF = 1 << 20
 """Bytes that a camera wrote beside the pixels; a small picture is among them."""
 
@@ -86,6 +89,9 @@ def _jpeg(source: BinaryIO, _: bytes) -> str:
         filling += between
         if filling > MOST:
             return f"more than {MOST} bytes of filling"
+        # Of one that is cut off Pillow reads what a camera wrote as well.
+        if kind == _END:
+            return _exif(exif)
         if kind in _BARE:
             continue
         (length,) = struct.unpack(">H", source.read(2))
@@ -102,7 +108,9 @@ def _marker(source: BinaryIO) -> tuple[int, int]:
     """Return the next marker of a JPEG, and the bytes before it that are none, so far as counts."""
     is_begun, between = False, 0
     while between <= MOST:
-        byte = source.read(1)[0]
+        if not (read := source.read(1)):
+            return _END, between
+        byte = read[0]
         if is_begun and byte not in (0x00, 0xFF):
             return byte, between
         between += is_begun or byte != 0xFF
@@ -112,16 +120,17 @@ def _marker(source: BinaryIO) -> tuple[int, int]:
 
 def _scans(data: bytes) -> str:
     """Count the scans of a JPEG behind the head of the first: each takes time by the pixels."""
-    place = 0
-    for _ in range(1, _MOST_SCANS + 1):
-        kind = 0
-        while kind != 0xDA:
-            found = _MARKER.search(data, place)
-            if found is None or (kind := data[found.end() - 1]) == 0xD9:
-                return ""
-            (length,) = struct.unpack_from(">H", data, found.end())
-            place = found.end() + length
-    return f"more than {_MOST_SCANS} scans"
+    place, scans = 0, 1
+    for _ in range(MOST):
+        found = _MARKER.search(data, place)
+        if found is None or (kind := data[found.end() - 1]) == 0xD9:
+            return ""
+        scans += kind == 0xDA
+        if scans > _MOST_SCANS:
+            return f"more than {_MOST_SCANS} scans"
+        (length,) = struct.unpack_from(">H", data, found.end())
+        place = found.end() + length
+    return f"more than {MOST} segments behind the first scan"
 
 
 def _gif(source: BinaryIO, head: bytes) -> str:
