@@ -59,9 +59,12 @@ _ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
     for place in (builtins, errors)
     for kind in vars(place).values()
-    if isinstance(kind, type) and issubclass(kind, Exception)
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and not issubclass(kind, BrokenPipeError | EOFError | StopIteration | StopAsyncIteration)
 }
-"""Errors that may be answered: ours, and Python's own."""
+"""Errors that may be answered: ours, and Python's own but for those that mean something where they
+are raised: an end of input or output, of a loop."""
 
 
 class NoAnswerError(Exception):
@@ -116,6 +119,25 @@ def _hints(kind: type) -> dict[str, Any]:
     """Return what each field holds, in their order."""
     found = typing.get_type_hints(kind)
     return {field.name: found[field.name] for field in dataclasses.fields(kind)}
+
+
+@functools.cache
+def _held(kind: type) -> dict[str, Any]:
+    """Return what each field of an error of ours holds."""
+    found = typing.get_type_hints(kind)
+    return {n: hint for n, hint in found.items() if typing.get_origin(hint) is not typing.ClassVar}
+
+
+def _is_told(value: object) -> bool:
+    """Whether a field of an error is of what JSON has, problems of nodes included."""
+    if isinstance(value, Mapping):
+        return all(map(_is_told, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_told, value))
+    # NumPy's longest floats have no others of Python to become.
+    if isinstance(value, np.longdouble):
+        return False
+    return isinstance(value, (*_PLAIN, np.integer, np.floating, np.bool_, Path, errors.Problem))
 
 
 @functools.cache
@@ -374,11 +396,22 @@ class _Reader:
         return found.reshape(tuple(shape))
 
     def error(self, name: str, args: Any, fields: Any) -> Exception:
-        kind = _ERRORS[name]
-        args = self.value(args)
+        kind, texts, given = _ERRORS[name], self.value(args), self.value(fields)
+        if not issubclass(kind, errors.EdgeInferError):
+            error = kind(*texts)
+            # The system's errors are of other classes by their numbers.
+            if given or type(error) is not kind:
+                raise NoAnswerError(f"{name} is another error, or holds {list(given)[:9]}")
+            return error
+        hints = _held(typing.cast("type", kind))
+        if not fits(texts, tuple[str, ...]) or given.keys() != hints.keys():
+            raise NoAnswerError(f"{name} does not hold {list(given)[:9]}")
+        for field, hint in hints.items():
+            if not fits(given[field], hint) or not _is_told(given[field]):
+                raise NoAnswerError(f"{name}.{field} is {type(given[field]).__name__}")
         # Some of ours take other arguments than the message, and need none.
-        error = kind.__new__(kind, *args) if name in vars(errors) else kind(*args)
-        error.__dict__.update(self.value(fields))
+        error = kind.__new__(kind, *texts)
+        error.__dict__.update(given)
         return error
 
     def object(self, name: str, *values: Any) -> Any:

@@ -75,7 +75,10 @@ class Problem:
 
 
 class EdgeInferError(Exception):
-    """Base of all; the message is one line: what, where, expected, received, what to do."""
+    """Base of all; the message is one line: what, where, expected, received, what to do.
+
+    What a class annotates is what its errors hold, and all that comes of one from another process.
+    """
 
     exit_code: ClassVar[int] = 1
 
@@ -109,6 +112,9 @@ class UnsupportedError(ConvertError):
         problems: one entry per node.
     """
 
+    target: str
+    problems: list[Problem]
+
     def __init__(self, target: str, problems: list[Problem], owners: Sequence[str] = ()) -> None:
         """Write the message.
 
@@ -136,6 +142,8 @@ class VerifyError(ConvertError):
     Attributes:
         report: the verification report as JSON-ready data.
     """
+
+    report: dict[str, Any]
 
     def __init__(self, message: str, report: dict[str, Any] | None = None) -> None:
         self.report = report or {}
@@ -166,6 +174,10 @@ class InputError(EdgeInferError, ValueError):
         expected: what the model takes.
         received: what was given.
     """
+
+    name: str
+    expected: str
+    received: str
 
     def __init__(self, name: str, expected: str, received: str, hint: str = "") -> None:
         self.name, self.expected, self.received = name, expected, received
@@ -227,6 +239,10 @@ class CrashedError(BackendError):
         stage: what it was doing.
         how: the signal or exit code that ended it, or for how long it gave no answer.
     """
+
+    engine: str
+    stage: str
+    how: str
 
     def __init__(self, engine: str, stage: str, how: str, hint: str = "") -> None:
         self.engine, self.stage, self.how = engine, stage, how

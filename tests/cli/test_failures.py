@@ -86,6 +86,14 @@ def test_fields_of_an_error_are_told(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
+def test_no_field_says_what_the_process_does(capsys: pytest.CaptureFixture[str]) -> None:
+    error = errors.UsageError("no")
+    vars(error).update(type="Fine", message="all is well", exit_code=0, more=1)
+    assert guarded(failing(error), ["--json"]) == 2
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert told == {"type": "UsageError", "message": "no", "exit_code": 2, "more": 1}
+
+
 def test_a_report_with_infinity_stays_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
     guarded(failing(errors.VerifyError("breach", {"sqnr": float("inf")})), ["--json"])
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["error"]

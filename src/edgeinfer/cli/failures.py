@@ -139,7 +139,7 @@ def describe(error: Exception) -> Failure:
     """Say what an error means to the user."""
     kind = type(error).__name__
     if isinstance(error, EdgeInferError):
-        return Failure(kind, str(error), error.exit_code, _fields(error))
+        return Failure(kind, str(error), type(error).exit_code, _fields(error))
     if isinstance(error, click.ClickException):
         return Failure("UsageError", _usage(error), 2)
     if isinstance(error, ModuleNotFoundError) and (reason := without_converter(error)):
@@ -181,7 +181,8 @@ def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None)
     try:
         if "--json" in _options(argv):
             entry = {"type": failure.kind, "message": failure.message, "exit_code": failure.code}
-            click.echo(to_json({"error": {**entry, **failure.details}}))
+            # No field of an error stands for what the process does.
+            click.echo(to_json({"error": {**entry, **failure.details, **entry}}))
         _flush()
     except OSError:
         _abandon_stdout()

@@ -34,6 +34,9 @@ class Outer:
 
 LISTED = Listed(Outer)
 
+_INPUT = ("name", "expected", "received")
+_BYTES, _LETTERS, _LONG = ["bytes", 0], ["number", "|S4", [], 0], ["number", "<f16", [], 2]
+
 
 def sent(message: object, listed: Listed = LISTED) -> Any:
     text, buffers = answers.encode(message)
@@ -88,6 +91,11 @@ def test_arrays_come_as_they_were(array: np.ndarray[Any, Any]) -> None:
         errors.InputError("x", "one", "two"),
         errors.UnsupportedError("t", [errors.Problem("n", "Op", "unsupported_op", "why")]),
         errors.CrashedError("engine", "run", "SIGSEGV"),
+        errors.VerifyError("why", {"rows": [{"sqnr": np.float32(2), "ok": True, "worst": None}]}),
+        errors.VerifyError("why"),
+        errors.DeadlineError("late"),
+        OSError("why"),
+        FileNotFoundError(2, "no", "/x"),
         PermissionError(13, "no", "/x"),
         KeyError("a"),
         UnicodeDecodeError("utf8", b"a", 0, 1, "x"),
@@ -110,6 +118,9 @@ def test_other_errors_come_in_words() -> None:
 
     assert str(sent(answers.portable(StrangeError("why")))) == "StrangeError: why"
     assert type(answers.portable(KeyError("a"))) is RuntimeError
+    # The command would take them for the end of its own input and output.
+    assert str(sent(answers.portable(EOFError("end")))) == "EOFError: end"
+    assert type(sent(answers.portable(OSError(32, "no pipe")))) is RuntimeError
     assert type(answers.portable(ValueError(object()))) is RuntimeError
 
 
@@ -145,6 +156,24 @@ def test_what_is_no_data_is_not_answered(value: object) -> None:
         ["error", "KeyboardInterrupt", ["tuple"], ["dict"]],
         ["error", "Exception", 3, ["dict"]],
         ["error", "Problem", ["tuple"], ["dict"]],
+        ["error", "UsageError", ["tuple", "x"], ["dict", ["exit_code", 0]]],
+        ["error", "UsageError", ["tuple", "x"], ["dict", ["type", "Fine"]]],
+        ["error", "UsageError", ["tuple", "x"], ["dict", ["__notes__", 5]]],
+        ["error", "UsageError", ["tuple", "x"], ["dict", [["tuple", 1], 2]]],
+        ["error", "UsageError", ["tuple", ["dict"]], ["dict"]],
+        ["error", "UsageError", ["list", "x"], ["dict"]],
+        ["error", "UsageError", ["tuple", "x"], ["list"]],
+        ["error", "InputError", ["tuple", "x"], ["dict"]],
+        ["error", "InputError", ["tuple", "x"], ["dict", *([n, 1] for n in _INPUT)]],
+        ["error", "UnsupportedError", ["tuple", "x"], ["dict", ["target", "t"], ["problems", 5]]],
+        ["error", "VerifyError", ["tuple", "x"], ["dict", ["report", ["dict", ["a", _BYTES]]]]],
+        ["error", "VerifyError", ["tuple", "x"], ["dict", ["report", ["dict", ["a", _LETTERS]]]]],
+        ["error", "VerifyError", ["tuple", "x"], ["dict", ["report", ["dict", ["a", _LONG]]]]],
+        ["error", "ValueError", ["tuple", "x"], ["dict", ["exit_code", 0]]],
+        ["error", "BrokenPipeError", ["tuple", 32, "x"], ["dict"]],
+        ["error", "OSError", ["tuple", 32, "x"], ["dict"]],
+        ["error", "EOFError", ["tuple"], ["dict"]],
+        ["error", "StopIteration", ["tuple"], ["dict"]],
         ["value", 1],
         ["__init__", 1, 2],
         ["object_", 1],
@@ -183,7 +212,7 @@ def test_what_is_no_data_is_not_answered(value: object) -> None:
 )
 def test_what_is_no_answer_is_refused(plain: object) -> None:
     with pytest.raises(NoAnswerError):
-        read(plain, b"1234", b"\2", listed=Listed(Outer, folders=[Path("/")]))
+        read(plain, b"1234", b"\2", bytes(16), listed=Listed(Outer, folders=[Path("/")]))
 
 
 @pytest.mark.parametrize("text", [b"\x80\x05.", b"", b"[" * 100_000, b"1" * 10_000, b'"\xff"'])
