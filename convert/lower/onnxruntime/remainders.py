@@ -58,7 +58,8 @@ def guard_divisor(model: ir.Model, node: ir.Node) -> bool:
     build, kind = builder(model, node), b.dtype.numpy()
     one, minus = (build.const(np.asarray(v, kind), n) for v, n in ((1, "one"), (-1, "minus_one")))
     equal = build.op("Equal", b, minus)
-    made = build.op(node.op_type, a, build.op("Where", equal, one, b))
+    stated = {name: each.value for name, each in node.attributes.items()}
+    made = build.op(node.op_type, a, build.op("Where", equal, one, b), **stated)
     if node.op_type == "Div":
         build.op("Mul", made, build.op("Where", equal, minus, one))
     for each in build.nodes:
