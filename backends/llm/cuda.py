@@ -276,8 +276,8 @@ class CudaExecutor:
 
     def _threads(self, call: Call) -> int:
         """Of a block."""
-        (told,) = self._tape.kernels.get(call.kernel) or (None,)
-        return THREADS if told is None else told.shape[0]
+        (tiles,) = self._tape.kernels.get(call.kernel) or (None,)
+        return THREADS if tiles is None else tiles.shape[0]
 
     def _argument(self, name: str, is_end: bool, layer: int) -> int | float:
         """Value of an argument of a kernel."""

@@ -68,7 +68,7 @@ are raised: an end of input or output, of a loop."""
 
 
 class NoAnswerError(Exception):
-    """What came is no answer to anything that was asked."""
+    """A process sent something that answers no request."""
 
 
 class NotPlainError(TypeError):

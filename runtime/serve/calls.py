@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.plans import MOST, MOST_BYTES, Plans
+from edgeinfer.runtime.serve.plans import MOST, MOST_BYTES, Plans, asked_again
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest, chosen, to_bytes
 from edgeinfer.types import Array
@@ -56,12 +54,7 @@ class CallPlan:
         """Return a request of as many bytes; None where it says something else."""
         if not all(raw.startswith(part, start) for start, part in self._rest):
             return None
-        feeds = {
-            name: np.frombuffer(raw, dtype, count, start).reshape(shape)
-            for name, dtype, count, start, shape in self._parts
-        }
-        asked = self._request
-        return InferRequest("", feeds, asked.outputs, asked.binary, asked.terms)
+        return asked_again(self._request, raw, self._parts)
 
 
 class CallPlans:

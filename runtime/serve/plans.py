@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,25 @@ from edgeinfer.types import Array, TensorSpec
 
 MOST, MOST_BYTES = 64, 1024
 """JSON texts of a model that are kept, and bytes of each."""
+
+
+def asked_again(
+    asked: InferRequest,
+    raw: bytes | memoryview,
+    parts: Iterable[tuple[str, Any, int, int, tuple[int, ...]]],
+) -> InferRequest:
+    """Return a request like one before, with the tensors that other bytes hold.
+
+    Args:
+        asked: the request before.
+        raw: the bytes.
+        parts: name, element type, number of elements, first byte and shape of each tensor.
+    """
+    feeds = {
+        name: np.frombuffer(raw, dtype, count, start).reshape(shape)
+        for name, dtype, count, start, shape in parts
+    }
+    return InferRequest("", feeds, asked.outputs, asked.binary, asked.terms)
 
 
 class RequestPlan:
@@ -39,12 +59,7 @@ class RequestPlan:
         """Return a request; None where there are fewer or more bytes than the JSON says."""
         if len(body) != self._length:
             return None
-        feeds = {
-            name: np.frombuffer(body, dtype, count, start).reshape(shape)
-            for name, dtype, count, start, shape in self._parts
-        }
-        asked = self._request
-        return InferRequest("", feeds, asked.outputs, asked.binary, asked.terms)
+        return asked_again(self._request, body, self._parts)
 
 
 class Plans:

@@ -13,7 +13,7 @@ from edgeinfer.convert.lower.rules import attribute, given
 
 _WIDE = (ir.DataType.INT64, ir.DataType.UINT64)
 _TRAPPED = (ir.DataType.INT32, ir.DataType.INT64)
-_NEVER_NEGATIVE = {"Shape", "Size", "Abs", "NonZero"}
+_NEVER_MINUS_ONE = {"Shape", "Size", "Abs", "NonZero"}
 
 
 def by_minus_one(node: ir.Node) -> str:
@@ -29,7 +29,7 @@ def _is_guarded(divisor: ir.Value) -> bool:
         return not np.any(known.numpy() == -1)
     maker = divisor.producer()
     if maker is None or maker.op_type != "Where":
-        return maker is not None and maker.op_type in _NEVER_NEGATIVE
+        return maker is not None and maker.op_type in _NEVER_MINUS_ONE
     asked, taken = given(maker, 0), given(maker, 1)
     asks = None if asked is None else asked.producer()
     instead = None if taken is None else ir.convenience.get_const_tensor(taken)
