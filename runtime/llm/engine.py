@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 
-import numpy as np
-
 from edgeinfer.errors import ClosedError, EdgeInferError, InputError, QueueFullError
 from edgeinfer.machine.energy import Energy
 from edgeinfer.records import dataclass
@@ -133,22 +131,21 @@ class Engine:
             request.params = params = replace(params, seed=seed)
         order = (-request.priority, next(self._orders), 0)
         limit = len(request.prompt) + min(room, params.max_tokens or room)
-        extra = b""
-        if request.embeddings is not None:
-            places = np.asarray(request.embedded, np.int64).tobytes()
-            extra = places + request.embeddings.tobytes()
         executor = self._cache.executor
         names = executor.adapters
         first = Generation(
             request,
             0,
             order,
-            root=prefix.root(executor.fingerprint, request.adapter, extra, request.salt),
+            root=prefix.root(executor.fingerprint, request.adapter, request.salt),
             adapter=names.index(request.adapter) if request.adapter else -1,
             limit=limit,
             arrived=self._clock(),
         )
         self.prepare(request)
+        if request.embeddings is not None:
+            given = request.embeddings, request.embedded
+            first.given = prefix.given_pages(*given, executor.page)
         if request.matcher is not None:
             first.matcher = request.matcher.fork()
         self._equip(first)
@@ -335,7 +332,7 @@ class Engine:
                 limit=parent.limit,
                 arrived=parent.arrived,
             )
-            child.forked = True
+            child.forked, child.given = True, parent.given
             if parent.matcher is not None:
                 child.matcher = parent.matcher.fork()
             self._equip(child)

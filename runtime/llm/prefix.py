@@ -1,14 +1,14 @@
 """Beginnings that sequences share: a chain of hashes names what a full page holds.
 
-The hash of a page covers all tokens up to its end, the adapter and the executor's fingerprint, so
-equal hashes mean equal bits, whoever computed them.
+The hash of a page covers all tokens and given embeddings up to its end, the adapter and the
+executor's fingerprint, so equal hashes mean equal bits, whoever computed them.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -16,34 +16,68 @@ import numpy as np
 from edgeinfer.errors import OutOfPagesError
 from edgeinfer.runtime.llm.blocks import PageAllocator
 from edgeinfer.runtime.llm.disk import PageStore
-from edgeinfer.runtime.llm.executor import Bytes, Executor
+from edgeinfer.runtime.llm.executor import Bytes, Executor, Floats
 
 KEY = 16
 """Bytes of a hash."""
 
+_NOTHING: Mapping[int, bytes] = {}
 
-def root(fingerprint: str, adapter: str, extra: bytes = b"", salt: bytes = b"") -> bytes:
+
+def root(fingerprint: str, adapter: str, salt: bytes = b"") -> bytes:
     """Return the hash that a chain starts with.
 
     Args:
         fingerprint: Fingerprint of the executor.
         adapter: its name; empty for none.
-        extra: Extra of whatever else the cache's bits depend on, such as given embeddings.
         salt: whose the chain is: what others know of it would tell what was asked.
     """
     digest = blake2b(digest_size=KEY)
-    for part in (fingerprint.encode(), adapter.encode(), extra, salt):
+    for part in (fingerprint.encode(), adapter.encode(), salt):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()
 
 
-def extend(keys: list[bytes], start: bytes, tokens: Sequence[int], page: int) -> None:
-    """Append the hashes of all full pages of ``tokens`` that ``keys`` has not yet."""
+def given_pages(embeddings: Floats, places: Sequence[int], page: int) -> dict[int, bytes]:
+    """Return a hash of the embeddings that each page is given, by the number of the page.
+
+    Args:
+        embeddings: (given, hidden), in the place of some tokens'.
+        places: positions of these, ascending.
+        page: tokens of a page.
+    """
+    at = np.asarray(places, np.int64)
+    pages = at // page
+    found = {}
+    for number in np.unique(pages).tolist():
+        here = pages == number
+        digest = blake2b((at[here] % page).tobytes(), digest_size=KEY)
+        digest.update(embeddings[here].tobytes())
+        found[number] = digest.digest()
+    return found
+
+
+def extend(
+    keys: list[bytes],
+    start: bytes,
+    tokens: Sequence[int],
+    page: int,
+    given: Mapping[int, bytes] = _NOTHING,
+) -> None:
+    """Append the hashes of all full pages of ``tokens`` that ``keys`` has not yet.
+
+    Args:
+        keys: Hashes of the first pages; grows.
+        start: hash that the chain begins with.
+        tokens: Tokens of the sequence.
+        page: tokens of a page.
+        given: what ``given_pages`` gave.
+    """
     last = keys[-1] if keys else start
     for first in range(len(keys) * page, len(tokens) - page + 1, page):
         # The last two arguments are those of a keyed hash: one pass over key and tokens.
-        raw = array("i", tokens[first : first + page]).tobytes()
+        raw = array("i", tokens[first : first + page]).tobytes() + given.get(first // page, b"")
         last = blake2b(raw, digest_size=KEY, key=last).digest()
         keys.append(last)
 

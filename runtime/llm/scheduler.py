@@ -310,7 +310,7 @@ class SequenceScheduler:
 
     def _whole(self, sequence: Sequence) -> list[bytes]:
         """Return the keys of the full pages that a sequence reads before it generates."""
-        extend(sequence.keys, sequence.root, sequence.tokens, self.page)
+        extend(sequence.keys, sequence.root, sequence.tokens, self.page, sequence.given)
         return sequence.keys[: (len(sequence.tokens) - 1) // self.page]
 
     def _fits(self, sequence: Sequence, whole: list[bytes]) -> bool:
@@ -342,7 +342,8 @@ class SequenceScheduler:
         """Label the pages that have become full, and give back those out of every window."""
         full = sequence.computed // self.page
         if full > sequence.kept:
-            extend(sequence.keys, sequence.root, sequence.tokens[: full * self.page], self.page)
+            tokens = sequence.tokens[: full * self.page]
+            extend(sequence.keys, sequence.root, tokens, self.page, sequence.given)
             for place in range(sequence.kept, full):
                 page = self._prefixes.keep(sequence.pages[place], sequence.keys[place])
                 if page != sequence.pages[place]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
+import numpy as np
+
 from edgeinfer.errors import InputError
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.drafts import Acceptance, Lookup
@@ -63,11 +65,21 @@ def room_for(request: SequenceRequest, executor: Executor) -> int:
     if request.adapter and request.adapter not in executor.adapters:
         there = ", ".join(executor.adapters) or "none"
         raise InputError("adapter", f"one of the bundle's ({there})", repr(request.adapter))
-    given = 0 if request.embeddings is None else len(request.embeddings)
-    shape = (len(request.embedded), executor.hidden)
-    if given and request.embeddings is not None and request.embeddings.shape != shape:
-        raise InputError("embeddings", str(shape), str(request.embeddings.shape))
+    if request.embeddings is not None:
+        _check_given(request, request.embeddings, executor.hidden)
     return limit - len(prompt)
+
+
+def _check_given(request: SequenceRequest, given: Floats, hidden: int) -> None:
+    """Refuse embeddings that no token of the prompt has, or that are no numbers."""
+    places, count = np.asarray(request.embedded, np.int64), len(request.prompt)
+    if given.shape != (len(places), hidden) or given.dtype != np.float32:
+        expected = f"float32{[len(places), hidden]}"
+        raise InputError("embeddings", expected, f"{given.dtype}{list(given.shape)}")
+    if (len(places) and not 0 <= places[0] <= places[-1] < count) or (np.diff(places) < 1).any():
+        raise InputError("embedded", f"ascending positions below {count}", "others")
+    if not np.isfinite(given).all():
+        raise InputError("embeddings", "finite numbers", "others")
 
 
 class Sequence:
@@ -83,6 +95,7 @@ class Sequence:
         pages: Pages of the cache, by place; -1 where no layer looks back any more.
         slot: row of the table; -1 while it waits.
         keys: hashes of its full pages.
+        given: hashes of the embeddings that pages are given, by the number of the page.
         kept: leading pages that are labelled or given back.
         root: hash that the chain of keys starts with.
         adapter: index of the adapter, -1 for none.
@@ -112,6 +125,7 @@ class Sequence:
         self.pages: list[int] = []
         self.slot = -1
         self.keys: list[bytes] = []
+        self.given: dict[int, bytes] = {}
         self.sampler: Sampler
         self.text: GrowingText
         self.matcher: Matcher | None = None

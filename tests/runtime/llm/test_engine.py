@@ -233,20 +233,39 @@ def test_given_embeddings_count_for_the_prefix() -> None:
     texts = []
     for number in (0, 1, 0):
         given = rng.standard_normal((4, 3)).astype(np.float32) if number else np.ones((4, 3), "f")
-        one = SequenceRequest("a", [1] * 20, SamplingParams(max_tokens=8, temperature=0))
-        one.embeddings, one.embedded = given, (2, 3, 4, 9)
+        params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+        one = SequenceRequest("a", [1] * 20, params)
+        one.embeddings, one.embedded = given, (6, 7, 8, 9)
         before = executor.tokens
         texts.append(generate(engine, one).text["a", 0])
-        shared = executor.tokens - before < 20
-        assert shared == (len(texts) == 3)
+        # What stands before them is everybody's: pages of four tokens.
+        expected = {1: 20, 2: 16, 3: 4}[len(texts)]
+        assert executor.tokens - before - 7 == expected
     assert texts[0] == texts[2] != texts[1]
+    # Whoever has the same tokens and nothing given shares no page of theirs.
+    before = executor.tokens
+    generate(engine, request("b", [1] * 20, max_tokens=8, temperature=0, ignore_eos=True))
+    assert executor.tokens - before - 7 == 16
 
 
-def test_embeddings_of_another_shape_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("shape", "places", "change", "message"),
+    [
+        ((2, 4), (0, 1), 0, r"expected float32\[2, 3\], received float32\[2, 4\]"),
+        ((2, 3), (0, 1, 2), 0, r"expected float32\[3, 3\], received float32\[2, 3\]"),
+        ((2, 3), (1, 1), 0, "ascending positions below 5"),
+        ((2, 3), (4, 5), 0, "ascending positions below 5"),
+        ((2, 3), (-1, 2), 0, "ascending positions below 5"),
+        ((2, 3), (1, 2), np.nan, "expected finite numbers"),
+    ],
+)
+def test_embeddings_that_do_not_fit_are_refused(
+    shape: tuple[int, int], places: tuple[int, ...], change: float, message: str
+) -> None:
     engine, _ = toy_engine()
-    one = SequenceRequest("a", [1] * 5, SamplingParams(), embeddings=np.ones((2, 4), np.float32))
-    one.embedded = (0, 1)
-    with pytest.raises(InputError, match=r"expected \(2, 3\), received \(2, 4\)"):
+    given = np.ones(shape, np.float32) + np.float32(change)
+    one = SequenceRequest("a", [1] * 5, SamplingParams(), embeddings=given, embedded=places)
+    with pytest.raises(InputError, match=message):
         engine.submit(one)
 
 

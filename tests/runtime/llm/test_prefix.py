@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from edgeinfer.runtime.llm.blocks import PageAllocator
-from edgeinfer.runtime.llm.prefix import Prefixes, extend, root
+from edgeinfer.runtime.llm.executor import Floats
+from edgeinfer.runtime.llm.prefix import Prefixes, extend, given_pages, root
 from tests.runtime.llm.toy import ToyExecutor
 
 
@@ -38,12 +40,32 @@ def test_chain_grows_as_if_it_were_made_at_once() -> None:
         (("f", "x", b""), ("f", "x", b"y")),
         (("fx", ""), ("f", "x")),
         (("f", "x", b"y"), ("f", "", b"xy")),
-        (("f", "x", b"y"), ("f", "x", b"y", b"z")),
-        (("f", "x", b"", b"y"), ("f", "x", b"y")),
     ],
 )
 def test_roots_differ(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert root(*one) != root(*other)
+
+
+def test_pages_behind_given_embeddings_depend_on_them() -> None:
+    tokens, places = list(range(16)), [5, 6, 9]
+    rows = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
+
+    def keys(rows: Floats, places: list[int]) -> list[bytes]:
+        found: list[bytes] = []
+        extend(found, b"s" * 16, tokens, 4, given_pages(rows, places, 4))
+        return found
+
+    plain, whole = chain(tokens), keys(rows, places)
+    assert whole[0] == plain[0]
+    assert not set(whole[1:]) & set(plain)
+    assert keys(rows.copy(), places) == whole
+    # The same rows elsewhere in the page, in another order, and with one bit changed at the end.
+    assert keys(rows, [5, 7, 9])[1] != whole[1]
+    assert keys(rows[[1, 0, 2]], places)[1] != whole[1]
+    last = rows.copy()
+    last.view(np.int32)[2, 1] ^= 1
+    assert keys(last, places)[:2] == whole[:2]
+    assert not set(keys(last, places)[2:]) & set(whole)
 
 
 def test_equal_page_takes_the_place_of_a_second_one() -> None:

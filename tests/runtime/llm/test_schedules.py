@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgeinfer.runtime.llm.engine import Engine
@@ -50,6 +51,11 @@ def random_request(
     }
     made = request(name, prompt, adapter=rng.choice(("", *adapters)), **params)
     made.priority = rng.choice((0, 0, 0, 1, -1))
+    if rng.random() < 0.25 and len(prompt) > 6:
+        # Of two pictures, so that some requests share what is behind one.
+        first, rows = rng.randrange(2), rng.randint(1, 4)
+        made.embedded = tuple(range(2, 2 + rows))
+        made.embeddings = np.full((rows, ToyExecutor.hidden), first, np.float32)
     return made
 
 
