@@ -80,7 +80,9 @@ def lowering(request: Request, jobs: Sequence[Job]) -> int:
     """Count the stages that write so many artifacts."""
     wanted = recipe(request.precision)
     extra = sum(
-        not is_here(kind, job.profile.unit) for job in jobs for kind in requested(request, job)
+        not is_here(kind, job.profile, job.format)
+        for job in jobs
+        for kind in requested(request, job)
     )
     each = 1 + (wanted.name in ("fp16", "bf16")) + request.layers
     return wanted.is_quantized + each * len(jobs) + extra

@@ -517,7 +517,7 @@ class Front:
         found: dict[str, tuple[EngineResult, ...]] = {}
         for kind in clock.requested(self._request, job):
             found[kind] = ()
-            if not is_here(kind, job.profile.unit):
+            if not is_here(kind, job.profile, job.format):
                 with self._stage(f"{kind} arithmetic of {job.title}"):
                     found[kind] = check_told(self._normalised.model, kind, report)
         return found

@@ -52,12 +52,13 @@ def load_driver() -> None:
 @cache
 def start() -> None:
     """Have this process see an emulated GPU of NVIDIA's, and have TVM compile for it."""
+    # Before TVM, which would load a real driver where there is one.
+    load_driver()
     import tvm
     import tvm_ffi
 
     from edgeinfer.convert.lower.tvm import cuda_code
 
-    load_driver()
     ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
     os.environ[cuda_code.MODE] = "emulated"
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgeinfer.backends import registry
 from edgeinfer.errors import RunError
 from edgeinfer.machine.arithmetic import lacking
 from edgeinfer.machine.cuda import cuda_devices
@@ -40,11 +41,18 @@ _UNPACKED = {
 """Formats whose engine unpacks half-precision weights, and what may compute otherwise."""
 
 
-def is_here(kind: str, unit: str) -> bool:
-    """Whether a unit of this machine computes in floats that an engine may be told to use."""
-    if unit != "cpu":
-        return bool(cuda_devices())
-    return not lacking(kind, known_facts().cpu.features)
+def is_here(kind: str, profile: Profile, format: str) -> bool:
+    """Whether an engine here computes files of a target in floats that it may be told to use.
+
+    A GPU alone is not enough: an engine that was built without CUDA leaves it unused.
+    """
+    if profile.unit == "cpu":
+        return not lacking(kind, known_facts().cpu.features)
+    if not cuda_devices():
+        return False
+    engines = [registry.get(name) for name in profile.backends]
+    reading = [engine for engine in engines if format in engine.capabilities().formats]
+    return any(unit.kind == profile.unit for e in reading for unit in e.probe().devices)
 
 
 def check_told(model: ir.Model, kind: str, report: Report) -> tuple[EngineResult, ...]:

@@ -10,10 +10,14 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
+from edgeinfer import profiles
+from edgeinfer.backends.base import Device, Probe
+from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edgeinfer.convert.options import ConvertOptions
 from edgeinfer.convert.pipeline.entry import ExportResult, export
 from edgeinfer.convert.pipeline.request import check_request
 from edgeinfer.convert.pipeline.rows import conversions
+from edgeinfer.convert.quantize.half import stage
 from edgeinfer.errors import UsageError
 
 MODEL = """
@@ -82,6 +86,20 @@ def test_told_rows_are_the_files_of_fp32(convert: Convert) -> None:
         names = [n for n in bundle.namelist() if n.endswith((".bin", ".onnx"))]
     assert len(names) == 3
     assert {r.id for r in made.report.variants} == found.keys()
+
+
+@pytest.mark.parametrize("uses_it", [False, True])
+def test_a_gpu_that_no_engine_here_uses_computes_nothing(
+    uses_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a GPU and an ONNX Runtime without CUDA, tf32 was refused for want of a check."""
+    gpu = Device("gpu", "H200")
+    found = Probe(
+        "onnxruntime", "1", (gpu, Device("cpu", "x")) if uses_it else (Device("cpu", "x"),)
+    )
+    monkeypatch.setattr(stage, "cuda_devices", lambda: (gpu,))
+    monkeypatch.setattr(OnnxRuntimeBackend, "probe", lambda self: found)
+    assert stage.is_here("tf32", profiles.load("cuda"), "onnx") is uses_it
 
 
 def test_a_precision_that_changes_nothing_is_left_out(tmp_path: Path) -> None:
