@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: site recordings fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
+.PHONY: site recordings fuzz test-faults lock locked test-lowest wheel demo picture test test-sweep lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -23,9 +23,12 @@ lint: $(VENV)/installed
 
 # One thread a worker: with two workers, more only get in each other's way. Each begins with half of
 # the tests in a row, so that what a module prepares is seldom prepared by both.
+# test takes some forms of each behaviour, test-sweep the others: tests/samples.py says which.
 TESTS ?=
-test: $(VENV)/installed
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -m 'not slow and not models' \
+test: WHICH = not sweep
+test-sweep: WHICH = sweep
+test test-sweep: $(VENV)/installed
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -m '$(WHICH) and not slow and not models' \
 		--numprocesses 2 --dist worksteal $(if $(TESTS),"$(TESTS)")
 
 # The manual as a site in build/site, without the network once its tools are there; a dead link fails.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import memory_disk
+from tests import memory_disk, samples
 
 # Before anything asks where temporary files go.
 memory_disk.use()
@@ -37,6 +37,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection() -> None:
     """Collect no garbage while test modules are imported: nearly all that they make stays."""
     gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what only sweeps run, before tests are chosen by their marks."""
+    samples.mark(items)
 
 
 def pytest_collection_finish() -> None:

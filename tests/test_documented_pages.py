@@ -103,6 +103,7 @@ def run(kind: str, text: str, folder: Path) -> None:
     assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", ["quickstart.md", "devices.md"])
 def test_what_a_page_says_to_type_runs(page: str, scratch: Path, tmp_path: Path) -> None:
     found = blocks(page)
@@ -113,6 +114,7 @@ def test_what_a_page_says_to_type_runs(page: str, scratch: Path, tmp_path: Path)
         run(kind, text, tmp_path)
 
 
+@pytest.mark.sweep
 def test_the_page_of_pytorch_runs(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     module, first, second, _ = (text for _, text in blocks("frameworks.md"))

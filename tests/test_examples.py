@@ -54,8 +54,13 @@ def test_every_example_is_listed() -> None:
     assert {p.name for p in EXAMPLES.glob("*.py")} == set(PROMISES)
 
 
-# `make demo` is the same run, and .ci/run starts with it.
-RUNS = [pytest.param(n, marks=pytest.mark.slow) if n == "demo.py" else n for n in PROMISES]
+MARKS = {
+    # `make demo` is the same run, and .ci/run starts with it.
+    "demo.py": pytest.mark.slow,
+    "01_convert_and_run.py": pytest.mark.sweep,
+    "02_pytorch_to_bundle.py": pytest.mark.sweep,
+}
+RUNS = [pytest.param(n, marks=MARKS.get(n, ())) for n in PROMISES]
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -489,6 +489,7 @@ INTEGERS: dict[str, tuple[list[str], Definition]] = {
 }
 
 
+@pytest.mark.sample(each=("place", "dtype"))
 @PLACE
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
 def test_integers_are_exact(place: str, dtype: str) -> None:
@@ -555,6 +556,7 @@ def test_floats_inside_a_net_become_integers(place: str, dtype: str) -> None:
 # ---- no axes, no elements
 
 
+@pytest.mark.sample(each=("place", "shape"))
 @PLACE
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)], ids=str)
 def test_scalars_and_nothing(place: str, shape: tuple[int, ...]) -> None:

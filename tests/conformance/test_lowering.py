@@ -123,6 +123,7 @@ def needs(target: str) -> None:
         pytest.skip(f"{target} is not installed")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_sample_of_the_node_suite(target: str) -> None:
     needs(target)
@@ -143,10 +144,11 @@ def test_whole_node_suite(target: str, shard: int) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_golden_cases(target: str) -> None:
+@pytest.mark.parametrize(("step", "count"), [(4, 19), pytest.param(1, 73, marks=pytest.mark.sweep)])
+def test_golden_cases(target: str, step: int, count: int) -> None:
     needs(target)
-    results = run_cases(target, "golden", 0, 1)
-    assert len(results) == 73
+    results = run_cases(target, "golden", 0, step)
+    assert len(results) == count
     assert judge(target, results) == []
 
 

@@ -13,9 +13,11 @@ from tests.conformance.nodes import faults, run_cases, whole
 from tests.conformance.tflite_table import Results
 
 SAMPLE = {"tflite": 24, "coreml": 48, "coreai": 180, "tvm": 200}
-"""Of so many cases of the suite, one is run with every change."""
+"""Of so many cases of the suite, one is run with every change, among the sweeps."""
 
 GOLDEN = {"tflite": 1, "coreml": 3, "coreai": 15, "tvm": 40}
+FEWER = 3
+"""How many times fewer of the golden cases `make test` runs."""
 
 HOUR = 3600
 
@@ -27,6 +29,7 @@ def target(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.sweep
 def test_sample_of_the_node_suite(target: str, tmp_path: Path) -> None:
     results = run_cases(target, 0, SAMPLE[target], tmp_path)
     assert list(results) == [case[0] for case in suite()[:: SAMPLE[target]]]
@@ -34,9 +37,10 @@ def test_sample_of_the_node_suite(target: str, tmp_path: Path) -> None:
     assert tflite_table.share(results, results) > 0.5
 
 
-def test_sample_of_the_golden_cases(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fewer", [FEWER, pytest.param(1, marks=pytest.mark.sweep)])
+def test_sample_of_the_golden_cases(target: str, fewer: int, tmp_path: Path) -> None:
     """Awkward cases that several engines agreed on."""
-    step = GOLDEN[target]
+    step = GOLDEN[target] * fewer
     results = run_cases(target, 0, step, tmp_path, "golden")
     assert len(results) == len(golden()[::step])
     assert faults(results) == []

@@ -45,9 +45,10 @@ def verdicts(first: int, step: int, *backends: str) -> Verdicts:
     return found
 
 
-@pytest.fixture(scope="module")
-def sample() -> Verdicts:
-    return verdicts(7, 20, *EXCEPTIONS)
+@pytest.fixture(scope="module", params=[120, pytest.param(20, marks=pytest.mark.sweep)])
+def sample(request: pytest.FixtureRequest) -> Verdicts:
+    """Give the verdicts on one case of so many."""
+    return verdicts(7, request.param, *EXCEPTIONS)
 
 
 def unexpected(backend: str, found: dict[str, str]) -> dict[str, str]:
@@ -62,11 +63,12 @@ def unexpected(backend: str, found: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("backend", EXCEPTIONS)
-def test_one_case_in_twenty(backend: str, sample: Verdicts) -> None:
+def test_a_sample(backend: str, sample: Verdicts) -> None:
     found = sample[backend]
     assert unexpected(backend, found) == {}
     same = sum(verdict == "same" for verdict in found.values())
-    assert same > 0.7 * len(found) > 50
+    assert same > 0.6 * len(found) > 9
+    assert len(found) < 20 or same > 0.7 * len(found) > 50
 
 
 @pytest.mark.slow

@@ -59,6 +59,7 @@ def _right(lengths: Array, back: int) -> tuple[Array, Array]:
     return last, sums
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
 @pytest.mark.parametrize(("lengths", "back"), [(False, 0), (False, 1), (True, 0)])
 def test_each_sequence_is_scanned(lengths: bool, back: int, place: str) -> None:

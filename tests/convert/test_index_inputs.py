@@ -28,6 +28,7 @@ def written(text: str, folder: Path) -> Path:
     return folder / "m.onnx"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("given", [False, True])
 def test_positions_with_an_offset(target: str, given: bool, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def test_names_that_are_not_there(argv: tuple[str, ...], words: str, place: Path
     assert {p.name: p.stat().st_mtime_ns for p in place.iterdir()} == before
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("command", ["run", "verify", "inspect", "bench"])
 @pytest.mark.parametrize("damage", ["altered", "cut"])
 def test_a_damaged_bundle(command: str, damage: str, place: Path, tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("does", CHOSEN)
 def test_a_fault_while_it_is_chosen_takes_the_next(make: Make, does: str) -> None:
     path = make(does, "faulty", "steady")
@@ -317,6 +318,7 @@ def damage(path: Path, how: str) -> None:
             os.mkfifo(path)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -359,6 +361,7 @@ def test_a_history_damaged_while_it_is_open_stops_nothing(make: Make, tmp_path: 
         assert works(session)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("days", [-400, -0.01, 0.01, 2, 400, 40000])
 def test_a_clock_that_was_set_costs_a_measurement_at_most(
     make: Make, monkeypatch: pytest.MonkeyPatch, days: float

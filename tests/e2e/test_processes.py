@@ -113,6 +113,7 @@ def fleet_submit(bundle: Path, backend: str) -> Callable[[Array], Array]:
     return lambda x: model.submit({"x": x}).result(60)["y"]
 
 
+@pytest.mark.sample(each=("backend", "way"))
 @pytest.mark.parametrize("way", WAYS)
 def test_a_forked_process_has_its_own_answers(bundle: Path, backend: str, way: str) -> None:
     call = WAYS[way](bundle, backend)
@@ -194,6 +195,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: o["backend"])
 def test_workers_of_gunicorn_answer_what_they_were_asked(
     bundle: Path, options: dict[str, object]

@@ -29,6 +29,7 @@ def test_pieces_cover_a_row() -> None:
     assert pieces(0, 8) == []
 
 
+@pytest.mark.sample(each=("name", "sizes"))
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize(
     ("sizes", "packed"),
@@ -109,6 +110,7 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.sample(each=("name", "window"))
 @pytest.mark.parametrize("name", HERE[:2])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_conv(name: str, window: conv.ConvWindow) -> None:
@@ -176,6 +178,7 @@ def test_functions_of_gates(name: str) -> None:
         np.testing.assert_allclose(got, exact(x.astype(np.float64)), rtol=0, atol=3e-7)
 
 
+@pytest.mark.sample(each=("kind", "hidden"))
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize(
     ("hidden", "backwards", "reset"),
@@ -185,6 +188,7 @@ def test_recurrent(kind: str, hidden: int, backwards: bool, reset: bool) -> None
     _recurrent(HERE[0], recurrent.CellSizes(kind, 3, 2, hidden, backwards, reset))
 
 
+@pytest.mark.sample(each=("name", "kind"))
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize(
     ("kind", "hidden", "inputs"),
@@ -248,6 +252,7 @@ def _step(
     return (1 - z) * np.tanh(given[2] + inner) + z * h, c
 
 
+@pytest.mark.sample(each=("name", "bits", "shape"))
 @pytest.mark.parametrize("name", [n for n in HERE if n in gemv.DOTS])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
@@ -269,6 +274,7 @@ def test_gemv(name: str, bits: int, shape: tuple[int, int], block: int, vectors:
     _close(y, case.expected(), 1e-5)
 
 
+@pytest.mark.sample(each=("name", "bits", "form"))
 @pytest.mark.parametrize("name", [n for n in HERE if n in ("x86-64-v3", "x86-64-v4-vnni")])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ def _normal(*shape: int) -> Array:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.sample(each=("name", "kind"))
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("kind", norms.KINDS)
 def test_reduced(name: str, kind: str) -> None:
@@ -49,6 +50,7 @@ def test_what_is_done_before_and_after() -> None:
     np.testing.assert_allclose(y, np.linalg.norm(x.astype(np.float64), axis=1), rtol=2e-6)
 
 
+@pytest.mark.sample(each=("name", "factors"))
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize(
     ("centred", "factors"),

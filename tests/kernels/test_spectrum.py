@@ -39,6 +39,7 @@ def _run(mel: spectrum.Mel, machine: str, frames: int) -> tuple[Array, Array]:
     return (out if mel.time_first else out.T), want
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("fft", "hop", "frames"), [(2, 1, 3), (512, 160, 37), (400, 7, 1), (ODD, 9, 16), *SUMMED]
 )

@@ -161,6 +161,7 @@ def test_every_command_is_in_one_of_the_lists() -> None:
 
 @pytest.mark.parametrize("enter", CALLS)
 class TestCalls:
+    @pytest.mark.sample(3)
     def test_data_run_and_code_does_not(self, enter: Enter, bundle: Path, mark: Mark) -> None:
         assert enter(bundle, {}) is not None
         assert mark.times() == 0
@@ -204,6 +205,7 @@ class TestCalls:
             enter(clean, {"trusted": [f"{ours}.pub"]})
         assert harmless.times() == mark.times() == 0
 
+    @pytest.mark.sample(3)
     def test_code_runs_where_it_is_signed_or_allowed(
         self,
         enter: Enter,
@@ -282,6 +284,7 @@ class TestCommands:
         assert not Path("sealed.edge").exists()
         assert not Path("extracted").exists()
 
+    @pytest.mark.sample(4)
     def test_code_runs_where_that_is_asked_for(self, name: str, bundle: Path, mark: Mark) -> None:
         if name in RUNS:
             _command(name, bundle, "--allow-native")

@@ -15,6 +15,7 @@ REAL = nets.PRETRAINED
 RANDOM = [name for name in nets.NETS if name not in REAL]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", RANDOM)
 def test_net_is_reproducible_and_well_scaled(name: str) -> None:
     outputs = []

@@ -83,7 +83,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
     inputs = [input_type(port, scope.options) for port in scope.inputs]
     classifier = config(scores, options.labels)
     try:
-        with _validated_once(scope.program):
+        with _validated_and_written_once(scope.program):
             ct.convert(
                 scope.program,
                 source="milinternal",
@@ -114,15 +114,19 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
 
 
 @contextmanager
-def _validated_once(program: Any) -> Iterator[None]:
-    """Validate a program when all passes are through.
+def _validated_and_written_once(program: Any) -> Iterator[None]:
+    """Validate a program when all passes are through, and write it as a package alone.
 
-    coremltools does it after each of its hundred passes, which takes longer than the passes.
+    coremltools validates it after each of its hundred passes, which takes longer than the passes,
+    and writes it as text six times, for messages that nobody asked for.
     """
+    kind = type(program)
     program.validate = lambda **_: None
+    program.__class__ = type(kind.__name__, (kind,), {"__str__": object.__repr__})
     try:
         yield
     finally:
+        program.__class__ = kind
         del program.validate
     program.validate(check_essential_scope=True)
 

@@ -49,6 +49,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_vectors_of_any_length_take_little(text: str, tmp_path: object) -> None:
     path = f"{tmp_path}/m.onnx"

@@ -54,6 +54,7 @@ def feeds(kind: str, size: float) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_inner_sums_do_not_leave_the_range(kind: str, target: str, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ NETS = {
 }
 
 
+@pytest.mark.sample(each=("net", "place"))
 @pytest.mark.parametrize("place", ["onnxruntime", "openvino", "litert", "coreml", "tvm"])
 @pytest.mark.parametrize("net", NETS)
 def test_it_runs_as_onnxruntime_runs_it(net: str, place: str, tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_a_recurrent_layer_has_any_length_also_the_second_time() -> None:
         assert [str(s) for s in model.graph.inputs[0].shape or ()] == ["1", "frames", "2"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("by", ["topk", "smallest", "sort", "argsort"])
 def test_among_equal_values_the_first_is_taken(by: str) -> None:
     """PyTorch leaves the choice to its kernel, and ONNX does not: either is right."""
@@ -220,6 +221,7 @@ OUTPUTS: dict[str, tuple[Callable[..., Any], list[str]]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", OUTPUTS)
 def test_outputs_are_named_as_forward_does(case: str) -> None:
     forward, names = OUTPUTS[case]

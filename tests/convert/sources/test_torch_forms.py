@@ -25,6 +25,7 @@ def _masked(self: Any, e: Any, mask: Any, new: Any) -> Any:
     return e.masked_scatter(mask.unsqueeze(-1), new) * 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("places", [(1, 3, 4, 7), (), (0,), tuple(range(8))])
 def test_masked_scatter_takes_any_mask(places: tuple[int, ...]) -> None:
     mask = torch.zeros(1, 8, dtype=torch.bool)
@@ -61,6 +62,7 @@ def _all(self: Any, x: Any, n: Any) -> Any:
     return torch.where(torch.ops.aten._is_all_true(n > 2), x, -x)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("forward", [_checked, _any, _all])
 def test_questions_about_all_elements(forward: Callable[..., Any]) -> None:
     examples = (torch.ones(1, 6), torch.tensor([2, 3]))
@@ -248,6 +250,7 @@ def _spectra(self: Any, mag: Any, p: Any) -> Any:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("forward", [_imaginary, _rotated, _products, _elements, _layers, _spectra])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_complex_numbers(forward: Callable[..., Any], dynamic: bool) -> None:
@@ -269,6 +272,7 @@ def test_programs_with_complex_numbers() -> None:
     assert any("equals PyTorch" in line for line in read(program).notes.lines)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_sound_from_its_spectrum(center: bool, batch: tuple[int, ...]) -> None:

@@ -146,6 +146,7 @@ class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
         return torch.einsum("bik,bjk->bij", top, top).div(3, rounding_mode="floor"), s
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("core", [False, True])
 def test_exports_of_models_are_let_through(core: bool, tmp_path: Path) -> None:
     sizes = {"x": {0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO}}

@@ -174,6 +174,7 @@ def test_rows_are_looked_up(code: Code, kind: str) -> None:
     assert (x[4] == 7).all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "instruction"),
     [("x86-64-v4-vnni", "vpdpbusd"), ("x86-64-v3-vnni", "vpdpbusd"), ("cortex-a76", "sdot")],

@@ -103,6 +103,7 @@ def test_who_waits_too_long_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     "part",
     [

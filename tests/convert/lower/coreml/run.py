@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from edgeinfer import profiles
-from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.backends.coreml_reference.backend import CoreMLReferenceBackend
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.target import CoreMLTarget
@@ -50,12 +50,15 @@ def lower(
     return CoreMLTarget(options).lower(normal, profiles.load("ios"), asked, folder)
 
 
+def opened(model: ir.Model, made: Lowered) -> Executable:
+    """Open a package in the reference evaluator."""
+    artifact = Artifact(made.format, made.files[0], input_specs(model), output_specs(model))
+    return CoreMLReferenceBackend().load(artifact, LoadOptions())
+
+
 def evaluate(text: str, made: Lowered, feeds: Feeds) -> dict[str, Array]:
     """Run a package in the reference evaluator."""
-    model = model_of(text)
-    artifact = Artifact(made.format, made.files[0], input_specs(model), output_specs(model))
-    executable = CoreMLReferenceBackend().load(artifact, LoadOptions())
-    return dict(executable.run(dict(feeds)))
+    return dict(opened(model_of(text), made).run(dict(feeds)))
 
 
 def check(
@@ -79,10 +82,11 @@ def check(
     model = model_of(text)
     with tempfile.TemporaryDirectory() as folder:
         made = lower(text, Path(folder), precision=precision, options=options)
+        ready = opened(model, made)
         for one in (feeds, *more):
             names = [o.name for o in model.graph.outputs]
             right = dict(zip(names, run_onnx(model, dict(one)), strict=True))
-            got = evaluate(text, made, one)
+            got = ready.run(dict(one))
             assert list(got) == names
             for name, value in right.items():
                 assert_close(got[str(name)], np.asarray(value), rtol, str(name))

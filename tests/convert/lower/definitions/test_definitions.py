@@ -105,6 +105,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(each=("options", "direction", "kind"))
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("kind", GATES)
@@ -137,6 +138,7 @@ def test_batch_first() -> None:
     same("GRU", turned, ["y", "yh"], want=right, layout=1, **about)
 
 
+@pytest.mark.sample(each=("steps", "direction", "kind"))
 @pytest.mark.parametrize("steps", [None, 200])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("kind", GATES)
@@ -157,6 +159,7 @@ def test_open_and_many_steps_are_a_scan(kind: str, direction: str, steps: int | 
             np.testing.assert_allclose(found, right, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.sample(each=("corners", "padding", "mode"))
 @pytest.mark.parametrize("corners", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def _state(kinds: int, count: int) -> dict[str, Array]:
     return {"r": np.array(0.1, np.float32), "t": np.array(3, np.int64), **made}
 
 
+@pytest.mark.sample(each=("place", "count"))
 @pytest.mark.parametrize("count", [1, 2])
 def test_adagrad(place: str, count: int) -> None:
     given, results = _state(3, count), 2 * count
@@ -81,6 +82,7 @@ def test_adagrad(place: str, count: int) -> None:
     agree(place, model_of("Adagrad", given, results, TRAINING, **about), given, right)
 
 
+@pytest.mark.sample(each=("place", "mode", "steps"))
 @pytest.mark.parametrize("mode", ["standard", "nesterov"])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_momentum(place: str, mode: str, steps: int) -> None:
@@ -93,6 +95,7 @@ def test_momentum(place: str, mode: str, steps: int) -> None:
     agree(place, model_of("Momentum", given, 2, TRAINING, **about), given, [x - 0.1 * ahead, speed])
 
 
+@pytest.mark.sample(each=("place", "steps"))
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_adam(place: str, steps: int) -> None:
     given = {**_state(4, 1), "t": np.array(steps, np.int64)}

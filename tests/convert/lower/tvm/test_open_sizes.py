@@ -312,7 +312,15 @@ def _opened(name: str, folder: Path) -> tuple[onnx.ModelProto, Executable]:
     return model, load(model, folder)
 
 
-@pytest.mark.parametrize("name", RIGHT)
+SLOWER = {"linear", "cubic", "corners", "as large as another picture", "a long sequence"} | {
+    "open sequences with lengths"
+}
+"""Other resizings and recurrent layers take the same way."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n in SLOWER)) for n in RIGHT]
+)
 def test_a_run_decides(name: str, tmp_path: Path) -> None:
     model, ready = _opened(name, tmp_path)
     session = onnxruntime.InferenceSession(model.SerializeToString())

@@ -71,6 +71,7 @@ def judged(wanted: str, given: str) -> tuple[str, str]:
     return found.level, found.text
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("given", PREPARED)
 @pytest.mark.parametrize("wanted", ["-1..1", "0..1", "imagenet"])
 def test_only_the_right_preparation_is_no_matter(wanted: str, given: str) -> None:

@@ -87,6 +87,7 @@ def test_what_leaves_half_precision_is_found(kind: str) -> None:
     assert all(line.startswith("fp16: ") and "needs fp32" in line for line in describe(model, kept))
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_target_is_right(kind: str, target: str, tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ def test_resize_of_open_sizes_by_whole_factors() -> None:
     check(text, {"x": floats(1, 2, 3, 4)}, {"x": floats(1, 2, 5, 2)})
 
 
+@pytest.mark.sample(each=("mode", "padding"))
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
