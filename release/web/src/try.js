@@ -1,4 +1,4 @@
-// The form that runs a model: tensors as JSON, a picture, a recording, a text or a conversation.
+// The form that runs a model: tensors as JSON, an image, a recording, a text or a conversation.
 
 import { useEffect, useState } from "preact/hooks";
 import { ask, post } from "./api.js";
@@ -16,7 +16,7 @@ function Answer({ state }) {
   const more = text.length - LONGEST;
   return html`<div>
     <p role="status">${state.busy ? "Running …" : `Answered in ${state.ms.toFixed(1)} ms`}</p>
-    ${state.picture && html`<img src=${state.picture} alt="The picture with what was found" />`}
+    ${state.image && html`<img src=${state.image} alt="The image with what was found" />`}
     ${state.wav && html`<audio controls src=${`data:audio/wav;base64,${state.wav}`} />`}
     ${state.rows?.length > 0 && html`<${Found} rows=${state.rows} />`}
     ${text && html`<pre tabindex="0" role="region" aria-label="Answer">${text.slice(0, LONGEST)}${
@@ -37,7 +37,7 @@ function Found({ rows }) {
 // Runs something and shows what came of it.
 function useRun() {
   const [state, setState] = useState(null);
-  useEffect(() => () => state?.picture && URL.revokeObjectURL(state.picture), [state]);
+  useEffect(() => () => state?.image && URL.revokeObjectURL(state.image), [state]);
   const run = async (event, work) => {
     event.preventDefault();
     setState({ busy: true });
@@ -101,12 +101,12 @@ function Upload({ model, kind, accept }) {
     if (!file) throw new Error(`Choose ${kind} first.`);
     const form = new FormData();
     form.append("file", file);
-    if (kind === "a picture") form.append("draw", "both");
+    if (kind === "an image") form.append("draw", "both");
     const path = `/v1/pipelines/${encodeURIComponent(model.name)}`;
     const { results, drawn } = await (await ask(path, { method: "POST", body: form })).json();
     const rows = results.filter((each) => each.label !== undefined && each.score !== undefined);
-    const picture = drawn && URL.createObjectURL(new Blob([bytes(drawn)], { type: "image/png" }));
-    return { picture, rows, text: rows.length === results.length && rows.length ? "" : JSON.stringify(results, null, 1) };
+    const image = drawn && URL.createObjectURL(new Blob([bytes(drawn)], { type: "image/png" }));
+    return { image, rows, text: rows.length === results.length && rows.length ? "" : JSON.stringify(results, null, 1) };
   });
   return html`<form onSubmit=${send}>
     <label for="file">Choose ${kind}</label>
@@ -141,8 +141,8 @@ function Form({ model }) {
   if (!model.ready) return html`<p>${model.name} is not ready: ${model.state}</p>`;
   if (model.kind === "text") return html`<${Chat} model=${model.name} />`;
   switch (model.task?.takes) {
-    case "a picture":
-      return html`<${Upload} model=${model} kind="a picture" accept="image/*" />`;
+    case "an image":
+      return html`<${Upload} model=${model} kind="an image" accept="image/*" />`;
     case "a recording":
       return html`<${Upload} model=${model} kind="a recording" accept="audio/*" />`;
     case "a text":

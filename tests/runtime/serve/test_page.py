@@ -16,6 +16,12 @@ import pytest
 
 from edgeinfer.heads import DetectBoxes, Embed, HearVoice, Speak
 from edgeinfer.runtime.llm.llm import LLM
+from edgeinfer.runtime.pipelines.audio import AudioPipeline
+from edgeinfer.runtime.pipelines.image import ImagePipeline
+from edgeinfer.runtime.pipelines.lines import LinesPipeline
+from edgeinfer.runtime.pipelines.sentence import SentencePipeline
+from edgeinfer.runtime.pipelines.speech import SpeechPipeline
+from edgeinfer.runtime.pipelines.voice import VoicePipeline
 from edgeinfer.types import AudioInput, ImageInput, TextInput
 from release import page as release
 from tests.runtime.conftest import Fakes
@@ -51,6 +57,16 @@ def test_it_is_small_and_made_from_its_sources() -> None:
         assert f"\n{name} " in licences
     assert "MIT" in licences
     assert "Apache License" in licences
+
+
+def test_it_has_a_form_for_whatever_a_pipeline_takes() -> None:
+    script = (files("edgeinfer.runtime.serve") / "static" / "page.js").read_text("utf-8")
+    kinds = (
+        *(AudioPipeline, ImagePipeline, LinesPipeline),
+        *(SentencePipeline, SpeechPipeline, VoicePipeline),
+    )
+    for takes in {kind.takes for kind in kinds}:
+        assert f'case"{takes}":' in script, takes
 
 
 def test_browsers_may_load_and_run_nothing_else(start: Start) -> None:
@@ -207,13 +223,13 @@ def test_tensors_run(view: View) -> None:
 
 
 @pytest.mark.slow
-def test_boxes_are_drawn_on_a_picture(view: View) -> None:
+def test_boxes_are_drawn_on_an_image(view: View) -> None:
     view.pick("finder")
-    view.page.get_by_label("Choose a picture").set_input_files(
+    view.page.get_by_label("Choose an image").set_input_files(
         {"name": "red.png", "mimeType": "image/png", "buffer": RED}
     )
     view.page.get_by_role("button", name="Run").click()
-    drawn = view.page.get_by_alt_text("The picture with what was found")
+    drawn = view.page.get_by_alt_text("The image with what was found")
     drawn.wait_for()
     size = drawn.evaluate(
         "async e => { await e.decode(); return [e.naturalWidth, e.naturalHeight] }"
