@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.passes.cancellation import Affine, affine_of, cancels, is_taken_away
 from edgeinfer.convert.passes.infra import (
     Namer,
     PassOutcome,
@@ -17,7 +18,6 @@ from edgeinfer.convert.passes.infra import (
     used_outputs,
 )
 from edgeinfer.convert.passes.rewrite import FLOATS, ReplacementBuilder, sweep
-from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 MAX_GAIN = 1e4
@@ -27,25 +27,13 @@ MAX_WEIGHT, MIN_WEIGHT = 1e30, 1e-30
 """Folded weights must stay far from where float32 overflows or loses bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """``y = scale * x + shift`` for each channel, in float64.
-
-    Attributes:
-        scale: (channels,) or (1,).
-        shift: (channels,) or (1,).
-    """
-
-    scale: Array
-    shift: Array
-
-
 class FoldConvBn(ir.passes.InPlacePass):
     """Fold ``BatchNormalization`` and constant Mul, Div, Add, Sub into the layer before.
 
     The layer is ``Conv``, ``ConvTranspose``, ``Gemm`` or ``MatMul`` (two axes) with constant
     weights, and nothing else reads its output. Folded weights are computed in float64 and rounded
-    once. A ``BatchNormalization`` in training mode or with computed parameters is left alone.
+    once. A ``BatchNormalization`` in training mode or with computed parameters is left alone, as
+    a constant is that is taken away again.
 
     Given::
 
@@ -70,6 +58,8 @@ def _fold(node: ir.Node, main: ir.Graph, namer: Namer) -> bool:
         return False
     out = node.outputs[0]
     if out.dtype not in FLOATS or [o for o in used_outputs(node) if o is not out]:
+        return False
+    if is_taken_away(node):
         return False
     for index in (0, 1) if node.op_type in ("Mul", "Add") else (0,):
         value = input_at(node, index)
@@ -108,7 +98,7 @@ def _into(layer: ir.Node, node: ir.Node, index: int, build: ReplacementBuilder) 
     shape = tuple(int(d) for d in weight.shape.numpy())
     factor = _factor(layer, shape, affine.scale)
     bias = _new_bias(layer, affine, _channels(layer, shape))
-    if factor is None or bias is None:
+    if factor is None or bias is None or (only_shift and cancels(affine.shift, bias)):
         return False
     dtype = weight.dtype.numpy()
     new = layer.inputs[1]
@@ -149,13 +139,14 @@ def _constant_operand(node: ir.Node, index: int, rank: int) -> Affine | None:
     dims = [1] * (rank - len(tensor.shape)) + [int(d) for d in tensor.shape.numpy()]
     if any(d != 1 for axis, d in enumerate(dims) if axis != 1):
         return None
-    c = tensor.numpy().astype(np.float64).reshape(-1)
-    if not np.all(np.isfinite(c)) or (node.op_type == "Div" and not np.all(c)):
+    found = affine_of(node, 1 - index)
+    if (
+        found is None
+        or not np.all(np.isfinite(found.scale))
+        or not np.all(np.isfinite(found.shift))
+    ):
         return None
-    one, zero = np.ones(1), np.zeros(1)
-    maps = {"Mul": (c, zero), "Add": (one, c), "Sub": (one, -c)}
-    scale, shift = maps[node.op_type] if node.op_type in maps else (1.0 / c, zero)
-    return Affine(scale, shift)
+    return Affine(found.scale.reshape(-1), found.shift.reshape(-1))
 
 
 def _two_axes(layer: ir.Node) -> bool:

@@ -102,6 +102,18 @@ def is_nan(x: Expr) -> Expr:
     return size > constant_int(infinity, whole)
 
 
+def unknown_zero(x: Expr) -> Expr:
+    """Hide a zero from the compiler, which has it be the product with whatever else."""
+    if not isinstance(x, tirx.FloatImm) or x.value != 0:
+        return x
+    bits = {"float16": 16, "float32": 32, "float64": 64}.get(element_type(x))
+    if bits is None:
+        return x
+    # Of the bits of zero TVM makes a pointer; those of its opposite stay.
+    opposite = tirx.const(-(1 << (bits - 1)), f"int{bits}")
+    return tirx.reinterpret(element_type(x), opposite) * constant(-1.0, x)
+
+
 def known_bits(module: tvm.IRModule) -> tvm.IRModule:
     """Replace the bits of numbers that are known: CUDA C takes the bits of variables only."""
 

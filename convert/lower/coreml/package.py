@@ -21,6 +21,8 @@ from edgeinfer.convert.lower.coreml.ports import Port, input_type
 from edgeinfer.convert.lower.coreml.scope import Scope
 from edgeinfer.convert.lower.coreml.transposes import only_where_any
 from edgeinfer.convert.lower.coreml.weights import add_packing
+from edgeinfer.convert.passes.cancellation import is_taken_away
+from edgeinfer.convert.passes.infra import all_nodes
 from edgeinfer.convert.quantize.recipe import Packing
 from edgeinfer.errors import Problem, UnsupportedError
 
@@ -92,7 +94,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
                 compute_precision=ct.precision.FLOAT32,
                 inputs=inputs,
                 classifier_config=classifier,
-                pass_pipeline=_pipeline(options, scope.program),
+                pass_pipeline=_pipeline(options, scope),
                 skip_model_load=True,
                 package_dir=str(path),
             )
@@ -177,13 +179,20 @@ _NEEDS = {
 symbols to describe what they look for: the first one loads SymPy, a quarter of a second."""
 
 
-def _pipeline(options: CoreMLOptions, program: Any) -> Any:
+_BIASES = frozenset({
+    *("common::fuse_conv_bias", "common::fuse_linear_bias", "common::fuse_matmul_weight_bias"),
+})  # fmt: skip
+"""Passes that start a product's sum with a constant, which may be one that is taken away again."""
+
+
+def _pipeline(options: CoreMLOptions, scope: Scope) -> Any:
     import coremltools as ct
 
     pipeline = ct.PassPipeline.DEFAULT
-    here = frozenset(kind for f in program.functions.values() for kind in _kinds(f))
+    here = frozenset(kind for f in scope.program.functions.values() for kind in _kinds(f))
     idle = {name for name, needed in _NEEDS.items() if not needed <= here}
-    pipeline.remove_passes(_INEXACT | _BROKEN | _DONE | idle)
+    biases = _BIASES if any(is_taken_away(node) for node in all_nodes(scope.model)) else set()
+    pipeline.remove_passes(_INEXACT | _BROKEN | _DONE | idle | biases)
     only_where_any(pipeline)
     if options.packing is not None or options.halves:
         add_packing(pipeline, options.packing or Packing(), halves=options.halves)

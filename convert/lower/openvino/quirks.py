@@ -16,7 +16,7 @@ from edgeinfer.convert.lower.faults import (
     inverted_bernoulli,
     move_batch,
 )
-from edgeinfer.convert.lower.openvino import moves, sixteen_bits
+from edgeinfer.convert.lower.openvino import apart, moves, sixteen_bits
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
 from edgeinfer.convert.lower.openvino.heads import equal_axes, transpose_five
 from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_average
@@ -341,6 +341,18 @@ RULES: tuple[Rule, ...] = (
         repair=by_definition,
         reason="unsupported_op",
         hint="give its sizes with --input-shape",
+    ),
+    Rule(
+        ops=frozenset({"Add", "Sub", "Mul", "Div"}),
+        fault=apart.joined,
+        source="openvino 2026.4.1: (0.5 + 12582912) - 12582912 = 0.5",
+        repair=apart.part,
+    ),
+    Rule(
+        ops=frozenset({"Sum"}),
+        fault=apart.summed_up,
+        source="openvino 2026.4.1: Sum(0.5, 12582912, -12582912) = 0.5",
+        repair=apart.add_in_turn,
     ),
     Rule(
         ops=frozenset({"Mod"}),

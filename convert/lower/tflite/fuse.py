@@ -12,6 +12,7 @@ from edgeinfer.convert.lower.tflite.quantize import as_stored, quantize
 from edgeinfer.convert.lower.tflite.simplify import Wiring, simplify
 from edgeinfer.convert.lower.tflite.split_depthwise import split_taps
 from edgeinfer.convert.lower.tflite.square_products import part_squares
+from edgeinfer.convert.passes.cancellation import cancels
 from edgeinfer.types import Array
 
 NONE = 0
@@ -28,6 +29,9 @@ _TAKES_ACTIVATION = frozenset(
 
 _OUTPUT_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 """Operators with weights, and the weights' axis of output channels."""
+
+_HANDED_ON = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RESHAPE", "TRANSPOSE"})
+"""Operators that leave what was added in its place, where it is one number."""
 
 _MINUS_ONE = Tensor("-1", (), np.dtype(np.float32), np.array(-1, np.float32))
 
@@ -78,7 +82,10 @@ def _join_constants(graph: Graph) -> bool:
     kept: list[Op] = []
     for op in graph.ops:
         before, other = _before_constant(wiring, op)
-        if before is None or other is None or not _absorb(graph, op, before, other):
+        if before is None or other is None or _is_taken_away(wiring, op, other):
+            kept.append(op)
+            continue
+        if not _absorb(graph, op, before, other):
             kept.append(op)
             continue
         activation = op.options.get("fused_activation_function", NONE)
@@ -109,6 +116,34 @@ def _before_constant(wiring: Wiring, op: Op) -> tuple[Op | None, Tensor | None]:
     return None, None
 
 
+def _is_taken_away(wiring: Wiring, op: Op, other: Tensor) -> bool:
+    """Whether nearly all of the constant that is added is subtracted again behind it."""
+    if op.code not in {"ADD", "SUB"}:
+        return False
+    value, before = op.outputs[0], other.value.astype(np.float64)
+    before = before if op.code == "ADD" else -before
+    while wiring.is_private(value):
+        (reader,) = wiring.readers[id(value)]
+        known = [t.value for t in reader.inputs if t is not None and t.data is not None]
+        if reader.code in {"ADD", "SUB"} and known:
+            is_first = reader.inputs[0] is value
+            sign = 1 if reader.code == "ADD" else -1
+            scaled = before if is_first else sign * before
+            after = scaled + (sign * known[0] if is_first else known[0])
+            if cancels(scaled, after):
+                return True
+        elif reader.code in {"MUL", "DIV"} and known and reader.inputs[0] is value:
+            after = before * known[0] if reader.code == "MUL" else before / known[0]
+        elif reader.code == "NEG":
+            after = -before
+        elif reader.code in _HANDED_ON and before.size == 1:
+            after = before
+        else:
+            return reader.code == "BITCAST"
+        value, before = reader.outputs[0], after
+    return False
+
+
 def _absorb(graph: Graph, op: Op, before: Op, other: Tensor) -> bool:
     weights, channels = before.inputs[1], before.outputs[0].shape[-1]
     bias = before.inputs[2] if len(before.inputs) > 2 else None
@@ -128,6 +163,8 @@ def _absorb(graph: Graph, op: Op, before: Op, other: Tensor) -> bool:
     )
     if scale is None:
         shifted = old + value if op.code == "ADD" else old - value
+        if cancels(old, shifted):
+            return False
     else:
         scale = 1.0 / np.where(value == 0, np.nan, value) if op.code == "DIV" else value
         scaled = _scaled(graph, weights, scale, _OUTPUT_AXIS[before.code])

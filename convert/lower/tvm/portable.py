@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.ops.norm import standardised
 from edgeinfer.convert.lower.tvm.ops.reduce import reduced
 from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, NUMBERS, OPS
-from edgeinfer.kernels.defs.math import constant, element_type, kind_of, named
+from edgeinfer.kernels.defs.math import constant, element_type, kind_of, named, unknown_zero
 
 Value = Any
 
@@ -60,29 +59,19 @@ class Scalars:
         return a + b
 
     def sub(self, a: Any, b: Any) -> Value:
-        """Difference; the compiler has zero of a number and itself, whatever it is."""
+        """Difference."""
         a, b = self._pair(a, b)
-        is_same = element_type(a).startswith("float") and structural_equal(a, b)
-        return self._vanished(a) if is_same else a - b
+        return a - b
 
     def mul(self, a: Any, b: Any) -> Value:
-        """Product; the compiler has zero of a number and zero, whatever the number is."""
+        """Product."""
         a, b = self._pair(a, b)
-        for one, other in ((a, b), (b, a)):
-            if isinstance(one, tirx.FloatImm) and one.value == 0:
-                return self._vanished(other)
-        return a * b
-
-    def _vanished(self, x: Value) -> Value:
-        """Zero, of what has an end."""
-        is_endless = tirx.EQ(tirx.abs(x), constant(math.inf, x))
-        lost = tirx.Or(is_not_number(x), is_endless)
-        return tirx.Select(lost, constant(math.nan, x), constant(0, x))
+        return unknown_zero(a) * unknown_zero(b)
 
     def div(self, a: Any, b: Any) -> Value:
         """Quotient."""
         a, b = self._pair(a, b)
-        return a / b
+        return unknown_zero(a) / b
 
     def power(self, a: Any, b: Any) -> Value:
         """A power."""

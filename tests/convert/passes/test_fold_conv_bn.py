@@ -193,6 +193,13 @@ def test_a_constant_over_the_convolution_is_left_alone() -> None:
     check_left_alone(text.replace("Div", "Sub"), FoldConvBn())
 
 
+@pytest.mark.parametrize("layer", ["c = Conv(x, w, b) u = Add(c, m)", "u = Conv(x, w, m6)"])
+def test_what_is_taken_away_again_is_left_alone(layer: str) -> None:
+    big = ", ".join(["12582912.0"] * 6)
+    consts = constants((6, 4, 3, 3), 6, m="float m = {12582912.0}", m6=f"float[6] m6 = {{{big}}}")
+    check_left_alone(HEAD + consts + f"{{ {layer} y = Sub(u, m) }}", FoldConvBn())
+
+
 def test_a_product_of_more_axes_is_left_alone() -> None:
     text = "g (float[N,6,4] x) => (y) " + constants((4, 6), 6) + f"{{ c = MatMul(x, w) {BN} }}"
     check_left_alone(text, FoldConvBn())

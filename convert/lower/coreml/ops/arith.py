@@ -35,7 +35,9 @@ def add(g: Builder, A: Tensor, B: Tensor) -> Tensor:
 
 @OPS.lower("Sub", dtypes=NUMBERS)
 def sub(g: Builder, A: Tensor, B: Tensor) -> Tensor:
-    """Sub."""
+    """Sub; coremltools 9.0 negates a constant in place, for all that read it, to make it a bias."""
+    if B.is_float and B.data is not None and A.data is None:
+        return g.binary("add", A, g.const(-B.data, B.dtype))
     return g.binary("sub", A, B, _corners(lambda a, b: a - b, A, B))
 
 

@@ -163,7 +163,7 @@ _binary("BitwiseXor", tirx.bitwise_xor, INTEGERS)
 def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """Quotient, of integers cut towards zero."""
     if "int" not in A.dtype:
-        return g.map(lambda a, b: a / b, A, B)
+        return g.map(lambda a, b: math.unknown_zero(a) / b, A, B)
     if _never_traps(B):
         return g.map(tirx.truncdiv, A, B)
     zero, none = tirx.const(0, A.dtype), [tirx.const(v, A.dtype) for v in _traps(A.dtype)]

@@ -1,0 +1,132 @@
+"""What sums and products round off is part of a model, on every target.
+
+Compilers take constants that follow each other for one, and a sum less one of its parts for the
+other part.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from edgeinfer.types import Array
+from tests.conformance.everywhere import PLACES, lacking, run
+
+CONV = "t = Conv<pads = [1, 1, 1, 1]>(x, w)"
+
+ROWS = {
+    "rounded": "t = Add(x, m) y = Sub(t, m)",
+    "rounded_from_below": "t = Sub(x, m) y = Add(t, m)",
+    "rounded_by_its_opposite": "t = Add(x, m) y = Add(t, n)",
+    "rounded_twice_opposite": "t = Sub(m, x) y = Sub(m, t)",
+    "opposite": "t = Neg(x) u = Add(m, t) v = Sub(u, m) y = Neg(v)",
+    "two_steps": "t = Add(x, m) u = Add(t, m) v = Sub(u, m) y = Sub(v, m)",
+    "each_channel": "t = Add(x, one) u = Add(t, ms) y = Sub(u, ms)",
+    "summed": "y = Sum(x, m, n)",
+    "halved": "t = Add(x, m) u = Mul(t, half) y = Sub(u, mhalf)",
+    "positive": "t = Relu(x) u = Add(t, m) y = Sub(u, m)",
+    "scaled": "t = Mul(x, two) u = Add(t, m) y = Sub(u, m)",
+    "quantized": "t = Div(x, half) u = Add(t, m) v = Sub(u, m) c = Clip(v, lo, hi) "
+    "y = Mul(c, half)",
+    "of_255": "s = Sigmoid(x) t = Mul(s, most) u = Add(t, m) v = Sub(u, m) y = Div(v, most)",
+    "huge": "t = Mul(b, big) y = Mul(t, big)",
+    "less_the_first": "t = Add(x, b) y = Sub(t, x)",
+    "less_the_second": "t = Add(x, b) y = Sub(t, b)",
+    "from_the_first": "t = Add(x, b) y = Sub(x, t)",
+    "twice_from": "t = Sub(x, b) y = Sub(x, t)",
+    "error_of_a_sum": "s = Add(x, b) t = Sub(s, x) u = Sub(s, t) v = Sub(x, u) w1 = Sub(b, t) "
+    "y = Add(v, w1)",
+    "upper_digits": "t = Mul(x, split) u = Sub(t, x) y = Sub(t, u)",
+    "conv": f"{CONV} u = Add(t, m) y = Sub(u, m)",
+    "conv_each_channel": f"{CONV} u = Add(t, ms) y = Sub(u, ms)",
+    "conv_opposite": f"{CONV} u = Add(t, m) y = Add(u, n)",
+    "conv_scaled": f"{CONV} s = Mul(t, half) u = Add(s, m) v = Sub(u, m) y = Mul(v, two)",
+    "conv_normalised": f"{CONV} s = BatchNormalization<epsilon = 0.0>(t, two3, half3, zero3, one3) "
+    "u = Add(s, m) y = Sub(u, m)",
+    "conv_transposed": "t = ConvTranspose(x, wt) u = Add(t, m) y = Sub(u, m)",
+    "product": "f = Reshape(x, flat) t = MatMul(f, wm) u = Add(t, m) y = Sub(u, m)",
+}
+"""Where ``y`` is the result; x and b are (2, 3, 4, 4)."""
+
+_BY_ROUNDING = {"of_255"}
+"""Rows with a quotient, which engines may round otherwise in the last place."""
+
+
+def _model(rows: dict[str, str]) -> onnx.ModelProto:
+    numbers = np.random.default_rng(3)
+
+    def weights(*shape: int) -> str:
+        values = numbers.integers(-3, 4, shape) / 4
+        return f"{list(shape)} ".replace(" ", "") + "{0} = {{" + ",".join(map(str, values.ravel()))
+
+    arrays = {"w": weights(3, 3, 3, 3), "wt": weights(3, 2, 2, 2), "wm": weights(48, 4)}
+    known = "".join(f", float{text.format(name)}}}" for name, text in arrays.items())
+    body = ""
+    for row, text in rows.items():
+        made = set(re.findall(r"(\w+) = (?=[A-Z])", text))
+        names = "|".join(made)
+        body += re.sub(rf"\b({names})\b", rf"{row}_\1", text) + "\n"
+    outputs = ", ".join(f"float {row}_y" for row in rows)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2,3,4,4] x, float[2,3,4,4] b) => ({outputs})
+        <float m = {{12582912.0}}, float n = {{-12582912.0}}, float mhalf = {{6291456.0}},
+        float[3,1,1] ms = {{12582912.0, 8388608.0, 25165824.0}}, float one = {{1.0}},
+        float half = {{0.5}}, float two = {{2.0}}, float most = {{255.0}}, float split = {{4097.0}},
+        float big = {{1e20}}, float lo = {{-4.0}}, float hi = {{3.0}},
+        float[3] two3 = {{2,2,2}}, float[3] half3 = {{0.5,0.5,0.5}}, float[3] zero3 = {{0,0,0}},
+        float[3] one3 = {{1,1,1}}, int64[2] flat = {{2, 48}}{known}>
+        {{ {body} }}"""
+    )
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return model
+
+
+def _feeds() -> dict[str, Array]:
+    numbers = np.random.default_rng(0)
+    # Sixteenths less a little: every product is exact, and nothing lies halfway.
+    x = numbers.integers(-200, 200, (2, 3, 4, 4)) / 16 + 1 / 256
+    b = numbers.standard_normal((2, 3, 4, 4)) * 1e-3
+    return {"x": x.astype(np.float32), "b": b.astype(np.float32)}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_rounded_off_stays_away(place: str) -> None:
+    if reason := lacking(place):
+        pytest.skip(reason)
+    model, feeds = _model(ROWS), _feeds()
+    right = dict(zip(ROWS, ReferenceEvaluator(model).run(None, feeds), strict=True))
+    answers = run(place, model, feeds)
+    assert not answers.refused
+    wrong = []
+    for row, expected in right.items():
+        found = answers.outputs[f"{row}_y"]
+        close = found == expected
+        if row in _BY_ROUNDING:
+            close = np.isclose(found, expected, rtol=1e-6, atol=0)
+        if not close.all():
+            wrong.append(f"{row}: {found[~close][:2]} for {expected[~close][:2]}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_constant_that_a_convolution_takes_stays_for_others(place: str) -> None:
+    """coremltools negates it in place; of halves it could not, and ended in an error."""
+    if reason := lacking(place):
+        pytest.skip(reason)
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]> g (float16[1,2,3,3] x)
+        => (float16[1,2,3,3] y, float16[1,2,3,3] z)
+        { t = Conv(x, w) y = Sub(t, c) z = Add(x, c) }"""
+    )
+    for name, values in {"w": [[1, 2], [3, 4]], "c": [1, 2]}.items():
+        array = np.array(values, np.float16).reshape(*np.shape(values), 1, 1)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    answers = run(place, model, {"x": np.ones((1, 2, 3, 3), np.float16)})
+    assert answers.outputs["y"][0, :, 0, 0].tolist() == [2, 5]
+    assert answers.outputs["z"][0, :, 0, 0].tolist() == [2, 3]
