@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeinfer.backends.process.channel import line, tell
+from edgeinfer.backends.process.channel import tell
+from edgeinfer.bounded import leads_out
 from edgeinfer.machine.cgroup import read_limits
 from edgeinfer.machine.facts import free_mb
 
@@ -33,13 +35,15 @@ _TICK_S = 0.02
 
 
 def belongs(files: list[Path]) -> None:
-    """Count files that belong to the one that is looked at; outside of such a process, nothing."""
-    if line() is not None:
-        tell("belongs", sum(file.stat().st_size for file in files))
+    """Name files that belong to the one that is looked at; outside of such a process, nothing."""
+    tell("belongs", [str(file) for file in files])
 
 
 def looked() -> None:
-    """Say that the file has been looked at; what follows takes what the user asks for."""
+    """Say that the file has been looked at; what follows takes what the user asks for.
+
+    Nothing follows where the look is all that was asked for: nobody believes it there.
+    """
     tell("looked")
 
 
@@ -56,17 +60,29 @@ class BoundedLook:
 
     Args:
         pid: Number of the process.
-        size: bytes of what it looks at.
+        files: what it looks at; of a folder, what is in it.
         spare: bytes that it may take besides, with all the libraries that it needs.
         spare_s: likewise, seconds of processor time.
+        works: it does more than look, and says when that begins (``looked``).
 
     Attributes:
         over: what it took too much of; empty where it did not.
     """
 
-    def __init__(self, pid: int, size: int, spare: int, spare_s: float = SECONDS) -> None:
-        self._pid, self._size, self._spare, self.over = pid, size, spare, ""
-        self._spare_s = spare_s
+    def __init__(
+        self,
+        pid: int,
+        files: Sequence[Path],
+        spare: int,
+        spare_s: float = SECONDS,
+        *,
+        works: bool = False,
+    ) -> None:
+        self._pid, self._spare, self.over = pid, spare, ""
+        self._spare_s, self._works = spare_s, works
+        self._size = sum(map(size_of, files))
+        self._folders = [file if file.is_dir() else file.parent for file in files]
+        self._counted = {file.resolve() for file in files}
         self._free: int | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="edgeinfer-bounds", daemon=True)
@@ -79,12 +95,25 @@ class BoundedLook:
         self._ended.set()
         self._thread.join()
 
-    def grow(self, size: int) -> None:
-        """Count so many bytes more as what it looks at."""
-        self._size += size
+    def grow(self, names: Iterable[str]) -> None:
+        """Count files beside those that it looks at, each once.
+
+        The process may be a stranger's by then: that a file is there, and its size, is seen here.
+        """
+        for path in map(Path, names):
+            # Links may lead in a circle, a name may hold what no system takes.
+            with suppress(OSError, RuntimeError, ValueError):
+                place = path.resolve()
+                is_theirs = any(not leads_out(path, folder) for folder in self._folders)
+                if is_theirs and place.is_file() and place not in self._counted:
+                    self._counted.add(place)
+                    self._size += place.stat().st_size
 
     def looked(self) -> None:
-        """Let it take what is free from now on, however long it works."""
+        """Let it take what is free from now on, however long it works; said once, if at all."""
+        if not self._works:
+            return
+        self._works = False
         free = free_mb(Path("/"), read_limits(Path("/")))
         # Where nobody tells, or it has ended, there is nothing to look at.
         if free is None:

@@ -140,6 +140,9 @@ _FUNCTIONS: Mapping[str, tuple[str, str, int]] = {
 }
 """Functions that read a stranger's files: their modules and names, and the memory they need."""
 
+_WORKS = frozenset({"prepare", "explain", "compare graphs", "make inputs", "list kernels"})
+"""What runs a model that was looked at, or makes something of it; bounds of a look end there."""
+
 
 def read_apart(
     task: str,
@@ -185,7 +188,7 @@ _TOLD: Mapping[str, tuple[Any, ...]] = {
     "stage": (str, float | None),
     "log": (str, int, str),
     "warning": (str, str, str, int),
-    "belongs": (int,),
+    "belongs": (list[str],),
     "looked": (),
     "measure": (list[Any], list[Any]),
     "measured": (str, str),
@@ -250,8 +253,8 @@ class _Asked:
             spare, spare_s = spare + _TORCH_SPARE, _TORCH_S
         if self._trusted:
             spare, spare_s = sys.maxsize, math.inf
-        size = sum(map(bounds.size_of, files))
-        watch = bounds.BoundedLook(process.pid, size, spare, spare_s)
+        works = self._message[1] in _WORKS
+        watch = bounds.BoundedLook(process.pid, files, spare, spare_s, works=works)
         try:
             with watch:
                 process.send(self._message)

@@ -100,6 +100,32 @@ def test_what_takes_more_than_it_explains_is_ended(
     assert not path.with_suffix(".edge").exists()
 
 
+@pytest.mark.parametrize("look", ["inspect", "check"])
+def test_who_was_asked_to_look_says_nothing_of_its_bounds(
+    look: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hands over the file may be in the process by then."""
+    monkeypatch.setattr(worker, "_CHECK_SPARE", 10 << 20)
+    small = {task: (*where[:2], 10 << 20) for task, where in worker._FUNCTIONS.items()}
+    monkeypatch.setattr(worker, "_FUNCTIONS", small)
+    path = net(tmp_path)
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        """
+        from edgeinfer.backends.process import channel
+        announce = channel.announce
+        def hostile(line):
+            announce(line)
+            line.tell("looked")
+            line.tell("belongs", [sys.executable] * 1000)
+        channel.announce = hostile
+        """,
+    )
+    with pytest.raises(SourceError, match="which its size does not explain"):
+        GRAPHS[look](path)
+
+
 @pytest.mark.parametrize(("look", "is_text"), LOOKS)
 def test_it_reaches_nobody_and_what_ends_it_ends_nothing_else(
     look: Callable[[Path], Any], is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
