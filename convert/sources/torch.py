@@ -189,14 +189,18 @@ def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
 
 
 def _loaded(path: Path) -> torch.export.ExportedProgram:
-    """Load a program that was looked at; what was overlooked of pickles is refused by PyTorch."""
-    import torch
+    """Load a program that was looked at; what was overlooked of pickles is refused by PyTorch.
+
+    ``torch.export.load`` opens what has no program once more, with another reader of zips and for
+    a form that evaluates texts: that one may see a file that nobody looked at.
+    """
+    from torch.export.pt2_archive._package import load_pt2
 
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:
         with quiet():
-            program = torch.export.load(path)
+            program = load_pt2(str(path)).exported_programs["model"]
     finally:
         os.environ.pop(_FORCE)
         if before is not None:

@@ -26,7 +26,9 @@ MOST_JSON = 1 << 28
 """Bytes of one description in the file."""
 
 _MOST_LISTED = 5
+_PROGRAM = "models/model.json"
 _DATA = "data/"
+_FOLDERS = ("data/", "models/")
 _CONFIGS = ("data/weights/", "data/constants/")
 _MOST_SPREAD = 1 << 26
 """Bytes that weights may have beyond those in the file: one element can stand for many."""
@@ -68,6 +70,14 @@ def _all(
     if "archive_format" not in names:
         yield "weights as a pickle, as PyTorch before 2.8 wrote them"
         return
+    if _PROGRAM not in names:
+        yield f"no program of this form ({_PROGRAM})"
+    known = Counter(name.lower() for name in names)
+    for name in names:
+        # PyTorch's reader finds a member also by a name in other cases.
+        low = name.lower()
+        if known[low] > 1 or (low.startswith(_FOLDERS) and not name.startswith(_FOLDERS)):
+            yield f"a member by two names ({name[:80]})"
     for name in names:
         if "aotinductor" in name.lower():
             yield f"a compiled library ({name})"

@@ -389,7 +389,7 @@ class Said:
 
 def heard(*messages: tuple[Any, ...], progress: Any = None) -> None:
     asked, process = worker._Asked((None, "inspect", (), ()), str, progress), Said(*messages)
-    assert asked._waited(cast("child.Child", process), bounds.BoundedLook(0, 0, 0)) == "end"
+    assert asked._waited(cast("child.Child", process), bounds.BoundedLook(0, [], 0)) == "end"
 
 
 def test_a_warning_reads_no_file(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Exported programs that would run Python of their own: none of it may run."""
 
+import io
 import json
 import pickle
+import re
+import struct
 import sys
 import zipfile
 from collections import OrderedDict
@@ -14,10 +17,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+from torch._export.serde.schema import SCHEMA_VERSION  # noqa: E402
+
 import edgeinfer  # noqa: E402
 from edgeinfer.cli.failures import guarded  # noqa: E402
 from edgeinfer.cli.group import edgeinfer as group  # noqa: E402
 from edgeinfer.convert.sources import read, torch_trust  # noqa: E402
+from edgeinfer.convert.sources import torch as convert_torch  # noqa: E402
 from edgeinfer.convert.sources.torch_expressions import is_size  # noqa: E402
 from edgeinfer.errors import NotAvailableError, SourceError  # noqa: E402
 
@@ -108,6 +114,78 @@ def _refused(path: Path, mark: Path, words: str) -> None:
 def test_a_plain_one_is_read(plain: Path) -> None:
     assert torch_trust.suspicions(plain) == []
     assert len(read(plain).model.graph.inputs) == 1
+
+
+def _listed(files: dict[str, bytes], start: int, size: int) -> tuple[bytes, bytes]:
+    """Return members of a zip that begin there, and their list, which is made so large."""
+    out = io.BytesIO()
+    out.write(bytes(start))
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    raw, at = out.getvalue(), archive.start_dir
+    listed = bytearray(raw[at : raw.index(b"PK\5\6", at)])
+    spare = size - len(listed)
+    # Of the last one, the length of its comment.
+    struct.pack_into("<H", listed, listed.rindex(b"PK\1\2") + 32, spare)
+    return raw[start:at], bytes(listed) + bytes(spare)
+
+
+def test_two_lists_of_members_make_no_second_program(plain: Path, tmp_path: Path) -> None:
+    """PyTorch reads the list that the end names, Python's zipfile the one before the end.
+
+    A program of the form before 2.8 lay in the other one; its sizes are Python text.
+    """
+    mark = tmp_path / "mark"
+    with zipfile.ZipFile(plain) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    root = next(iter(files)).split("/")[0]
+    seen = {n: c for n, c in files.items() if "/models/" not in n and "/data/" not in n}
+    text = f"__import__('os').mkdir({str(mark)!r})"
+    program = re.sub(
+        rb'"expr_str": "[^"]*"',
+        lambda _: f'"expr_str": {json.dumps(text)}'.encode(),
+        json.dumps(json.loads(files[f"{root}/{MODEL}"])).encode(),
+    )
+    pickles = {}
+    for name, value in (
+        *(("state_dict", {}), ("constants", {})),
+        ("example_inputs", ((torch.ones(3, 4),), {})),
+    ):
+        torch.save(value, out := io.BytesIO())
+        pickles[f"serialized_{name}.pt"] = out.getvalue()
+    version = ".".join(map(str, SCHEMA_VERSION)).encode()
+    other = {"version": version, "serialized_exported_program.json": program, **pickles}
+    seen |= {f"{root}/extra_filler": bytes(1 << 14)}
+    size = 4000
+    first, list_of_first = _listed(seen, 0, size)
+    # zipfile adds the size of the list that it does not see to each place.
+    second, list_of_second = _listed(other, len(first) - size, size)
+    raw = first + second + list_of_first + list_of_second
+    count, at = len(seen), len(first + second)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, size, at, 0)
+    path = tmp_path / "two.pt2"
+    path.write_bytes(raw + end)
+    assert torch._C.PyTorchFileReader(str(path)).has_record("archive_format")
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read("version") == version
+    with pytest.raises(SourceError, match="no program of this form"):
+        read(path)
+    assert not mark.exists()
+    # Whoever overlooks it gets an error, and no other reader.
+    with pytest.raises(KeyError):
+        convert_torch._loaded(path)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", [CONSTANTS, WEIGHTS, MODEL, SAMPLES])
+def test_names_in_other_cases_are_looked_at(
+    plain: Path, changed: Callable[..., Path], mark: Path, name: str
+) -> None:
+    """PyTorch reads what is called so, too."""
+    root, _, rest = name.partition("/")
+    for other in (f"{root.upper()}/{rest}", f"{root}/{rest.upper()}"):
+        _refused(changed({}, {other: b'{"config":{}}'}), mark, f"a member by two names .{other}")
 
 
 def test_a_reader_that_tells_no_sizes_is_asked_for_the_bytes(
