@@ -25,6 +25,7 @@ from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Array
 from tests.convert.lower.tflite.run import outputs as run_tflite
+from tests.convert.lower.tflite.together import joined, prefix
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,24 @@ def run(place: str, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Answe
         made = target.lower(normal, profile, LowerOptions(), Path(folder))
         found = _run(at, made, ir.from_proto(proto), feeds, profile)
     return Answers(found, refused, made.constraints)
+
+
+def run_each(
+    place: str, cases: Mapping[str, tuple[onnx.ModelProto, Mapping[str, Array]]]
+) -> dict[str, Answers]:
+    """Lower models of one opset as one, run it, and return what each of them gives."""
+    models = [model for model, _ in cases.values()]
+    feeds = [{prefix(n) + k: x for k, x in f.items()} for n, (_, f) in enumerate(cases.values())]
+    whole = run(place, joined(models), {k: x for part in feeds for k, x in part.items()})
+
+    def own(values: Mapping[str, Any], number: int) -> dict[str, Any]:
+        start = prefix(number)
+        return {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)}
+
+    return {
+        name: Answers(own(whole.outputs, n), own(whole.refused, n), whole.constraints)
+        for n, name in enumerate(cases)
+    }
 
 
 @dataclass(frozen=True)

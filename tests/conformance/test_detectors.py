@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from edgeinfer.types import Array
-from tests.conformance.everywhere import PLACES, lacking, run
+from tests.conformance.everywhere import PLACES, lacking, run_each
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
 _RNG = np.random.default_rng(0)
@@ -100,16 +100,15 @@ CASES: dict[str, tuple[str, dict[str, Array]]] = {
 
 
 @pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
-@pytest.mark.parametrize("case", CASES)
-def test_what_one_format_takes_all_of_them_take(case: str, place: str) -> None:
+def test_what_one_format_takes_all_of_them_take(place: str) -> None:
     if why := lacking(place):
         pytest.skip(why)
-    text, feeds = CASES[case]
-    model = onnx.parser.parse_model(HEAD + text)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    names = [o.name for o in model.graph.output]
-    found = run(place, model, feeds)
-    assert not found.refused
-    for name, wanted in zip(names, session.run(None, feeds), strict=True):
-        assert found.outputs[name].shape == wanted.shape
-        np.testing.assert_allclose(found.outputs[name], wanted, rtol=1e-4, atol=1e-5)
+    models = {c: (onnx.parser.parse_model(HEAD + text), feeds) for c, (text, feeds) in CASES.items()}
+    for case, found in run_each(place, models).items():
+        model, feeds = models[case]
+        assert not found.refused
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        for output, wanted in zip(model.graph.output, session.run(None, feeds), strict=True):
+            got = found.outputs[output.name]
+            assert got.shape == wanted.shape, case
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5, err_msg=case)

@@ -131,7 +131,7 @@ def check_rows(rows: Sequence[Row]) -> None:
     """Check models of one kind, as ``check`` does each, in one conversion."""
     from tests.convert.lower.tflite.together import joined, prefix
 
-    model = joined(rows)
+    model = joined([row.model for row in rows])
     data = lower(model, rows[0].precision)
     for turn in range(len(rows[0].feeds)):
         feeds = {prefix(i) + n: x for i, row in enumerate(rows) for n, x in row.feeds[turn].items()}

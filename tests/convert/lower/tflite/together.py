@@ -54,14 +54,14 @@ def collecting() -> list[Row] | None:
     return _waiting[-1] if _waiting else None
 
 
-def joined(rows: Sequence[Row]) -> onnx.ModelProto:
-    """Return one model of all rows; names and open sizes of each have its number before them."""
+def joined(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
+    """Return one model of several; names and open sizes of each have its number before them."""
     whole = onnx.ModelProto()
-    whole.CopyFrom(rows[0].model)
+    whole.CopyFrom(models[0])
     whole.graph.Clear()
     whole.graph.name = "rows"
-    for number, row in enumerate(rows):
-        part = onnx.compose.add_prefix(row.model, prefix(number)).graph
+    for number, model in enumerate(models):
+        part = onnx.compose.add_prefix(model, prefix(number)).graph
         for value in (*part.input, *part.output, *part.value_info):
             for dim in value.type.tensor_type.shape.dim:
                 if dim.dim_param:
