@@ -15,6 +15,7 @@ from edgeinfer.backends import registry
 from edgeinfer.errors import RunError
 from edgeinfer.machine.host import host
 from edgeinfer.types import Array
+from tests.convert.lower.tflite.together import joined
 
 TARGETS = {
     **{"onnxruntime": "cpu", "openvino": "cpu", "litert": "rpi4", "coreml-reference": "ios"},
@@ -111,7 +112,6 @@ def _sums(*firsts: float) -> list[tuple[Array, ...]]:
 
 Right = Callable[..., tuple[Array, ...]]
 Case = tuple[str, Right, Sequence[tuple[Array, ...]]]
-Converted = tuple[Path, Right, Sequence[tuple[Array, ...]]]
 
 CASES: dict[str, Case] = {
     "loop": (LOOP, loop, _turns(0, 4, 0, 2, 0, 0, 3, 1, 0, 4)),
@@ -129,32 +129,35 @@ def _missing(backend: str) -> str:
     return "" if probe.available else probe.reason
 
 
-@pytest.fixture(scope="module", params=CASES)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    """A bundle for all backends: the model is read and understood once."""
-    text, right, runs = CASES[request.param]
-    folder = tmp_path_factory.mktemp(request.param)
-    onnx.save(onnx.parser.parse_model(text), folder / "model.onnx")
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give all cases as one model, for all backends: it is read and understood once."""
+    folder = tmp_path_factory.mktemp("turns")
+    models = [onnx.parser.parse_model(text) for text, _, _ in CASES.values()]
+    onnx.save(joined(models), folder / "model.onnx")
     targets = dict.fromkeys(target for backend, target in TARGETS.items() if not _missing(backend))
     made = edgeinfer.export(folder / "model.onnx", folder / "model.edge", targets=list(targets))
-    return made.path, right, runs
+    return made.path
 
 
 @pytest.mark.parametrize("backend", TARGETS)
-def test_each_answer_is_the_one_of_its_own_input(backend: str, case: Converted) -> None:
+def test_each_answer_is_the_one_of_its_own_input(backend: str, bundle: Path) -> None:
     if reason := _missing(backend):
         pytest.skip(reason)
-    path, right, runs = case
-    with edgeinfer.load(path, backend=backend, measure=False) as session:
-        names = [spec.name for spec in session.inputs]
-        for number, inputs in enumerate((*runs, *runs)):
-            feeds = dict(zip(names, inputs, strict=True))
-            if backend == "coreml-reference" and not all(array.size for array in inputs):
+    with edgeinfer.load(bundle, backend=backend, measure=False) as session:
+        for number in range(2 * max(len(runs) for _, _, runs in CASES.values())):
+            given = [runs[number % len(runs)] for _, _, runs in CASES.values()]
+            names = iter(spec.name for spec in session.inputs)
+            feeds = {next(names): array for inputs in given for array in inputs}
+            if backend == "coreml-reference" and not all(array.size for array in feeds.values()):
                 # Core ML's open sizes begin with one.
                 with pytest.raises(RunError, match="is outside of"):
                     session.run(feeds)
                 continue
-            answer = session.run(feeds)
-            for y, (name, actual) in zip(right(*inputs), answer.items(), strict=True):
-                assert actual.shape == y.shape, (number, name)
-                np.testing.assert_allclose(actual, y, rtol=1e-5, atol=1e-6, err_msg=name)
+            answers = iter(session.run(feeds).items())
+            for (_, right, _), inputs in zip(CASES.values(), given, strict=True):
+                for y in right(*inputs):
+                    name, actual = next(answers)
+                    assert actual.shape == y.shape, (number, name)
+                    np.testing.assert_allclose(actual, y, rtol=1e-5, atol=1e-6, err_msg=name)
+            assert not list(answers)

@@ -62,6 +62,8 @@ def joined(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
     whole.graph.name = "rows"
     for number, model in enumerate(models):
         part = onnx.compose.add_prefix(model, prefix(number)).graph
+        for node in part.node:
+            _rename_in_bodies(node, {i.name for i in model.graph.initializer}, prefix(number))
         for value in (*part.input, *part.output, *part.value_info):
             for dim in value.type.tensor_type.shape.dim:
                 if dim.dim_param:
@@ -69,6 +71,16 @@ def joined(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
         for field in ("node", "initializer", "input", "output", "value_info"):
             getattr(whole.graph, field).extend(getattr(part, field))
     return whole
+
+
+def _rename_in_bodies(node: onnx.NodeProto, names: set[str], start: str) -> None:
+    """Rename what bodies read of a graph's constants, which onnx leaves as it was."""
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            for at, name in enumerate(inner.input):
+                if name in names:
+                    inner.input[at] = start + name
+            _rename_in_bodies(inner, names, start)
 
 
 def prefix(number: int) -> str:
