@@ -27,9 +27,10 @@ lint: $(VENV)/installed
 TESTS ?=
 test: WHICH = not sweep
 test-sweep: WHICH = sweep
+test-sweep: SWEEPS = $(shell grep -rlE 'mark\.(sample|sweep)' --include='test_*.py' tests)
 test test-sweep: $(VENV)/installed
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -m '$(WHICH) and not slow and not models' \
-		--numprocesses 2 --dist worksteal $(if $(TESTS),"$(TESTS)")
+		--numprocesses 2 --dist worksteal $(if $(TESTS),"$(TESTS)",$(SWEEPS))
 
 # The manual as a site in build/site, without the network once its tools are there; a dead link fails.
 site: $(VENV)/installed

@@ -10,6 +10,7 @@ import pytest
 from edgeinfer.backends import registry
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("place", registry.BUILT_IN.values())
 def test_a_package_offers_its_class_late(place: str) -> None:
     package, _, name = place.partition(":")

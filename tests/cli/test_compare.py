@@ -92,6 +92,7 @@ def test_graphs_without_a_common_name(cli: Any, tmp_path: Path) -> None:
     assert "no node named: the two graphs have no value of the same name" in result.out
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("turned", [False, True])
 def test_channels_may_lie_elsewhere(cli: Any, tmp_path: Path, turned: bool) -> None:
     pair = [net(tmp_path / "a.onnx"), save(tmp_path / "b.onnx", LAST)]
@@ -198,6 +199,7 @@ def test_an_ir_and_a_tflite_file(cli: Any, tmp_path: Path) -> None:
     assert "give --data FILE.npz" in result.err
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -102,6 +102,7 @@ def test_what_is_no_model(cli: Any, tmp_path: Path, content: bytes, command: str
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]

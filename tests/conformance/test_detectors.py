@@ -103,7 +103,9 @@ CASES: dict[str, tuple[str, dict[str, Array]]] = {
 def test_what_one_format_takes_all_of_them_take(place: str) -> None:
     if why := lacking(place):
         pytest.skip(why)
-    models = {c: (onnx.parser.parse_model(HEAD + text), feeds) for c, (text, feeds) in CASES.items()}
+    models = {
+        case: (onnx.parser.parse_model(HEAD + text), feeds) for case, (text, feeds) in CASES.items()
+    }
     for case, found in run_each(place, models).items():
         model, feeds = models[case]
         assert not found.refused

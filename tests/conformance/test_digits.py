@@ -521,6 +521,7 @@ def test_integers_are_exact(place: str, dtype: str) -> None:
 NARROW = ["int8", "uint8", "int16", "uint16"]
 
 
+@pytest.mark.sample(each=("place", "dtype"))
 @PLACE
 @pytest.mark.parametrize("dtype", [*NARROW, "int32", "int64", "uint32"])
 def test_floats_inside_a_net_become_integers(place: str, dtype: str) -> None:

@@ -13,6 +13,7 @@ BODY = "{ z = Expand(x, s) y = Relu(z) }"
 X = np.ones((2, 3), np.float32)
 
 
+@pytest.mark.sample(each="place")
 @pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
 @pytest.mark.parametrize(
     "declared",

@@ -174,6 +174,7 @@ def test_classes_of_a_row_have_a_bound() -> None:
         segment(np.zeros((1, 100_000, 1, 1), np.float32), Segment(), placement, ())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_a_wide_map_of_a_narrow_picture_is_read_in_bands(interpolation: Any) -> None:
     placement = ImagePlacement((1.0, 1.0), (0.0, 0.0), (1, 3000), (1, 3000))

@@ -101,6 +101,7 @@ def test_a_fault_while_it_is_chosen_takes_the_next(make: Make, does: str) -> Non
             assert CHOSEN[does] in reasons[0]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("does", [d for d in CHOSEN if CHOSEN[d]])
 def test_with_nothing_else_to_take_the_fault_is_the_message(make: Make, does: str) -> None:
     with pytest.raises(NotAvailableError) as caught:
@@ -194,6 +195,7 @@ ENDS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", ENDS)
 def test_what_takes_an_engine_down_is_told_and_it_is_started_again(make: Make, fault: str) -> None:
     path = make(f"first:{fault}", "faulty")

@@ -286,6 +286,7 @@ print(failed, right, session.verify().passed)
 """
 
 
+@pytest.mark.sample(2)
 def test_answers_are_right_after_runs_for_which_memory_was_short(
     bundle: Path, backend: str
 ) -> None:

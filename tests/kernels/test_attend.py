@@ -54,6 +54,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("what", "lengths"), CASES, ids=lambda c: "")
 def test_attend(what: Short, lengths: list[int] | None) -> None:
     q, k, v = _numbers(what, 0)

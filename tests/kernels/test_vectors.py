@@ -49,6 +49,7 @@ SIZES = {"a part of an axis": (4, 24), "axes in another order": (4, 24)}
 """Of the result, where it is not that of the first operand."""
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CASES)
 def test_element_wise_loops(name: str) -> None:
     shapes, make, is_vector = CASES[name]

@@ -123,6 +123,7 @@ def test_folders_in_each_other_are_looked_at_once() -> None:
     ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", ["variants", "inputs", "preprocessing", "labels", "extra_files"])
 def test_wrong_elements_of_a_manifest_are_not_all_kept(
     plain: dict[str, bytes], tmp_path: Path, what: str

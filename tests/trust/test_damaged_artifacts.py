@@ -70,6 +70,7 @@ def _load(path: Path, backend: str) -> list[float]:
         return [float(v) for v in session.run(FEEDS)["scores"].ravel()]
 
 
+@pytest.mark.sample(2)
 def test_damage_that_the_hashes_tell_reaches_no_engine(bundle: Path, tmp_path: Path) -> None:
     _, backend = TARGETS[bundle.stem]
     for name in _artifacts(bundle):
@@ -103,6 +104,7 @@ def _check(bundle: Path, path: Path, name: str, how: str) -> None:
     assert len(told.message) < 2_000
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("how", FEW)
 def test_damage_with_fitting_hashes_is_an_error_of_one_line(
     bundle: Path, tmp_path: Path, how: str

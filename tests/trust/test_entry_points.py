@@ -178,6 +178,7 @@ class TestCalls:
                 enter(bundle, options)
             assert mark.times() == 0
 
+    @pytest.mark.sample(4)
     def test_one_that_a_stranger_signed_too(
         self, enter: Enter, bundle: Path, mark: Mark, keys: tuple[Path, Path]
     ) -> None:
@@ -190,6 +191,7 @@ class TestCalls:
         assert enter(bundle, {}) is not None
         assert mark.times() == 0
 
+    @pytest.mark.sample(4)
     def test_one_that_was_changed_behind_its_signature_too(
         self, enter: Enter, bundle: Path, mark: Mark, keys: tuple[Path, Path], tmp_path: Path
     ) -> None:
@@ -251,6 +253,7 @@ class TestCommands:
         assert not Path("sealed.edge").exists()
         assert not Path("extracted").exists()
 
+    @pytest.mark.sample(6)
     def test_what_was_changed_is_refused_first(
         self,
         name: str,

@@ -9,7 +9,16 @@ from edgeinfer.backends.tvm import library
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kernels(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Give one cache of kernels to all of a run: models share most of them."""
+    base = tmp_path_factory.getbasetemp()
+    made = (base if worker_id == "master" else base.parent) / "llm-kernels"
+    made.mkdir(mode=0o700, exist_ok=True)
+    return made
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Path:
     """A small decoder of several types of weights, compiled."""
     pytest.importorskip("tvm")
     if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
@@ -24,6 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reading = Reading((1, 2, 3), (2, 2, 1), (256, 256, 0))
     tensors = stored(CONFIG, kinds)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("EDGEINFER_CACHE", str(kernels))
         variant.write(CONFIG, tensors, machine("x86-64-v3"), place, reading=reading)
     return place

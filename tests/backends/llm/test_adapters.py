@@ -69,10 +69,9 @@ def written(
 
 
 @pytest.fixture(scope="module")
-def adapted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapted(folder: Path, kernels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small decoder with three adapters."""
-    made = tmp_path_factory.mktemp("adapted")
-    return written(made, stored(CONFIG, KINDS), tmp_path_factory.mktemp("cache"))
+    return written(tmp_path_factory.mktemp("adapted"), stored(CONFIG, KINDS), kernels)
 
 
 def given(made: StepBatch, *which: int) -> StepBatch:
@@ -100,12 +99,9 @@ def test_logits_are_near_those_of_merged_weights(adapted: Path, which: int, name
 
 
 @pytest.mark.slow
-def test_beside_weights_of_float32_nothing_is_rounded(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    made = tmp_path_factory.mktemp("exact")
+def test_beside_weights_of_float32_nothing_is_rounded(kernels: Path, tmp_path: Path) -> None:
     tensors = weights(CONFIG)
-    exact = written(made, tensors, tmp_path_factory.mktemp("cache"), "float32")
+    exact = written(tmp_path, tensors, kernels, "float32")
     for which, added in enumerate(ADAPTERS.values()):
         right = Oracle(CONFIG, merged(tensors, added)).logits([np.array(IDS)])[0]
         error = np.linalg.norm(alone(exact, which) - right) / np.linalg.norm(right)

@@ -45,6 +45,7 @@ def asked(*questions: tuple[Any, ...], folder: Path) -> list[Any]:
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 )

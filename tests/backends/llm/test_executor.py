@@ -42,7 +42,7 @@ def test_logits_are_near_those_in_float32(folder: Path, cache: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exact(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Path:
     """The same decoder with weights of float32, which nothing is rounded for."""
     pytest.importorskip("tvm")
     from edgeinfer.convert.llm import variant
@@ -50,7 +50,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     place = tmp_path_factory.mktemp("exact")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("EDGEINFER_CACHE", str(kernels))
         reading, kinds = Reading((1, 2), (1, 1), (0, 0)), ("float32", "uint8", "uint4")
         where = machine(next(n for n in BEST if set(MACHINES[n].features) <= cpu_features()))
         variant.write(CONFIG, weights(CONFIG), where, place, reading=reading, caches=kinds)

@@ -15,12 +15,6 @@ from tests.backends.llm.test_adapters import adapter
 from tests.convert.llm import tiny
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache of kernels: families share most of them."""
-    return tmp_path_factory.mktemp("kernels")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.TINY)
 def test_logits_are_those_of_transformers(

@@ -96,6 +96,7 @@ def right(name: str, given: list[Array]) -> list[Array]:
     return [sums[:, -1] if sums.shape[1] else given[0], sums[:, ::-1]]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize(
     ("name", "text"), [("sum", SUM), ("second", SECOND), ("swap", SWAP), ("count", COUNT)]

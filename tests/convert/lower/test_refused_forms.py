@@ -83,6 +83,7 @@ def compare(text: str, folder: Path, target: str, how: tuple[str, str]) -> None:
         np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_forms(target: str, form: str, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def fed(op: str, length: int) -> dict[str, Array]:
     return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("op", LAYERS)

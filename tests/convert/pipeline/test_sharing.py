@@ -78,6 +78,7 @@ def operators(path: Path, folder: Path) -> Counter[str]:
     return Counter(node.op_type for node in graph.node)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("targets", "holders"), [(("rpi5",), 1), (("cpu",), 1), (("cpu", "rpi5"), 2)]
 )
@@ -102,6 +103,7 @@ def test_each_weight_lies_in_the_bundle_once(
         np.testing.assert_array_equal(shared[name], array)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["rpi5", "cpu"])
 def test_the_engine_is_left_with_the_same_operators(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

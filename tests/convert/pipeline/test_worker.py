@@ -198,6 +198,7 @@ def in_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> N
     monkeypatch.syspath_prepend(str(site))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("raw", ["pickle.dumps(Runs())", "b'3'", 'b\'["tuple","done",3]\''])
 def test_what_it_answers_is_run_by_nobody(
     net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: str
@@ -236,6 +237,7 @@ _ELSEWHERE = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("code", _ELSEWHERE.values(), ids=_ELSEWHERE)
 def test_it_says_nothing_of_files_elsewhere(
     net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str

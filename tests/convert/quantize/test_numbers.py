@@ -105,6 +105,7 @@ def test_a_dead_channel_keeps_the_sign_of_its_bias(target: str, tmp_path: Path) 
         np.testing.assert_allclose(found[:, 0], -2.5689, atol=0.5)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("groups", [1, 2, 8])
 @pytest.mark.parametrize("target", TARGETS)
 def test_transposed_convolutions_in_groups(target: str, groups: int, tmp_path: Path) -> None:
@@ -157,6 +158,7 @@ def test_a_constant_input_is_exact(target: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(y, value, rtol=1e-5)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("method", "target"),
     [*((m, "onnxruntime") for m in METHODS), *(("entropy", t) for t in list(TARGETS)[1:])],

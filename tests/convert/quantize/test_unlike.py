@@ -68,6 +68,7 @@ def scores(model: ir.Model, axis: int) -> Array:
     return np.concatenate([f.ravel() for f in found])
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("target", "format"), TARGETS)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scores_beside_coordinates_keep_their_steps(target: str, format: str, axis: int) -> None:

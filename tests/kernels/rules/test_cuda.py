@@ -124,6 +124,7 @@ def test_a_plan_gives_the_numbers_of_the_plain_loops(
     np.testing.assert_allclose(arrays[-1], given[-1].numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("make", "plan", "what"),
     [

@@ -74,6 +74,7 @@ def same(found: Results, expected: Results, name: str) -> None:
             assert found.last[key].stop == expected.last[key].stop
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(16))
 def test_schedule_makes_no_difference(seed: int) -> None:
     rng = random.Random(seed)

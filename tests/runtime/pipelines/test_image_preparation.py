@@ -49,6 +49,7 @@ def _check(functions: Functions, record: ImageInput, dtype: str = "float32") -> 
         assert by_code(noise)[0].tobytes() == expected.tobytes()
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(
     "said",
     [

@@ -152,6 +152,7 @@ ASKED = {"model": "tiny", "max_tokens": 40, "ignore_eos": True, "stream": True}
 MESSAGES = {"messages": [{"role": "user", "content": "hello"}]}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("path", "asked"),
     [
@@ -239,6 +240,7 @@ def test_what_was_refused_is_dropped_too(
         gc.enable()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "path",
     [

@@ -37,6 +37,7 @@ def test_names_of_this_machine(server: Server, host: str) -> None:
     assert server.client.get("/v2", headers={"host": host}).status_code == 200
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("host", ["page.example", "page.example:80", "127.0.0.1.page.example"])
 def test_names_that_somebody_points_here_are_refused(start: Start, host: str) -> None:
     server = start()

@@ -23,6 +23,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("place", ["litert", "coreml", "coreai", "tvm"])
 def test_every_target_takes(place: str, form: str) -> None:

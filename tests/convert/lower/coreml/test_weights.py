@@ -99,6 +99,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("precision", "system", "stored"), FORMS)
 def test_every_form_is_written_and_gives_what_its_weights_stand_for(
     precision: str, system: str, stored: str, tmp_path: Path

@@ -37,6 +37,7 @@ def _run(model: onnx.ModelProto, x: Array) -> Array:
     return np.asarray(session.run(None, {"x": x})[0])
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("skips", [0, 1, 5])
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])

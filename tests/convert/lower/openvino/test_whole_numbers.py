@@ -228,6 +228,7 @@ def test_shifts_by_amounts_of_a_run_are_exact(dtype: str, tmp_path: Path) -> Non
 IDS = np.array([1790000001, 1790000031, 3, 16777217], np.int32)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("body", "right"),
     [

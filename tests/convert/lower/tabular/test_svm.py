@@ -42,6 +42,7 @@ def test_votes(kernel: str, classes: int, transform: str) -> None:
     check_definition(node, X, 1e-4)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_probabilities(kernel: str, classes: int) -> None:

@@ -72,6 +72,7 @@ TWO: dict[str, Ids] = {
 }
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("ids", list(TWO))
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize(

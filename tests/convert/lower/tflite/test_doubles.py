@@ -112,6 +112,7 @@ def test_one_double(op: str, function: Callable[..., Array], ulps: float) -> Non
         same(run(op, X), function(X), ulps)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize(
     ("op", "function"),

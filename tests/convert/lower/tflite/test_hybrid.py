@@ -166,6 +166,7 @@ def test_a_scale_that_joins_stored_weights_leaves_them_stored(tmp_path: Path) ->
     assert decibels(outputs(data, feeds)["y"], want) > 35
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", ["rpi4", "rpi5", "android"])
 @pytest.mark.parametrize("precision", [DYNAMIC, BLOCKS])
 def test_targets_with_tflite_take_the_recipes(target: str, precision: str, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("target", "nodes", "refused"), CASES)
 def test_nan_stays_or_is_refused(
     tmp_path: Path, target: str, nodes: dict[str, str], refused: bool

@@ -333,6 +333,7 @@ def test_a_run_decides(name: str, tmp_path: Path) -> None:
     ready.close()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", REFUSED)
 def test_sizes_that_there_are_not_end_the_run_and_no_later_one(name: str, tmp_path: Path) -> None:
     _, ready = _opened(name, tmp_path)

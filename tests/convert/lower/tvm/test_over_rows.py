@@ -80,6 +80,7 @@ def test_softmax_with_a_mask(calls: list[str]) -> None:
     assert calls == ["softmax"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("axes", "own"), [((2, 3), True), ((0, 1, 2, 3), True), ((1, 3), False), ((0,), False)]
 )

@@ -71,6 +71,7 @@ def test_a_divisor_of_zero_and_of_minus_one() -> None:
     assert got[1:].tolist() == [0, 2, -2]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_samples_from_nowhere(padding: str, mode: str) -> None:
@@ -149,6 +150,7 @@ def test_a_place_reflected_from_far_away_is_between_two_elements(far: float) -> 
     assert ((got >= 0) & (got <= 15)).all()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("count", [1, 2, 300, 1500])
 @pytest.mark.parametrize("axis", [0, 1])

@@ -26,6 +26,7 @@ def _spectra(x: Array, window: Array, hop: int, onesided: bool) -> Array:
     return np.stack([made.real, made.imag], axis=-1)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("size", "hop", "onesided", "parts"),
     [(64, 16, 1, 1), (22, 5, 1, 1), (63, 9, 1, 1), (257, 9, 1, 1), (64, 16, 0, 1), (12, 4, 0, 2)],

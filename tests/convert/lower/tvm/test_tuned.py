@@ -132,6 +132,7 @@ def _right(model: Any, made: Lowered) -> None:
         np.testing.assert_allclose(executable.run(feeds)[name], right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NETS)
 def test_a_tuned_kernel_is_used_and_right(name: str, tmp_path: Path) -> None:
     tasks = _tasks(name)

@@ -117,6 +117,7 @@ def test_every_engine_answers_alike(net: str) -> None:
         assert np.array_equal(answers[a], answers[b]), (a, b, np.mean(answers[a] != answers[b]))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("precision", ["fp32", "static_wi8_ai8", "weight_only_wi8_afp32"])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("net", NETS)

@@ -45,6 +45,7 @@ def file_of(folder: Path, format: str) -> Path:
     return next(folder.glob("model.xml" if format == "openvino_ir" else "model.*"))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("rows", [100, 128])
 @pytest.mark.parametrize(
     ("name", "target", "format", "least", "counts"),

@@ -42,6 +42,7 @@ def _first(kind: str) -> Case:
     return next(c for c in CASES.values() if c.id.startswith(kind))
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_equals_mediapipe(case: Case, tmp_path: Path) -> None:
     found = read_file(case.write(tmp_path / "m.tflite"))

@@ -86,6 +86,7 @@ def layer(
     return helper.make_model(graph, opset_imports=opsets, ir_version=9), feeds
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize("lengths", [None, [6, 3, 1, 4]], ids=["all", "lengths"])
 @pytest.mark.parametrize(("kind", "direction", "name", "given"), cases())
 def test_as_onnx_runtime(

@@ -44,6 +44,7 @@ def by_engine(x: Array, sizes: list[int], attrs: dict[str, Any]) -> Array:
     return result
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(("how", "mode"), list(itertools.product(HOW, MODES)))
 @pytest.mark.parametrize("size", [(12, 16), (3, 4), (11, 5)])
 def test_numbers(how: str, mode: dict[str, Any], size: tuple[int, int]) -> None:

@@ -136,6 +136,7 @@ def test_cast_truncates_and_tells_truth(to: int) -> None:
     check(f"g (float[5] x) => ({kind}[5] y) {{{body} y = Cast<to={to}>(c)}}", {"x": x})
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("op", ["BitwiseAnd", "BitwiseOr", "BitwiseXor"])
 @pytest.mark.parametrize("kind", ["uint8", "int8", "int16"])
 def test_bits(op: str, kind: str) -> None:
@@ -203,6 +204,7 @@ def test_shifts_of_int32(direction: str) -> None:
     _same(text, {"x": x, "s": by.astype(np.int32)}, right, CoreMLOptions())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["int64", "uint32", "uint64"])
 def test_bits_of_wider_integers_that_int32_holds(kind: str) -> None:
     low = -(2**31) if kind == "int64" else 0

@@ -50,6 +50,7 @@ def test_lstm_is_one_operator() -> None:
     assert check(layer("LSTM"), {"x": floats(5, 2, 2)}, rtol=5e-6)["lstm"] == 1
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("steps", ["5", "S"])
 @pytest.mark.parametrize("batch", ["2", "N"])
 @pytest.mark.parametrize("states", ["", "s", ", s", "s, s"])
