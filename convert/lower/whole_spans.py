@@ -188,6 +188,8 @@ def _made(node: ir.Node, spans: list[Span | None], elements: int | None = None) 
             return _extreme(max if node.op_type == "Max" else min, spans)
         case "MatMul":
             return _product(node, first, second, elements)
+        case "Gemm":
+            return _weighted(node, spans, elements)
         case "ReduceProd":
             return _powers(first, _reduced(node, elements))
         case "Pow" if second is not None and second[0] == second[1] >= 0:
@@ -217,8 +219,8 @@ def _made(node: ir.Node, spans: list[Span | None], elements: int | None = None) 
 
 
 def _summed(node: ir.Node, x: Span | None, elements: int | None) -> Span | None:
-    """A sum of as many as there are elements."""
-    count = _count(node, elements)
+    """A sum of as many as each result is made of."""
+    count = _reduced(node, elements)
     if x is None or count is None:
         return None
     most = max(map(abs, x))
@@ -274,12 +276,24 @@ def _extreme(choose: Callable[..., int], spans: list[Span | None]) -> Span | Non
 def _product(node: ir.Node, a: Span | None, b: Span | None, elements: int | None) -> Span | None:
     """Sums of products; as many as the last axis of the first operand has."""
     source = given(node, 0)
-    last = source.shape[-1] if source is not None and source.shape else None
+    axis = 0 if attribute(node, "transA", 0) else -1
+    last = source.shape[axis] if source is not None and source.shape else None
     count = last if isinstance(last, int) else _count(node, elements)
     if a is None or b is None or count is None:
         return None
     ends = [count * x * y for x in a for y in b]
     return min(0, *ends), max(0, *ends)
+
+
+def _weighted(node: ir.Node, spans: list[Span | None], elements: int | None) -> Span | None:
+    """A product of matrices and what is added to it, each times its factor."""
+    parts = [_product(node, spans[0], spans[1], elements), *spans[2:]]
+    factors = [float(str(attribute(node, name, 1.0))) for name in ("alpha", "beta")]
+    scaled = [
+        None if part is None else sorted(factor * end for end in part)
+        for part, factor in zip(parts, factors, strict=False)
+    ]
+    return _sum([None if s is None else (math.floor(s[0]), math.ceil(s[1])) for s in scaled])
 
 
 def _powers(x: Span | None, count: int | None) -> Span | None:

@@ -420,6 +420,10 @@ class Builder(Emitter):
         if not full:
             raise Refusal("tensors without elements do not exist", "dynamic_shape")
         made = self.emit("concat", values=list(full), axis=axis)
+        size = made.shape[axis]
+        if not isinstance(size, int):
+            most = sum(self.most(p.shape[axis]) for p in full)
+            self.largest[size] = min(self.most(size), most)
         if made.is_integer:
             made.span = _union(*full)
         return made

@@ -49,6 +49,7 @@ class Emitter:
     Attributes:
         deployment: the oldest system that is to open the package.
         depth: 0 in the function, more inside the body of a conditional or a loop.
+        largest: what open sizes can be, by their symbol, as far as it is known.
     """
 
     def __init__(self, deployment: Deployment) -> None:
@@ -61,11 +62,12 @@ class Emitter:
         self._versions: Mapping[str, Mapping[int, Any]] = SSAOpRegistry.core_ops
         self._names: dict[str, int] = {}
         self.base = "main"
+        self.largest: dict[Any, int] = {}
         self.counts = Counts(self.most)
 
     def most(self, size: Any) -> int:
         """The largest that a size can be."""
-        return size if isinstance(size, int) else WHOLE[1]
+        return size if isinstance(size, int) else self.largest.get(size, WHOLE[1])
 
     def name(self, base: str) -> str:
         """Return a name that no operator has, made of the letters that Core ML allows."""

@@ -8,25 +8,30 @@ value is proven to stay in int32, through loops too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.lower.coreml.ports import Port
-from edgeinfer.convert.lower.coreml.tensor import WHOLE, Span, limits
+from edgeinfer.convert.lower.coreml.tensor import EXACT, WHOLE, Span, limits
 from edgeinfer.errors import UsageError
 from edgeinfer.records import dataclass
 
-_HALF, _EXACT = (1 << 30) - 1, 1 << 24
+_HALF = (1 << 30) - 1
 
 CANDIDATES: tuple[Span, ...] = (
-    *((-_HALF, _HALF), (-_EXACT, _EXACT), (0, _HALF), (0, _EXACT)),
+    *((-_HALF, _HALF), (-EXACT, EXACT), (0, _HALF), (0, EXACT)),
     *((-most, most) for most in (46340, 1000, 100, 9)),
 )
 """What a refusal tries out, to say which bounds would do, the widest first: half of int32, what
 float32 counts to, either as sizes and positions are, what has a square, what is usual, and what
 has powers."""
+
+_SUMS = frozenset({"CumSum", "ReduceSum"})
 
 WIDTH = 4
 """Bytes of the widest integers that Core ML has."""
@@ -89,6 +94,34 @@ class Proofs:
         """Record what an iteration makes, for the next attempt."""
         count = self._counts[found.place] = self._counts.get(found.place, 0) + 1
         self.carried[found.place] = found.span if count < _WIDENINGS else WHOLE
+
+
+def summed(model: ir.Model) -> dict[str, np.dtype[Any]]:
+    """Integer inputs that are summed over axes of open sizes, with their types, by name.
+
+    As masks are for lengths and positions. How far such a sum goes follows from the largest size,
+    so that bounds of the elements may be low although nothing strange is asked of them.
+    """
+    found = {}
+    for node in model.graph.all_nodes():
+        x = node.inputs[0] if node.op_type in _SUMS and not node.domain else None
+        if x is None or (x.shape is not None and x.shape.is_static()):
+            continue
+        for value in (v for v in _origins(x) if v.is_graph_input()):
+            if value.name and value.dtype is not None and value.dtype.is_integer():
+                found[value.name] = np.dtype(value.dtype.numpy())
+    return found
+
+
+def _origins(value: ir.Value) -> Iterator[ir.Value]:
+    """Return the values of whose elements it consists, in whatever type."""
+    node = value.producer()
+    if node is None or node.op_type not in MOVES | {"Cast", "Concat"}:
+        yield value
+        return
+    for operand in node.inputs if node.op_type == "Concat" else node.inputs[:1]:
+        if operand is not None:
+            yield from _origins(operand)
 
 
 def declared_inputs(ports: Sequence[Port], proofs: Proofs) -> dict[str, Span]:

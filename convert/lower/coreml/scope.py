@@ -19,11 +19,12 @@ from edgeinfer.convert.lower.coreml.integers import (
     Proofs,
     WiderError,
     declared_inputs,
+    summed,
 )
 from edgeinfer.convert.lower.coreml.options import LARGEST, CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Port, PortNames, PortSymbols, port_of, sized
 from edgeinfer.convert.lower.coreml.registry import OPS
-from edgeinfer.convert.lower.coreml.tensor import Shape, Size, Span, Tensor
+from edgeinfer.convert.lower.coreml.tensor import WHOLE, Shape, Span, Tensor, limits
 from edgeinfer.convert.lower.registry import Driver, Refusal
 from edgeinfer.errors import Problem, UnsupportedError, UsageError
 
@@ -59,7 +60,6 @@ class Scope(Builder):
         self.outputs = self._ports(given, names)
         self.program: Any = None
         self._function: Any = None
-        self._most: dict[Any, int] = {}
 
     def _ports(self, values: Sequence[ir.Value], names: PortNames) -> list[Port]:
         ports, problems = [], []
@@ -107,7 +107,7 @@ class Scope(Builder):
         from coremltools.converters.mil.mil import Function, Program, types
 
         symbols = PortSymbols()
-        self._most = self._bounds(symbols)
+        self.largest = self._bounds(symbols)
         kinds = {"fp32": types.fp32, "fp16": types.fp16, "int32": types.int32}
         holders = {
             p.name: mb.placeholder(shape=symbols.shape(p.shape), dtype=kinds[p.kind])
@@ -139,10 +139,6 @@ class Scope(Builder):
                     (symbol,) = symbols.shape([dim])
                     found[symbol] = max(found.get(symbol, 0), own[1])
         return found
-
-    def most(self, size: Size) -> int:
-        """The largest that a size can be."""
-        return self._most.get(size, super().most(size))
 
     def input(self, value: ir.Value) -> Tensor:
         """Take an input of the model in the type and shape that ONNX gives it."""
@@ -289,7 +285,8 @@ class Scope(Builder):
 
 _ADOPTED = 1 << 24
 """Bounds of integer inputs that are taken without being declared: no counter, index or length of an
-edge model comes near them, and a run that does is refused."""
+edge model comes near them, and a run that does is refused. Those of what is summed over open axes
+may be lower."""
 
 
 def proven(model: ir.Model, options: CoreMLOptions) -> Scope:
@@ -316,8 +313,23 @@ def proven(model: ir.Model, options: CoreMLOptions) -> Scope:
                 adopted = Proofs(options.integers, found, only_wide=only_wide)
                 with suppress(UnsupportedError):
                     return _attempts(model, options, adopted)
+        elif (scope := _of_sums(model, options, found)) is not None:
+            return scope
         hint = f"declare what integer inputs hold: {found[0]} to {found[1]} would do"
         raise UnsupportedError(OPS.target, _hinted(e.problems, hint)) from e
+
+
+def _of_sums(model: ir.Model, options: CoreMLOptions, narrow: Span) -> Scope | None:
+    """Lower with low bounds of what is summed over open axes, and no such bounds of the rest."""
+    inputs = {
+        name: (max(narrow[0], limits(dtype)[0]), narrow[1])
+        for name, dtype in summed(model).items()
+        if name not in options.integers
+    }
+    for others in (WHOLE, *(c for c in CANDIDATES if c[1] >= _ADOPTED)) if inputs else ():
+        with suppress(UnsupportedError):
+            return _attempts(model, options, Proofs({**inputs, **options.integers}, others))
+    return None
 
 
 def _hinted(problems: Sequence[Problem], hint: str) -> list[Problem]:

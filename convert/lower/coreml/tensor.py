@@ -22,6 +22,8 @@ Reach = tuple[float, float]
 MAX_RANK = 5
 INT32 = np.iinfo(np.int32)
 WHOLE: Span = (int(INT32.min), int(INT32.max))
+EXACT = 1 << 24
+"""float32 holds every integer up to here."""
 
 
 @dataclass(slots=True, eq=False)

@@ -25,6 +25,7 @@ from edgeinfer.convert.lower.definitions import (
     spectrum,
     training,
     transposed,
+    whole,
     words,
 )
 
@@ -45,8 +46,10 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "Det": linear.det,
     "Dropout": training.dropout,
     "GRU": recurrent.recurrent,
+    "Gemm": whole.gemm,
     "GridSample": sample.grid_sample,
     "LSTM": recurrent.recurrent,
+    "MatMul": whole.matmul,
     "MaxRoiPool": regions.max_roi_pool,
     "MaxUnpool": sample.max_unpool,
     "MelWeightMatrix": spectrum.mel_weight_matrix,
@@ -55,6 +58,7 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "OptionalGetElement": optional.get_element,
     "OptionalHasElement": optional.has_element,
     "RNN": recurrent.recurrent,
+    "ReduceMean": whole.reduce_mean,
     "Resize": resize.resize,
     "RoiAlign": regions.roi_align,
     "STFT": spectrum.stft,

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.lower.whole_spans import NARROW, Spans, leaves, span_of
+from edgeinfer.convert.passes.infra import constant
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 HELD = 1 << 24
@@ -28,9 +29,6 @@ SETTLED = "is part of an exact one"
 FAULT = "integers beyond 2^24 are computed in float32"
 
 _WIDE = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64})
-
-_LARGEST = 1 << 20
-"""Products that a product of matrices may be spread to."""
 
 SIXTEEN = 1 << 16
 
@@ -340,7 +338,7 @@ def narrow_by_bits(model: ir.Model, node: ir.Node) -> bool:
 
 
 def reduce_exactly(model: ir.Model, node: ir.Node) -> bool:
-    """Take the last of running sums, their share for a mean, and the extreme of halves.
+    """Take the last of running sums, and the extreme of halves.
 
     Given::
 
@@ -353,14 +351,13 @@ def reduce_exactly(model: ir.Model, node: ir.Node) -> bool:
         rest = ReduceMax(Where(Equal(high, top), low, 0), [1]); m = Add(Mul(top, 65536), rest)
     """
     x, axes = given(node, 0), given(node, 1)
-    if x is None or x.shape is None or (axes is not None and axes.const_value is None):
-        return False
-    if axes is None and attribute(node, "noop_with_empty_axes", 0):
+    known = constant(axes)
+    if x is None or x.shape is None or (axes is not None and known is None):
         return False
     rank = len(x.shape)
-    over = list(range(rank))
-    if axes is not None and axes.const_value is not None and axes.const_value.size:
-        over = sorted({int(a) % rank for a in axes.const_value.numpy().ravel()})
+    over = [] if attribute(node, "noop_with_empty_axes", 0) else list(range(rank))
+    if known is not None and known.size:
+        over = sorted({int(a) % rank for a in known.numpy().ravel()})
     build = builder(model, node)
     steps = Arithmetic(build, x)
     if node.op_type in ("ReduceMax", "ReduceMin"):
@@ -372,12 +369,6 @@ def reduce_exactly(model: ir.Model, node: ir.Node) -> bool:
         elif node.op_type == "ReduceSumSquare":
             found = steps.op("Mul", x, x)
         found = _sum(steps, found, rank, over)
-        if node.op_type == "ReduceMean":
-            sizes = [x.shape[a] for a in over]
-            if not all(isinstance(d, int) and d for d in sizes):
-                return False
-            count = math.prod(d for d in sizes if isinstance(d, int))
-            found, _ = steps.divide(found, steps.number(count))
     if not attribute(node, "keepdims", 1):
         found = steps.op("Squeeze", found, build.const(np.asarray(over, np.int64), "axes"))
     else:
@@ -459,38 +450,6 @@ def power_by_products(model: ir.Model, node: ir.Node) -> bool:
     found = steps.op("Mul", x, steps.number(1))
     for _ in range(int(power) - 1):
         found = steps.op("Mul", found, x)
-    build.commit(model.graph, node)
-    return True
-
-
-def multiply_exactly(model: ir.Model, node: ir.Node) -> bool:
-    """Spread a small product of matrices into products and running sums.
-
-    Given::
-
-        y = MatMul(a, b)
-
-    Result, for matrices::
-
-        p = Mul(Unsqueeze(a, [2]), Unsqueeze(b, [0])); y = Gather(CumSum(Pad(p), 1), -1)
-    """
-    a, b = given(node, 0), given(node, 1)
-    y = node.outputs[0]
-    if a is None or b is None or a.dtype != b.dtype or node.op_type != "MatMul":
-        return False
-    if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
-        return False
-    made, shared = _size(y), a.shape[-1]
-    if made is None or not isinstance(shared, int) or made * shared > _LARGEST:
-        return False
-    build = builder(model, node)
-    steps = Arithmetic(build, a)
-    rank = max(len(a.shape), len(b.shape))
-    left = steps.op("Unsqueeze", a, build.const(np.asarray([-1], np.int64), "last"))
-    right = steps.op("Unsqueeze", b, build.const(np.asarray([-3], np.int64), "rows"))
-    spread = steps.op("Mul", left, right)
-    total = _sum(steps, spread, rank + 1, [rank - 1])
-    steps.op("Squeeze", total, build.const(np.asarray([rank - 1], np.int64), "axis"))
     build.commit(model.graph, node)
     return True
 

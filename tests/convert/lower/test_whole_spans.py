@@ -33,6 +33,13 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
         ("y = Max(x, z, k)", (7, 10)),
         ("y = Min(x, k, z)", (-10, 0)),
         ("y = MatMul(x, x)", (-400, 400)),
+        (
+            "a = Reshape(x, rows) b = Gemm<alpha = 2.0, beta = 3.0, transA = 1>(a, a, k) "
+            "y = Reshape(b, m)",
+            (-379, 421),
+        ),
+        ("a = Reshape(x, rows) b = ReduceSum(a, axis) y = Reshape(b, m)", (-20, 20)),
+        ("a = Reshape(x, rows) b = CumSum(a, z) y = Reshape(b, m)", (-20, 20)),
         ("y = ReduceProd(x)", (-10_000, 10_000)),
         ("y = Pow(x, k)", (-(10**7), 10**7)),
         ("y = Pad(x, two, k)", (-10, 10)),
@@ -46,6 +53,7 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
 )
 def test_spans_follow_operators(body: str, span: tuple[int, int]) -> None:
     known = "int64 k = {7}, int64 z = {0}, int64[1] one = {1}, float h = {1.5}, "
-    known += "int64[2] two = {1,1}, int64[4] j = {0,0,0,0}, int64[4] k4 = {99,1,2,3}"
+    known += "int64[2] two = {1,1}, int64[4] j = {0,0,0,0}, int64[4] k4 = {99,1,2,3}, "
+    known += "int64[2] rows = {2,2}, int64[1] axis = {1}, int64[1] m = {-1}"
     of = model(f"g (int64[4] x) => (int64[n] y) <{known}> {{ {body} }}")
     assert Spans({"x": (-10, 10)}).of(of.graph.outputs[0]) == span

@@ -10,11 +10,8 @@ import numpy as np
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.emitter import OVERFLOW, Overflow
 from edgeinfer.convert.lower.coreml.registry import NUMBERS, OPS
-from edgeinfer.convert.lower.coreml.tensor import WHOLE, Span, Tensor
+from edgeinfer.convert.lower.coreml.tensor import EXACT, WHOLE, Span, Tensor
 from edgeinfer.convert.lower.registry import Refusal
-
-_EXACT = 1 << 24
-"""Integers below are exact in float32."""
 
 _BITS = 31
 """The largest exponent with which a power of two might be in int32."""
@@ -114,7 +111,7 @@ def pow(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     if Y.data is not None and np.array_equal(Y.data, np.round(Y.data)):
         return _whole_power(g, X, g.const(np.clip(Y.data, *WHOLE), np.int32))
     low, high = X.bounds
-    if exponent is None or exponent < 0 or max(abs(low), abs(high)) ** exponent >= _EXACT:
+    if exponent is None or exponent < 0 or max(abs(low), abs(high)) ** exponent >= EXACT:
         raise Refusal(
             "powers of integers may leave what float32 holds exactly", "unsupported_dtype"
         )

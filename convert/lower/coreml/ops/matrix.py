@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
-from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
+from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.tensor import EXACT, MAX_RANK, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
 
@@ -14,9 +14,15 @@ _LINEAR_RANKS = (2, 3)
 """Of the operand that linear takes (coremltools 9.0)."""
 
 
-@OPS.lower("MatMul", dtypes=FLOATS)
+@OPS.lower("MatMul", dtypes=NUMBERS)
 def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
-    """Linear by a known matrix, else matmul."""
+    """Linear by a known matrix, else matmul; of integers whose sums float32 holds, in float32."""
+    if A.is_integer:
+        most = max(map(abs, A.bounds)) * max(map(abs, B.bounds)) * g.most(A.shape[-1])
+        if most > EXACT:
+            raise Refusal("sums may leave what float32 holds exactly", "unsupported_dtype")
+        made = matmul(g, g.cast(A, np.float32), g.cast(B, np.float32))
+        return g.cast(made, A.dtype, (-most, most))
     if B.data is not None and B.rank == 2 and A.rank in _LINEAR_RANKS:
         return g.emit("linear", x=A, weight=_turned(g, B))
     a = g.insert_axes(A, [0]) if A.rank == 1 else A

@@ -175,6 +175,37 @@ def test_a_counter_without_an_end_is_refused(tmp_path: Path) -> None:
         lower(endless, tmp_path, options=CoreMLOptions(integers={"n": (0, 1000)}))
 
 
+ROWS = ", ".join(f"{n}.0" for n in range(80))
+TABLE = f"float[40,2] t = {{{ROWS}}}, int64 ax = {{1}}, int64 one = {{1}}, int64[1] axes = {{1}}"
+PLACES = "c = CumSum(a, ax) d = Mul(c, a) e = Add(d, one) y = Gather(t, e)"
+MASK = np.array([[0, 1, 1], [1, 1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "bounds"),
+    [
+        ("int64[B,N] m", f"a = Identity(m) {PLACES}", {"m": [-9, 9]}),
+        ("uint8[B,N] m", f"a = Cast<to = 7>(m) {PLACES}", {"m": [0, 9]}),
+        ("int64[B,N] m, int64[B,P] p", f"a = Concat<axis = 1>(p, m) {PLACES}",
+         {"m": [-9, 9], "p": [-9, 9]}),
+        ("int64[B,N] m, int64[B] i", "s = ReduceSum<keepdims = 0>(m, axes) e = Add(s, i) "
+         "y = Gather(t, e)", {"m": [-1000, 1000], "i": [-((1 << 30) - 1), (1 << 30) - 1]}),
+    ],
+)  # fmt: skip
+def test_what_is_summed_over_open_axes_is_bounded_by_their_sizes(
+    inputs: str, body: str, bounds: dict[str, list[int]], tmp_path: Path
+) -> None:
+    text = f"g ({inputs}) => (float[?,?,2] y) <{TABLE}> {{ {body} }}"
+    text = text.replace("?,?,2", "B,2" if "ReduceSum" in body else "B,?,2")
+    made = lower(text, tmp_path)
+    assert json.loads(made.constraints[INTEGERS]) == bounds
+    every = {"m": MASK, "p": MASK[:, :2], "i": np.array([5, 6])}
+    feeds = {n: every[n].astype(np.uint8 if "uint8" in inputs else np.int64) for n in bounds}
+    check(HEADER + text, feeds)
+    with pytest.raises(RunError, match="is not between"):
+        evaluate(text, made, feeds | {"m": feeds["m"] + bounds["m"][1]})
+
+
 KINDS = {"int64": 7, "uint8": 2, "bool": 9}
 
 FAR = np.array([-4e12, -0.5, 2.5, 4e12], np.float32)
