@@ -163,6 +163,11 @@ def export(
     report.changes.append(Change("source", (*_about(given), *notes, *more)))
     with BundleWriter(output or f"{title}.edge", overwrite=overwrite) as writer:
         job = _Job(given, precision, block, calibration, beside, added, report, clock, writer)
+        if given.vision is not None:
+            clock.stages.expect(1 + _STAGES * len(codes))
+            with clock.stage("convert the vision tower"):
+                how = (given, [code.profile.name for code in codes], unverified)
+                job.extra = late("llm.tower").add(writer, *how)
         variants = [job.variant(code, unverified) for code in codes]
         return job.finish(title, record, variants)
 
@@ -355,6 +360,7 @@ class _Job:
     writer: BundleWriter
     vectors: tuple[Vector, ...] = ()
     answers: tuple[Answer, ...] = ()
+    extra: tuple[FileRecord, ...] = ()
 
     def variant(self, code: _Code, unverified: bool) -> Variant:
         """Write one target's files and judge them."""
@@ -542,6 +548,7 @@ class _Job:
             for v, a in zip(self.vectors, self.answers, strict=True)
         )
         extra = (
+            *self.extra,
             writer.add_bytes("report.json", _json(report.to_json())),
             writer.add_bytes("report.html", report.to_html().encode()),
         )

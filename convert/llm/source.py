@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.bounded import leads_out, parse_json, read_bounded
-from edgeinfer.convert.llm import gguf, safetensors
+from edgeinfer.convert.llm import gguf, safetensors, vision
 from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.families import FAMILIES
 from edgeinfer.convert.llm.families.base import Family, Tensors, from_gguf, from_hf
+from edgeinfer.convert.llm.vision import VisionSource
 from edgeinfer.errors import SourceError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.records import dataclass
@@ -61,6 +62,7 @@ class LlmSource:
         config: what it consists of.
         tensors: its weights by the names of ``edgeinfer.llm.config``.
         fields: metadata of a GGUF file; of a folder, its config.json.
+        vision: Vision part of a folder; None where it has none.
     """
 
     path: Path
@@ -68,6 +70,7 @@ class LlmSource:
     config: LlmConfig
     tensors: Tensors
     fields: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    vision: VisionSource | None = None
 
 
 def read(path: Path) -> LlmSource:
@@ -161,14 +164,20 @@ def _check_links(folder: Path) -> None:
 def _folder(path: Path) -> LlmSource:
     _check_links(path)
     data = read_json(path / "config.json")
-    data = {**data, **(data.get("text_config") or {})} if isinstance(data, dict) else {}
+    data = data if isinstance(data, dict) else {}
+    tensors, seen = safetensors.read(path), None
+    if data.get("vision_config"):
+        tensors, parts = vision.parted(tensors)
+        seen = _vision(path, data, parts)
+    inner = data.get("text_config") or {}
+    data = {**vision.TEXT_DEFAULTS.get(f"{inner.get('model_type')}", {}), **data, **inner}
     kind = data.get("model_type")
     family = next(
         (f for f in FAMILIES if kind in f.hf or f"{kind}".removesuffix("_text") in f.hf), None
     )
     if family is None:
         raise _unknown(path, "model_type", kind, [n for f in FAMILIES for n in f.hf])
-    named = dict(renamed(family, safetensors.read(path)))
+    named = dict(renamed(family, tensors))
     if data.get("tie_word_embeddings") and "output" in named:
         # Some writers keep a copy.
         del named["output"]
@@ -177,7 +186,18 @@ def _folder(path: Path) -> LlmSource:
         named = family.split(named, config)
     if family.norm_less_one:
         named = {n: _plus_one(t) if _is_norm(n) else t for n, t in named.items()}
-    return LlmSource(path, "hf", config, _complete(path, named, config), data)
+    return LlmSource(path, "hf", config, _complete(path, named, config), data, seen)
+
+
+def _vision(path: Path, config: Mapping[str, Any], seen: Tensors) -> VisionSource:
+    """Read what a folder says of pictures."""
+    files = {name: read_json(path / name) for name in vision.FILES if (path / name).is_file()}
+    if wrong := [name for name, found in files.items() if not isinstance(found, dict)]:
+        raise SourceError(f"{path}: {', '.join(wrong)}: expected an object")
+    try:
+        return vision.described(config, files, seen)
+    except SourceError as e:
+        raise SourceError(f"{path}: {e}") from e
 
 
 def _unknown(path: Path, what: str, value: object, known: list[str]) -> SourceError:
@@ -198,9 +218,7 @@ def renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, StoredTenso
     layer = {theirs: ours for ours, theirs in {**HF_LAYER, **family.hf_names}.items()}
     experts: dict[str, dict[int, StoredTensor]] = {}
     for full, tensor in tensors.items():
-        name = full.replace("language_model.model.", "model.").replace(
-            "model.language_model.", "model."
-        )
+        name = vision.text_name(full)
         if m := _EXPERT.fullmatch(name):
             experts.setdefault(f"{m[1]}|{m[3]}", {})[int(m[2])] = tensor
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeinfer.backends.llm.backend import open_executor
 from edgeinfer.backends.llm.cuda import architecture
@@ -18,7 +19,7 @@ from edgeinfer.errors import (
     NotAvailableError,
     UsageError,
 )
-from edgeinfer.llm import LlmConfig, config, generation
+from edgeinfer.llm import LlmConfig, config, generation, vision
 from edgeinfer.llm.generation import Generation
 from edgeinfer.llm.gpu import architectures_in
 from edgeinfer.machine.cgroup import read_limits
@@ -29,8 +30,12 @@ from edgeinfer.machine.host import host
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.executor import PAGE, Executor
+from edgeinfer.runtime.llm.pictures import PictureReader
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.runtime.trusted import barred
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class BundledModel:
         variant: id of the variant that is taken.
         device: kind of unit that runs it.
         instead: why it is taken in the place of one for another device; empty where it is not.
+        pictures: turns pictures into embeddings; None where the model reads text alone.
     """
 
     name: str
@@ -80,6 +86,7 @@ class BundledModel:
     variant: str = ""
     device: DeviceKind = "cpu"
     instead: str = ""
+    pictures: PictureReader | None = None
 
 
 def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
@@ -118,7 +125,26 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
 
     device: DeviceKind = "gpu" if is_for_gpu(chosen) else "cpu"
     named = (bundle.manifest.name, described, texts, tokenizer, template)
-    return BundledModel(*named, open_executor, chosen.id, device, instead)
+    pictures = _pictures(bundle, described, sizes)
+    return BundledModel(*named, open_executor, chosen.id, device, instead, pictures)
+
+
+def _pictures(bundle: Bundle, described: LlmConfig, sizes: CacheSizes) -> PictureReader | None:
+    files = bundle.manifest.extra_files
+    record = next((f for f in files if f.path == vision.FILE_NAME), None)
+    if record is None:
+        return None
+    about = vision.VisionInput.from_json(bundle.read(record, _MOST_ABOUT))
+    if about.token >= described.vocab:
+        raise DamagedError(f"{vision.FILE_NAME}: token {about.token} is not in the vocabulary")
+
+    def open_tower() -> Session:
+        from edgeinfer.runtime.session import load
+
+        part = bundle.part(f"{vision.FOLDER}/{vision.TOWER}")
+        return load(part, threads=sizes.threads or None)
+
+    return PictureReader(about, open_tower)
 
 
 def _choose(bundle: Bundle, variant: str) -> tuple[Variant, str]:
@@ -187,6 +213,7 @@ def _text(bundle: Bundle, variant: Variant, name: str) -> str:
         raise BundleError(f"{bundle.location}: {name} cannot be read: {e}") from e
 
 
+_MOST_ABOUT = 1 << 16
 _MOST_TEXT = 256 << 20
 """Bytes of a text beside the weights; tokenizers have tens of megabytes."""
 

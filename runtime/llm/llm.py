@@ -26,6 +26,7 @@ from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
 from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob, SamplingParams, Usage
+from edgeinfer.runtime.llm.pictures import ImagePrompt, PictureReader, separated
 from edgeinfer.runtime.llm.ranking import INSTRUCTION, answers, question
 from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.llm.stats import EngineStats
@@ -37,8 +38,9 @@ from edgeinfer.runtime.telemetry import SizeHistogram, TimeHistogram
 if TYPE_CHECKING:
     from typing import Self
 
-Prompt = str | Sequence[int]
-"""A text, which gets exactly one token that begins a sequence, or tokens, taken as they are."""
+Prompt = str | Sequence[int] | ImagePrompt
+"""A text, which gets exactly one token that begins a sequence, and maybe pictures; or tokens, taken
+as they are."""
 
 ToolChoice = Literal["auto", "required", "none"]
 
@@ -259,14 +261,30 @@ class LLM:
         Raises:
             InputError: the prompt is neither text nor tokens, or a text that can never fit.
         """
+        name = f"local-{next(self._ids)}" if id is None else id
+        if isinstance(prompt, ImagePrompt):
+            reader = self._picture_reader()
+            encode = partial(self.model.tokenizer.encode, most=self.context)
+            read = reader.read(prompt, encode, self.context)
+            return SequenceRequest(
+                *(name, read.tokens, params or self.defaults, adapter),
+                embeddings=read.embeddings,
+                embedded=read.places,
+            )
         if isinstance(prompt, str):
             tokens = self.model.tokenizer.encode(prompt, most=self.context)
         elif isinstance(prompt, Sequence) and all(isinstance(t, int) for t in prompt):
             tokens = [int(token) for token in prompt]
         else:
-            raise InputError("prompt", "a text or a list of tokens", type(prompt).__name__)
-        name = f"local-{next(self._ids)}" if id is None else id
+            expected = "a text, a list of tokens or an ImagePrompt"
+            raise InputError("prompt", expected, type(prompt).__name__)
         return SequenceRequest(name, tokens, params or self.defaults, adapter)
+
+    def _picture_reader(self) -> PictureReader:
+        if self.model.pictures is None:
+            name = self.model.name
+            raise InputError("images", "none", "some", f"{name} is a model that reads text alone")
+        return self.model.pictures
 
     def chat_request(
         self,
@@ -282,7 +300,9 @@ class LLM:
         """Return a request for ``engine`` that goes on with a conversation.
 
         Args:
-            messages: each with a ``role`` and a ``content``, oldest first.
+            messages: each with a ``role`` and a ``content``, oldest first. A content may be a list
+                of parts: ``{"type": "text", "text": …}``, and for a model that sees ``{"type":
+                "image", "image": …}`` with a picture as ``ImagePrompt`` takes it.
             params: None for the model's own.
             tools: functions that the model may call: objects with ``name``, ``description`` and
                 ``parameters``, a JSON schema, or such objects in ``{"type": "function",
@@ -301,6 +321,9 @@ class LLM:
             raise UsageError(f"{self.model.name}: the model has no chat template; give a prompt")
         known = [Tool.of(tool) for tool in tools]
         shown = [tool.as_openai() for tool in known] if tool_choice != "none" else []
+        messages, images = separated(messages)
+        if images or self.model.pictures is not None:
+            messages = self._picture_reader().fitted(self.model.template, messages, bool(images))
         text = self.model.template.render(messages, shown or None, **template)
         params = params or self.defaults
         if known and tool_choice != "none":
@@ -310,7 +333,8 @@ class LLM:
             if grammar is not None:
                 params = replace(params, grammar=grammar)
             params = replace(params, skip_special=False)
-        return self.request(text, params, adapter=adapter, id=id)
+        prompt: Prompt = ImagePrompt(text, images) if images else text
+        return self.request(prompt, params, adapter=adapter, id=id)
 
     # Results.
 
@@ -338,6 +362,8 @@ class LLM:
             MemoryBudgetError: there is no room for the cache.
         """
         requests = [self.request(text) for text in self._several(texts)]
+        if any(request.embeddings is not None for request in requests):
+            raise InputError("texts", "texts or lists of tokens", "pictures")
         return self._reader().of([r.prompt for r in requests], pooling, unit, go_on)
 
     def rank(
@@ -376,8 +402,9 @@ class LLM:
 
     @staticmethod
     def _several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Any]:
-        one = isinstance(prompts, str) or (prompts and all(isinstance(p, int) for p in prompts))
-        return [prompts] if one else prompts
+        if isinstance(prompts, str | ImagePrompt):
+            return [prompts]
+        return [prompts] if prompts and all(isinstance(p, int) for p in prompts) else prompts
 
     def generate(
         self,
@@ -483,6 +510,8 @@ class LLM:
     def sleep(self) -> None:
         """Let weights and cache leave the memory; the next request brings them back."""
         self.engine.sleep()
+        if self.model.pictures is not None:
+            self.model.pictures.close()
 
     def wake(self) -> None:
         """Bring weights and cache back before a request comes."""
@@ -494,5 +523,7 @@ class LLM:
             self._thread.close()
         if self._vectors is not None:
             self._vectors.close()
+        if self._thread is not None and self.model.pictures is not None:
+            self.model.pictures.close()
         for bundle in self._bundles:
             bundle.close()

@@ -27,7 +27,7 @@ from edgeinfer.bundle.sealing import Key, is_sealed, key_from
 from edgeinfer.bundle.secrets import keep_out_of_core_dumps
 from edgeinfer.bundle.signed import SignedRules, revoked_here
 from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME, Signature, curve_keys
-from edgeinfer.bundle.storage import Folder, Sealed, Storage, Zip, sniff
+from edgeinfer.bundle.storage import Folder, Sealed, Storage, Within, Zip, sniff
 from edgeinfer.bundle.trust import HINT, Native, Verdict, judge, native_files, policy_of
 from edgeinfer.bundle.unpacking import Compared, copied, matches, partial_file, remove_abandoned
 from edgeinfer.bundle.vectors import load_vector
@@ -194,6 +194,28 @@ class Bundle:
             storage.close()
             raise
         return bundle
+
+    def part(self, folder: str) -> Bundle:
+        """Open a folder of it that is a bundle of its own, and as far trusted as this one.
+
+        It is of no use once this one is closed.
+
+        Raises:
+            UsageError: no such folder is a bundle.
+            BundleError: it is damaged or altered.
+        """
+        record = self._files.get(f"{folder}/{MANIFEST_NAME}")
+        if record is None:
+            raise UsageError(f"{self.location}: there is no bundle in it named {folder!r}")
+        found = Bundle(self.location / folder, Within(self._storage, folder))
+        if found.full_digest != record.sha256:
+            raise BundleError(f"{self.location}: {record.path} is altered")
+        # They read one file.
+        found._lock = self._lock
+        found.native, found.signed_by = self.native, self.signed_by
+        if self.sealed_by:
+            found.sealed_by, found._memory = self.sealed_by, MemoryFiles()
+        return found
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""

@@ -52,6 +52,36 @@ class Storage(Protocol):
         ...
 
 
+class Within:
+    """A folder of another bundle, as a bundle of its own; the other one closes the file.
+
+    Args:
+        whole: Storage of the other bundle.
+        folder: Path of the folder in it.
+    """
+
+    def __init__(self, whole: Storage, folder: str) -> None:
+        self._whole, self._prefix = whole, f"{folder}/"
+        start = len(self._prefix)
+        listing = whole.listing().items()
+        self._listing = {p[start:]: n for p, n in listing if p.startswith(self._prefix)}
+
+    def listing(self) -> dict[str, int]:
+        """Return the size in bytes of every file."""
+        return self._listing
+
+    def open(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Open a file that is in the listing."""
+        return self._whole.open(self._prefix + path)
+
+    def path(self, path: str) -> Path | None:
+        """Return where the file lies, if it does."""
+        return self._whole.path(self._prefix + path)
+
+    def close(self) -> None:
+        """Nothing is held open by itself."""
+
+
 class Folder:
     """A bundle that is a folder.
 

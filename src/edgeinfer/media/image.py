@@ -317,12 +317,22 @@ def _on_ground(picture: Image.Image, laid: Laid, record: ImageInput) -> Image.Im
 def _scaled(picture: Image.Image, size: Size, record: ImageInput) -> Image.Image:
     if size == picture.size:
         return picture
-    image = _pillow()
     if not record.antialias:
-        made: Image.Image = image.fromarray(sampled(np.asarray(picture), size))
+        made: Image.Image = _pillow().fromarray(sampled(np.asarray(picture), size))
         return made
-    method = image.Resampling[record.interpolation.upper()]
-    if record.interpolation != "nearest":
+    return scaled(picture, size, record.interpolation)
+
+
+def scaled(picture: Image.Image, size: Size, name: str) -> Image.Image:
+    """Resize an image by a filter of Pillow, across first and then down.
+
+    Args:
+        picture: Image of ``open_picture``.
+        size: width and height.
+        name: Name of the filter, in small letters.
+    """
+    method = _pillow().Resampling[name.upper()]
+    if name != "nearest":
         # Pillow takes the side first that costs less, by a rule that changed in 13.0; between both
         # everything is rounded to bytes, so the order is in the numbers.
         picture = picture.resize((size[0], picture.height), method)

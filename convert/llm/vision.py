@@ -1,0 +1,248 @@
+"""Pictures of vision-language models: what their folder says of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from edgeinfer.convert.llm.families.base import MOST_LAYERS, ConfigValues, Tensors
+from edgeinfer.errors import SourceError
+from edgeinfer.llm.vision import FILTERS, MOST_SIDE, Resize, VisionInput
+from edgeinfer.records import dataclass
+
+_TOWER = re.compile(
+    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|connector)\..*", re.S
+)
+"""Names of weights of vision towers and projectors."""
+
+_TEXT = re.compile(r"(model\.)?(language_model|text_model)\.(model\.)?")
+_OF_MODEL = ("layers.", "embed_tokens.", "norm.")
+
+_TILED = ("idefics3", "smolvlm")
+KINDS = ("llava", *_TILED)
+
+_BOTH_WAYS = "tokens of a picture see each other in both directions, which the tape does not"
+_THREE = "tokens of a picture have three positions each (M-RoPE), which the tape does not know"
+_REASONS = {
+    **dict.fromkeys(("gemma3", "paligemma", "shieldgemma2"), _BOTH_WAYS),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v"), _THREE),
+}
+
+_ALONE = (
+    "its language part alone converts: AutoModelForCausalLM.from_pretrained(FOLDER)"
+    ".save_pretrained(OTHER), where transformers has that"
+)
+
+_CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
+_HALF = ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
+_TILES = {
+    **{"resample": 1, "image_mean": _HALF[0], "image_std": _HALF[1]},
+    **{"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
+}
+_DEFAULTS: Mapping[str, dict[str, Any]] = {
+    "llava": {"resample": 3, "image_mean": _CLIP[0], "image_std": _CLIP[1]},
+    **dict.fromkeys(_TILED, _TILES),
+}
+"""Of the processors, in transformers' ``image_processing_*.py``."""
+
+_LLAMA = {
+    **{"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32},
+    **{"num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048},
+    "rms_norm_eps": 1e-6,
+}
+TEXT_DEFAULTS: Mapping[str, dict[str, Any]] = {
+    "llama": _LLAMA,
+    "mistral": {
+        **_LLAMA,
+        **{"intermediate_size": 14336, "num_key_value_heads": 8},
+        **{"max_position_embeddings": 131072, "sliding_window": 4096},
+    },
+    "qwen2": {**_LLAMA, "intermediate_size": 22016, "vocab_size": 151936}
+    | {"num_key_value_heads": 32, "max_position_embeddings": 32768},
+}
+"""Sizes that files leave out of ``text_config`` where they are transformers' own."""
+
+_MOST_SIZE = 1 << 16
+"""Of any number of a tower."""
+
+Files = Mapping[str, Mapping[str, Any]]
+FILES = ("preprocessor_config.json", "processor_config.json", "tokenizer.json")
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSource:
+    """The vision part of a folder.
+
+    Attributes:
+        kind: ``model_type`` of the whole.
+        pictures: what becomes of pictures; ``rows`` is what the tower should give.
+        elements: Number of elements of the tower's and projector's weights.
+    """
+
+    kind: str
+    pictures: VisionInput
+    elements: int
+
+
+def text_name(name: str) -> str:
+    """Return the name that a weight of the language part has in a model without vision."""
+    rest = _TEXT.sub("", name, count=1) if _TEXT.match(name) else name
+    return f"model.{rest}" if rest.startswith(_OF_MODEL) else rest
+
+
+def parted(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    """Return the weights of the language part, and those of the vision part."""
+    seen = {name: t for name, t in tensors.items() if _TOWER.fullmatch(name)}
+    return {name: t for name, t in tensors.items() if name not in seen}, seen
+
+
+def described(config: Mapping[str, Any], files: Files, seen: Tensors) -> VisionSource:
+    """Read what a folder says of pictures.
+
+    Args:
+        config: Contents of its config.json.
+        files: Contents of those of ``FILES`` that there are.
+        seen: weights of the vision part.
+
+    Raises:
+        SourceError: pictures of such a model are not supported; lists every reason.
+    """
+    kind = config.get("model_type")
+    if kind not in KINDS:
+        reason = _REASONS.get(f"{kind}", f"read are pictures of {', '.join(KINDS)}")
+        raise SourceError(f"pictures of {str(kind)[:40]!r}: {reason}; {_ALONE}")
+    problems: list[str] = []
+    if not seen:
+        problems.append("config.json has a vision_config, but there are no weights of it")
+    vision = config.get("vision_config")
+    vision = vision if isinstance(vision, Mapping) else {}
+    _check_sizes(vision, len(seen), problems)
+    made = _pictures(kind, config, vision, files, problems)
+    if made is None or problems:
+        raise SourceError("pictures: " + "; ".join(problems))
+    return VisionSource(kind, made, sum(math.prod(t.shape) for t in seen.values()))
+
+
+def _check_sizes(vision: Mapping[str, Any], weights: int, problems: list[str]) -> None:
+    """Refuse sizes that no tower has: a model of them is made before its weights are looked at."""
+    for name, value in vision.items():
+        if isinstance(value, int) and not -1 <= value <= _MOST_SIZE:
+            problems.append(f"vision_config.{name}: {value} is beyond {_MOST_SIZE}")
+    layers = vision.get("num_hidden_layers", 12)
+    if not isinstance(layers, int) or not 1 <= layers <= min(weights or 1, MOST_LAYERS):
+        problems.append(f"vision_config.num_hidden_layers: {str(layers)[:20]} of {weights} weights")
+
+
+def _pictures(
+    kind: str,
+    config: Mapping[str, Any],
+    vision: Mapping[str, Any],
+    files: Files,
+    problems: list[str],
+) -> VisionInput | None:
+    keys = ConfigValues({**_DEFAULTS[kind], **_processor(files)})
+    for name in ("do_resize", "do_rescale", "do_normalize"):
+        keys.refuse(name, unless=(None, True))
+    number = keys.get("resample")
+    if number not in range(len(FILTERS)):
+        problems.append(f"resample: expected 0 to {len(FILTERS) - 1}, received {number!r:.20}")
+    token = config.get("image_token_id", config.get("image_token_index"))
+    if type(token) is not int or token < 0:
+        problems.append(f"config.json: image_token_id: expected a token, received {token!r:.20}")
+    tower = ConfigValues(vision)
+    side, patch = tower.size("image_size"), tower.size("patch_size")
+    method: Resize
+    if kind in _TILED:
+        method, pixels = _tiles(keys, side, problems)
+        factor = ConfigValues(config).size("scale_factor", 2)
+        rows = (side // patch) ** 2 // factor**2
+    else:
+        method, pixels = _one_tile(keys, side, problems)
+        is_first_left = config.get("vision_feature_select_strategy", "default") == "default"
+        has_class = vision.get("model_type") == "clip_vision_model"
+        rows = (side // patch) ** 2 + has_class - is_first_left
+    mean, std = _three(keys, "image_mean"), _three(keys, "image_std")
+    scale = keys.number("rescale_factor", 1 / 255)
+    problems += [*keys.problems, *(f"vision_config.{p}" for p in tower.problems)]
+    if problems:
+        return None
+    place = _text_of(files, token)
+    made = VisionInput(
+        *(token, place, rows, side, method, pixels, FILTERS[number], scale, mean, std)
+    )
+    problems += made.problems()
+    return made
+
+
+def _processor(files: Files) -> dict[str, Any]:
+    """Return the parameters of the folder's image processor."""
+    found = files.get("preprocessor_config.json")
+    if found is None:
+        found = files.get("processor_config.json", {}).get("image_processor")
+    if not isinstance(found, Mapping):
+        raise SourceError(
+            "there is no preprocessor_config.json, nor an image_processor in a "
+            "processor_config.json; save the model's processor with transformers"
+        )
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _tiles(keys: ConfigValues, side: int, problems: list[str]) -> tuple[Resize, int]:
+    """Return how a processor of Idefics 3 brings a picture to tiles, and its longer side."""
+    longest = _edge(keys, "size", "longest_edge")
+    tile = _edge(keys, "max_image_size", "longest_edge")
+    if tile != side:
+        problems.append(f"max_image_size: tiles of {tile} pixels, and the tower takes {side}")
+    return ("tiles" if keys.get("do_image_splitting", True) else "whole"), longest
+
+
+def _one_tile(keys: ConfigValues, side: int, problems: list[str]) -> tuple[Resize, int]:
+    """Return how a processor of LLaVA brings a picture to one tile, and its shorter side."""
+    keys.refuse("do_pad")
+    size = keys.get("size")
+    if isinstance(size, int):
+        size = {"shortest_edge": size}
+    crop = keys.get("crop_size")
+    crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
+    square = {"height": side, "width": side}
+    if size == square and (crop == square or not keys.get("do_center_crop", crop is not None)):
+        return "stretch", side
+    shorter = size.get("shortest_edge") if isinstance(size, dict) and len(size) == 1 else None
+    if type(shorter) is int and crop == square and keys.get("do_center_crop", True):
+        return "crop", shorter
+    problems.append(
+        f"size {size!r:.60} and crop_size {crop!r:.60}: expected both sides {side} as the tower "
+        "takes, or a shortest_edge and that as crop_size"
+    )
+    return "stretch", side
+
+
+def _edge(keys: ConfigValues, name: str, edge: str) -> int:
+    value = keys.get(name)
+    found = value.get(edge) if isinstance(value, dict) else None
+    if type(found) is not int or not 1 <= found <= MOST_SIDE:
+        keys.problems.append(f"{name}: expected {edge} of 1 to {MOST_SIDE}, received {value!r:.60}")
+        return 1
+    return found
+
+
+def _three(keys: ConfigValues, name: str) -> tuple[float, float, float]:
+    value = keys.get(name)
+    if isinstance(value, list) and len(value) == 3:
+        numbers = ConfigValues({f"{name}[{i}]": each for i, each in enumerate(value)})
+        one, two, three = map(numbers.number, numbers.data)
+        keys.problems += numbers.problems
+        return one, two, three
+    keys.problems.append(f"{name}: expected three numbers, received {value!r:.60}")
+    return 0.0, 0.0, 0.0
+
+
+def _text_of(files: Files, token: int) -> str:
+    """Return the text of the token that stands for pictures; empty where there is none."""
+    added = files.get("tokenizer.json", {}).get("added_tokens")
+    for each in added if isinstance(added, list) else ():
+        if isinstance(each, dict) and each.get("id") == token:
+            return str(each.get("content"))
+    return ""

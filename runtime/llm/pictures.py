@@ -1,0 +1,354 @@
+"""Pictures in prompts: from files to embeddings in the place of tokens."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgeinfer.errors import InputError
+from edgeinfer.llm.vision import MOST_SIDE, VisionInput
+from edgeinfer.media.image import Picture, open_picture, prepare, scaled
+from edgeinfer.records import dataclass
+from edgeinfer.runtime.llm.chat import ChatTemplate, Message
+from edgeinfer.runtime.llm.executor import Floats
+from edgeinfer.types import ImageInput
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from edgeinfer.runtime.session import Session
+
+_KEPT_BYTES = 64 << 20
+"""Bytes of embeddings that are kept: each turn of a conversation has its pictures again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePrompt:
+    """A prompt with pictures.
+
+    Attributes:
+        text: has the model's text for a picture, such as ``<image>``, where each is; where it has
+            none the pictures come first.
+        images: Pictures in their order: paths, contents of files, arrays (height, width, 3) of
+            uint8, or images of Pillow.
+    """
+
+    text: str
+    images: Sequence[Picture]
+
+
+@dataclass(frozen=True, slots=True)
+class TiledPicture:
+    """A picture as the vision tower takes it.
+
+    Attributes:
+        tiles: (tiles, 3, side, side) float32.
+        text: stands for it in a prompt.
+        key: Hash of the tiles.
+    """
+
+    tiles: Floats
+    text: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedPrompt:
+    """A prompt as the engine takes it.
+
+    Attributes:
+        tokens: all of them.
+        embeddings: (given, hidden) in the place of some tokens'; None for none.
+        places: positions of these.
+    """
+
+    tokens: list[int]
+    embeddings: Floats | None
+    places: tuple[int, ...]
+
+
+class PictureReader:
+    """Turns pictures into embeddings; threads wait for each other.
+
+    Args:
+        about: what becomes of a picture.
+        open_tower: opens the vision tower, at the first picture and after a sleep.
+    """
+
+    def __init__(self, about: VisionInput, open_tower: Callable[[], Session]) -> None:
+        self.about = about
+        self._open_tower = open_tower
+        self._tower: Session | None = None
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, Floats] = OrderedDict()
+
+    def tiled(self, picture: Picture) -> TiledPicture:
+        """Bring a picture to tiles, as the model's own processor does.
+
+        Raises:
+            InputError: it is no picture, or too large to be decoded safely.
+            UsageError: no such file.
+            NotAvailableError: Pillow is not installed.
+        """
+        about = self.about
+        opened = open_picture(picture)
+        if about.resize in ("tiles", "whole"):
+            parts, rows, columns = _tiles(opened, about)
+        else:
+            parts, rows, columns = [_one_tile(opened, about)], 0, 0
+        record = ImageInput(
+            *(about.side, about.side),
+            resize="stretch",
+            scale=about.scale,
+            mean=about.mean,
+            std=about.std,
+        )
+        tiles = np.concatenate([prepare(part, record)[0] for part in parts])
+        key = blake2b(tiles.tobytes(), digest_size=32).digest()
+        return TiledPicture(tiles, about.text(rows, columns), key)
+
+    def read(
+        self, prompt: ImagePrompt, encode: Callable[[str], list[int]], most: int
+    ) -> PicturedPrompt:
+        """Return the tokens of a prompt, and the embeddings of its pictures.
+
+        Args:
+            prompt: Prompt with pictures.
+            encode: makes tokens of a text.
+            most: tokens that it may have.
+
+        Raises:
+            InputError: pictures are none, too many, or more or less than the prompt has places.
+            BackendError: the tower cannot run here, or failed.
+        """
+        place, text, images = self.about.place, prompt.text, list(prompt.images)
+        if place not in text:
+            text = place * len(images) + text
+        first, *behind = text.split(place)
+        if len(behind) != len(images):
+            expected = f"one for each {place} of the prompt, {len(behind)}"
+            raise InputError("images", expected, str(len(images)))
+        count, parts, rows = 0, [first], []
+        for image, rest in zip(images, behind, strict=True):
+            # One after the other: their pixels take more memory than all that is made of them.
+            picture = self.tiled(image)
+            count += len(picture.tiles) * self.about.rows
+            if count >= most:
+                hint = "give fewer or smaller pictures"
+                raise InputError("images", f"less than {most} tokens", f"{count} or more", hint)
+            rows.append(self.embeddings(picture))
+            parts += [picture.text, rest]
+        tokens = encode("".join(parts))
+        places = tuple(i for i, token in enumerate(tokens) if token == self.about.token)
+        if len(places) != count:
+            expected = f"{count} tokens {place}, of pictures alone"
+            raise InputError("prompt", expected, str(len(places)))
+        made = np.concatenate(rows) if rows else None
+        return PicturedPrompt(tokens, made, places)
+
+    def fitted(
+        self, template: ChatTemplate, messages: Sequence[Message], has_pictures: bool
+    ) -> list[Message]:
+        """Bring contents to the form, texts or lists of parts, that the template shows."""
+        place = self.about.place
+        if not _shows(template, _PROBE, place, 0):
+            texts = [m for m in messages if isinstance(m.get("content"), str)]
+            as_parts = {id(m): [{"type": "text", "text": m["content"]}] for m in texts}
+            return [{**m, "content": as_parts.get(id(m), m.get("content"))} for m in messages]
+        parts = [{"type": "image"}, {"type": "text", "text": _PROBE}]
+        if has_pictures and not _shows(template, parts, place, 1):
+            return [{**m, "content": _joined(m.get("content"), place)} for m in messages]
+        return list(messages)
+
+    def embeddings(self, picture: TiledPicture) -> Floats:
+        """Return (embeddings, hidden) float32 of a picture.
+
+        Raises:
+            BackendError: the tower cannot run here, or failed.
+        """
+        with self._lock:
+            found = self._known.get(picture.key)
+            if found is None:
+                if self._tower is None:
+                    self._tower = self._open_tower()
+                made = [self._tower(tile[None])[0] for tile in picture.tiles]
+                found = np.ascontiguousarray(np.concatenate(made), np.float32)
+                self._keep(picture.key, found)
+            self._known.move_to_end(picture.key)
+            return found
+
+    def _keep(self, key: bytes, found: Floats) -> None:
+        self._known[key] = found
+        while len(self._known) > 1 and sum(e.nbytes for e in self._known.values()) > _KEPT_BYTES:
+            self._known.popitem(last=False)
+
+    def close(self) -> None:
+        """Release the tower; the next picture opens it again."""
+        with self._lock:
+            tower, self._tower = self._tower, None
+            if tower is not None:
+                tower.close()
+
+
+def _one_tile(picture: Image.Image, about: VisionInput) -> Image.Image:
+    side, (width, height) = about.side, picture.size
+    if about.resize == "stretch":
+        return scaled(picture, (side, side), about.filter)
+    # The longer side is cut off, the shorter one rounded down, as transformers does both.
+    short, long = about.pixels, int(about.pixels * max(width, height) / min(width, height))
+    _check_length(long)
+    width, height = (short, long) if width <= height else (long, short)
+    left, top = (width - side) // 2, (height - side) // 2
+    return scaled(picture, (width, height), about.filter).crop((left, top, left + side, top + side))
+
+
+_LONGEST = 1 << 15
+
+
+def _check_length(pixels: int) -> None:
+    if pixels > _LONGEST:
+        hint = "cut it"
+        received = f"one whose longer side would have {pixels}"
+        raise InputError("picture", f"at most {_LONGEST} pixels on its way", received, hint)
+
+
+def _tiles(picture: Image.Image, about: VisionInput) -> tuple[list[Image.Image], int, int]:
+    """Return tiles, and their rows and columns.
+
+    The whole numbers are those of transformers' processor of Idefics 3.
+    """
+    side = about.side
+    picture = scaled(picture, _longer(picture.size, about.pixels), about.filter)
+    if about.resize == "whole":
+        return [scaled(picture, (side, side), about.filter)], 0, 0
+    picture = scaled(picture, _multiples(picture.size, side), about.filter)
+    columns, rows = picture.width // side, picture.height // side
+    if rows == columns == 1:
+        return [picture], 0, 0
+    places = [(c * side, r * side) for r in range(rows) for c in range(columns)]
+    parts = [picture.crop((x, y, x + side, y + side)) for x, y in places]
+    return [*parts, scaled(picture, (side, side), about.filter)], rows, columns
+
+
+def _longer(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """Return width and height with this longer side, the shorter one even."""
+    width, height = size
+    ratio = width / height
+    if width >= height:
+        width, height = longest, int(longest / ratio)
+        height += height % 2
+    else:
+        width, height = int(longest * ratio), longest
+        width += width % 2
+    # Beyond this both are brought back, and nothing is: ``longest`` is not beyond it.
+    return min(max(width, 1), MOST_SIDE), min(max(height, 1), MOST_SIDE)
+
+
+def _multiples(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """Return width and height as multiples of a tile, the longer one first."""
+    width, height = size
+    ratio = width / height
+    if width >= height:
+        width = math.ceil(width / side) * side
+        height = math.ceil(int(width / ratio) / side) * side
+    else:
+        height = math.ceil(height / side) * side
+        width = math.ceil(int(height * ratio) / side) * side
+    return max(width, side), max(height, side)
+
+
+_PROBE = "edgeinfer"
+
+
+def _shows(template: ChatTemplate, content: Any, place: str, places: int) -> bool:
+    """Whether a template shows the probe in a content of this form, and its pictures."""
+    try:
+        text = template.render([{"role": "user", "content": content}])
+    except InputError:
+        return False
+    # A list that is shown as a whole has its keys in the text.
+    return _PROBE in text and text.count(place) == places and "'type'" not in text
+
+
+def _joined(content: Any, place: str) -> Any:
+    if not isinstance(content, list):
+        return content
+    return "".join(place if p.get("type") == "image" else str(p.get("text", "")) for p in content)
+
+
+def separated(
+    messages: Sequence[Message],
+) -> tuple[list[Message], list[Picture]]:
+    """Take the pictures out of a conversation.
+
+    Returns:
+        Messages whose parts say only that a picture is there, and the pictures.
+
+    Raises:
+        InputError: a part is no picture, or says where to fetch one.
+    """
+    pictures: list[Picture] = []
+    made: list[Message] = []
+    for index, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, list):
+            parts = []
+            for number, part in enumerate(content):
+                found = _picture(part, f"messages[{index}].content[{number}]")
+                if found is not None:
+                    pictures.append(found)
+                    part = {"type": "image"}
+                parts.append(part)
+            message = {**message, "content": parts}
+        made.append(message)
+    return made, pictures
+
+
+def _picture(part: Any, where: str) -> Picture | None:
+    """The picture of a part; None for a part of another kind."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind == "image":
+        found = part.get("image", part.get("path"))
+        if found is None:
+            expected = 'a picture as "image", or a file as "path"'
+            raise InputError(where, expected, ", ".join(map(repr, part)))
+        return found
+    if kind != "image_url":
+        return None
+    given = part.get("image_url")
+    return from_address(given.get("url") if isinstance(given, Mapping) else given, where)
+
+
+def from_address(address: Any, where: str) -> bytes:
+    """Return the contents of a ``data:`` address; no other one is fetched.
+
+    Raises:
+        InputError: it is none.
+    """
+    expected = "data:image/…;base64,… (no address is fetched)"
+    if not isinstance(address, str) or not address.startswith("data:"):
+        raise InputError(where, expected, repr(address)[:60])
+    head, comma, data = address.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise InputError(where, expected, repr(head)[:60])
+    return from_base64(data, where)
+
+
+def from_base64(data: Any, where: str) -> bytes:
+    """Return the bytes of a text of base64.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, TypeError, ValueError) as e:
+        raise InputError(where, "a picture in base64", str(e) or repr(data)[:40]) from e

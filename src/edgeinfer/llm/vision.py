@@ -1,0 +1,120 @@
+"""How pictures stand in prompts: ``vision/pictures.json`` of a bundle.
+
+Beside it in ``vision/tower`` lies the vision tower with its projector, an ordinary bundle: one
+input, a tile of a picture, (1, 3, side, side); one output, its embeddings, (1, rows, hidden).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+from edgeinfer.bounded import parse_json
+from edgeinfer.bundle.codec import decode, encode
+from edgeinfer.errors import BundleError
+from edgeinfer.records import dataclass
+
+FOLDER, TOWER = "vision", "tower"
+FILE_NAME = f"{FOLDER}/pictures.json"
+
+Resize = Literal["stretch", "crop", "tiles", "whole"]
+Filter = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
+"""Filters of Pillow, by their numbers there."""
+
+FILTERS: tuple[str, ...] = get_args(Filter)
+
+MOST_SIDE = 4096
+"""Pixels of a side on the way, as in the processors of Idefics 3 and SmolVLM."""
+
+_MOST_ROWS = 1 << 14
+
+_AROUND, _WHOLE, _PART = "<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>"
+"""Texts around tiles, of Idefics 3 and SmolVLM."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisionInput:
+    """What becomes of a picture before the vision tower, and what stands for it in a prompt.
+
+    Attributes:
+        token: Token in the place of each embedding.
+        place: Text of that token; a prompt has one where a picture is.
+        rows: Number of embeddings of a tile.
+        side: Pixels of a tile, in both directions.
+        resize: Method: ``stretch`` brings the picture to one tile, ``crop`` its shorter side to
+            ``pixels`` and cuts the middle out, ``tiles`` its longer side to ``pixels`` and then
+            both to multiples of a tile, and adds the whole picture as the last tile; ``whole``
+            brings it to ``pixels`` likewise, then to one tile.
+        pixels: see ``resize``.
+        filter: Filter of Pillow.
+        scale: Factor on pixel values 0..255.
+        mean: subtracted afterwards, by channel.
+        std: divisor, likewise.
+    """
+
+    token: int
+    place: str
+    rows: int
+    side: int
+    resize: Resize
+    pixels: int
+    filter: Filter
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        return json.dumps(encode(self), indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> VisionInput:
+        """Read the text of the file strictly.
+
+        Raises:
+            BundleError: it is no JSON, or a key is unknown or wrong; lists everything.
+        """
+        try:
+            data: Any = parse_json(text)
+        except ValueError as e:
+            raise BundleError(f"{FILE_NAME}: {e}") from e
+        found, wrong = decode(cls, data)
+        if found is not None:
+            wrong = list(found.problems())
+        if found is None or wrong:
+            raise BundleError(f"{FILE_NAME}: " + "; ".join(wrong))
+        return found
+
+    def problems(self) -> Iterator[str]:
+        """List what makes no sense."""
+        for name, holds in (
+            ("token", self.token >= 0),
+            ("place", bool(self.place)),
+            ("rows", 1 <= self.rows <= _MOST_ROWS),
+            ("side", 1 <= self.side <= MOST_SIDE),
+            ("pixels", self.resize == "stretch" or self.side <= self.pixels <= MOST_SIDE),
+            ("scale", 0 < self.scale <= 1),
+            ("std", min(self.std) > 0),
+        ):
+            if not holds:
+                yield f"{name}: received {getattr(self, name)}"
+
+    def text(self, rows: int, columns: int) -> str:
+        """Return the text of a picture, with ``place`` for each embedding.
+
+        Args:
+            rows: Rows of tiles; 0 where it is one tile.
+            columns: Columns of tiles.
+        """
+        tile = self.place * self.rows
+        if self.resize in ("stretch", "crop"):
+            return tile
+        whole = f"{_AROUND}{_WHOLE}{tile}{_AROUND}"
+        if not rows:
+            return whole
+        lines = (
+            "".join(f"{_AROUND}{_PART.format(r, c)}{tile}" for c in range(1, columns + 1)) + "\n"
+            for r in range(1, rows + 1)
+        )
+        return "".join(lines) + "\n" + whole
