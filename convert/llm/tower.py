@@ -64,7 +64,7 @@ def _export(
     unverified: bool,
 ) -> None:
     pictures = source.pictures
-    tower = _tower(folder, source)
+    tower = load(folder, source)
     import torch
 
     shape = 1, 3, pictures.side, pictures.side
@@ -91,8 +91,13 @@ def _export(
     )
 
 
-def _tower(folder: Path, source: VisionSource) -> torch.nn.Module:
-    """Load the vision part alone, in float32."""
+def load(folder: Path, source: VisionSource) -> torch.nn.Module:
+    """Load the vision part alone, in float32.
+
+    Raises:
+        NotAvailableError: torch or transformers is not installed.
+        SourceError: it cannot be read, or some of its weights lack.
+    """
     try:
         import torch
         import transformers

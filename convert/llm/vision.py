@@ -23,8 +23,8 @@ _OF_MODEL = ("layers.", "embed_tokens.", "norm.")
 _TILED = ("idefics3", "smolvlm")
 KINDS = ("llava", *_TILED)
 
-_BOTH_WAYS = "tokens of a picture see each other in both directions, which the tape does not"
-_THREE = "tokens of a picture have three positions each (M-RoPE), which the tape does not know"
+_BOTH_WAYS = "tokens of an image see each other in both directions, which the tape does not"
+_THREE = "tokens of an image have three positions each (M-RoPE), which the tape does not know"
 _REASONS = {
     **dict.fromkeys(("gemma3", "paligemma", "shieldgemma2"), _BOTH_WAYS),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v"), _THREE),
@@ -169,6 +169,9 @@ def _pictures(
     if problems:
         return None
     place = _text_of(files, token)
+    if not place:
+        problems.append(f"tokenizer.json: its added tokens have no {token}, which is an image's")
+        return None
     made = VisionInput(
         *(token, place, rows, side, method, pixels, FILTERS[number], scale, mean, std)
     )
@@ -190,7 +193,7 @@ def _processor(files: Files) -> dict[str, Any]:
 
 
 def _tiles(keys: ConfigValues, side: int, problems: list[str]) -> tuple[Resize, int]:
-    """Return how a processor of Idefics 3 brings a picture to tiles, and its longer side."""
+    """Return how a processor of Idefics 3 brings an image to tiles, and its longer side."""
     longest = _edge(keys, "size", "longest_edge")
     tile = _edge(keys, "max_image_size", "longest_edge")
     if tile != side:
@@ -199,7 +202,7 @@ def _tiles(keys: ConfigValues, side: int, problems: list[str]) -> tuple[Resize, 
 
 
 def _one_tile(keys: ConfigValues, side: int, problems: list[str]) -> tuple[Resize, int]:
-    """Return how a processor of LLaVA brings a picture to one tile, and its shorter side."""
+    """Return how a processor of LLaVA brings an image to one tile, and its shorter side."""
     keys.refuse("do_pad")
     size = keys.get("size")
     if isinstance(size, int):

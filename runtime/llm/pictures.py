@@ -35,8 +35,8 @@ class ImagePrompt:
     """A prompt with pictures.
 
     Attributes:
-        text: has the model's text for a picture, such as ``<image>``, where each is; where it has
-            none the pictures come first.
+        text: has the model's text for an image, such as ``<image>``, where each is; where it has
+            none they come first.
         images: Pictures in their order: paths, contents of files, arrays (height, width, 3) of
             uint8, or images of Pillow.
     """
@@ -47,7 +47,7 @@ class ImagePrompt:
 
 @dataclass(frozen=True, slots=True)
 class TiledPicture:
-    """A picture as the vision tower takes it.
+    """An image as the vision tower takes it.
 
     Attributes:
         tiles: (tiles, 3, side, side) float32.
@@ -79,7 +79,7 @@ class PictureReader:
     """Turns pictures into embeddings; threads wait for each other.
 
     Args:
-        about: what becomes of a picture.
+        about: what becomes of an image.
         open_tower: opens the vision tower, at the first picture and after a sleep.
     """
 
@@ -91,7 +91,7 @@ class PictureReader:
         self._known: OrderedDict[bytes, Floats] = OrderedDict()
 
     def tiled(self, picture: Picture) -> TiledPicture:
-        """Bring a picture to tiles, as the model's own processor does.
+        """Bring an image to tiles, as the model's own processor does.
 
         Raises:
             InputError: it is no picture, or too large to be decoded safely.
@@ -169,7 +169,7 @@ class PictureReader:
         return list(messages)
 
     def embeddings(self, picture: TiledPicture) -> Floats:
-        """Return (embeddings, hidden) float32 of a picture.
+        """Return (embeddings, hidden) float32 of an image.
 
         Raises:
             BackendError: the tower cannot run here, or failed.
@@ -287,10 +287,10 @@ def _joined(content: Any, place: str) -> Any:
 def separated(
     messages: Sequence[Message],
 ) -> tuple[list[Message], list[Picture]]:
-    """Take the pictures out of a conversation.
+    """Take the images out of a conversation.
 
     Returns:
-        Messages whose parts say only that a picture is there, and the pictures.
+        Messages whose parts say only that an image is there, and the pictures.
 
     Raises:
         InputError: a part is no picture, or says where to fetch one.
@@ -318,7 +318,7 @@ def _picture(part: Any, where: str) -> Picture | None:
     if kind == "image":
         found = part.get("image", part.get("path"))
         if found is None:
-            expected = 'a picture as "image", or a file as "path"'
+            expected = 'an image as "image", or a file as "path"'
             raise InputError(where, expected, ", ".join(map(repr, part)))
         return found
     if kind != "image_url":
@@ -351,4 +351,4 @@ def from_base64(data: Any, where: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, TypeError, ValueError) as e:
-        raise InputError(where, "a picture in base64", str(e) or repr(data)[:40]) from e
+        raise InputError(where, "an image in base64", str(e) or repr(data)[:40]) from e

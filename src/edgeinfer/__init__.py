@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.here import devices as devices
     from edgeinfer.runtime.llm.llm import LLM as LLM
     from edgeinfer.runtime.llm.params import SamplingParams as SamplingParams
+    from edgeinfer.runtime.llm.pictures import ImagePrompt as ImagePrompt
     from edgeinfer.runtime.pipelines import pipeline as pipeline
     from edgeinfer.runtime.session import Session as Session
     from edgeinfer.runtime.session import load as load
@@ -46,6 +47,7 @@ _LAZY = {
     **{name: f"edgeinfer.{name}" for name in _MODULES},
     "Batching": "edgeinfer.runtime.batches",
     "Bundle": "edgeinfer.bundle.archive",
+    "ImagePrompt": "edgeinfer.runtime.llm.pictures",
     "LLM": "edgeinfer.runtime.llm.llm",
     "Runtime": "edgeinfer.runtime.fleet",
     "SamplingParams": "edgeinfer.runtime.llm.params",
@@ -67,6 +69,7 @@ __all__ = [
     "LLM",
     "Batching",
     "Bundle",
+    "ImagePrompt",
     "Runtime",
     "SamplingParams",
     "Session",

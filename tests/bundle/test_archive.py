@@ -9,6 +9,7 @@ import sys
 import textwrap
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
+from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import BundleError, ClosedError, OutputError, UsageError
 
 MODEL = "variants/cpu-onnx-fp32/model.onnx"
@@ -500,3 +502,54 @@ def test_two_processes_may_unpack_at_once(
     assert outputs == ["fine\n"] * 3
     cache = Path(os.environ["EDGEINFER_CACHE"])
     assert not list(cache.rglob(".unpack-*"))
+
+
+def _nested(output: Path, writer_of_small: Callable[..., Manifest]) -> Path:
+    """Write a bundle with another one in its folder ``inside/it``."""
+    with BundleWriter(output) as writer:
+        place = writer.folder("inside") / "it"
+        writer_of_small(f"{place}/")
+        names = sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file())
+        extra = tuple(writer.adopt(f"inside/it/{name}") for name in names)
+        file = writer.add_bytes("variants/a/b", b"c")
+        with Bundle.open(place) as inner:
+            manifest = inner.manifest
+            variant = replace(manifest.variants[0], id="a", files=(file,))
+            changes: dict[str, Any] = {"variants": (variant,), "vectors": (), "name": "whole"}
+            writer.finish(replace(manifest, **changes, extra_files=extra))
+    return output
+
+
+@pytest.mark.parametrize("name", ["whole.edge", "whole"])
+def test_a_bundle_in_a_bundle_is_one_of_its_own(
+    name: str, tmp_path: Path, writer_of_small: Callable[..., Manifest]
+) -> None:
+    if name == "whole":
+        (tmp_path / name).mkdir()
+    output = _nested(tmp_path / name, writer_of_small)
+    with Bundle.open(output, native="allow") as whole:
+        part = whole.part("inside/it")
+        assert (whole.manifest.name, part.manifest.name) == ("whole", "small")
+        assert part.location == output / "inside/it"
+        assert part.native == whole.native
+        part.check()
+        assert part.paths(part.manifest.variants[0])[0].read_bytes().startswith(b"not really")
+        part.close()
+        assert whole.read(whole.manifest.variants[0].files[0]) == b"c"
+        with pytest.raises(UsageError, match="there is no bundle in it named 'inside'"):
+            whole.part("inside")
+
+
+def test_an_altered_manifest_inside_is_refused(
+    tmp_path: Path, writer_of_small: Callable[..., Manifest]
+) -> None:
+    output = _nested(tmp_path / "whole.edge", writer_of_small)
+    contents = members(output)
+    inner = contents["inside/it/manifest.json"]
+    contents["inside/it/manifest.json"] = inner.replace(b'"small"', b'"smali"')
+    rezip(output, contents)
+    with (
+        Bundle.open(output, verify=False) as whole,
+        pytest.raises(BundleError, match=r"inside/it/manifest\.json is altered"),
+    ):
+        whole.part("inside/it")

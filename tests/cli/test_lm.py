@@ -11,6 +11,7 @@ import pytest
 
 from edgeinfer.cli.output import visible
 from edgeinfer.runtime.llm.llm import LLM
+from tests.runtime.llm.seeing import coloured, seeing
 from tests.runtime.llm.test_llm import model
 
 for library in ("tokenizers", "jinja2", "llguidance"):
@@ -168,3 +169,53 @@ def test_bundle_without_a_language_model(cli: Any, monkeypatch: pytest.MonkeyPat
     result = cli("generate", "/nowhere.edge", "x")
     assert result.code == 2
     assert "no such file" in result.err
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setattr(LLM, "_open", lambda *_: seeing())
+    paths = [tmp_path / f"{level}.png" for level in (0, 255)]
+    for path in paths:
+        image.fromarray(coloured(int(path.stem))).save(path)
+    return paths
+
+
+def test_generate_looks_at_pictures(cli: Any, pictures: list[Path]) -> None:
+    one, other = (cli("generate", "tiny.edge", "what?", *ASKED, "--image", p) for p in pictures)
+    assert (one.code, other.code) == (0, 0)
+    assert one.out != other.out
+    both = cli("generate", "tiny.edge", "<image><image>", *ASKED, *_given(pictures))
+    assert both.code == 0
+    assert "41 tokens read" in both.err
+    said = cli("generate", "tiny.edge", "what?", "--chat", *ASKED, *_given(pictures))
+    assert said.code == 0
+    assert said.out != one.out
+    lost = cli("generate", "tiny.edge", "what?", "--image", "/nowhere.png")
+    assert (lost.code, "/nowhere.png: no such file" in lost.err) == (2, True)
+    more = cli("generate", "tiny.edge", "<image>", *_given(pictures))
+    assert (more.code, "one for each <image> of the prompt, 1" in more.err) == (1, True)
+
+
+def _given(paths: list[Path]) -> list[object]:
+    return [each for path in paths for each in ("--image", path)]
+
+
+def test_chat_shows_pictures_with_the_next_message(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, pictures: list[Path]
+) -> None:
+    first, second = pictures
+    given = talked(cli, monkeypatch, "what?\n", "--image", first)
+    said = talked(cli, monkeypatch, f"/image {first}\nwhat?\n/clear\nwhat?\n")
+    assert said.out.startswith(given.out)
+    assert said.out != 2 * given.out
+    assert talked(cli, monkeypatch, "what?\n", "--image", second).out != given.out
+    lost = talked(cli, monkeypatch, "/image /nowhere.png\nwhat?\nwhat?\n")
+    assert "/nowhere.png: no such file" in lost.err
+    assert (lost.code, lost.out) == (0, said.out.removeprefix(given.out))
+
+
+def test_a_model_of_text_is_shown_no_picture(cli: Any, tmp_path: Path) -> None:
+    result = cli("generate", "tiny.edge", "x", "--image", tmp_path / "a.png")
+    assert result.code == 1
+    assert "tiny is a model that reads text alone" in result.err

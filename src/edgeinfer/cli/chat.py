@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HELP = """\
 \"\"\" begins and ends a message of several lines, a \\ at the end of a line goes on with the next
 /system TEXT    tell the model something first, and begin anew
+/image FILE     show it an image with the next message
 /clear          begin anew
 /again          another answer to the last message
 /undo           take the last message and its answer back
@@ -31,15 +32,19 @@ HELP = """\
 @click.command()
 @click.argument("bundle")
 @click.option("--system", default="", metavar="TEXT", help="System message.")
+@lm.IMAGES
 @lm.ADAPTER
 @lm.sampling_options
 @lm.model_options
 @output_options
-def chat(bundle: str, system: str, adapter: str, out: Output, **given: Any) -> None:
+def chat(
+    bundle: str, system: str, images: tuple[str, ...], adapter: str, out: Output, **given: Any
+) -> None:
     """Talk with the language model of BUNDLE.
 
     Without a terminal each line of stdin is a message, and answers go to stdout. Ctrl-C ends an
-    answer, Ctrl-D the conversation; /help lists what else there is.
+    answer, Ctrl-D the conversation; /help lists what else there is. Pictures go with the first
+    message.
     """
     if out.json:
         raise UsageError("chat has no JSON; use edgeinfer generate --chat --json")
@@ -50,18 +55,26 @@ def chat(bundle: str, system: str, adapter: str, out: Output, **given: Any) -> N
             raise UsageError(f"{bundle}: the model has no chat template; use edgeinfer generate")
         if sys.stdin.isatty():
             out.remark(f"{llm.model.name}; /help says what there is")
-        _Conversation(llm, params, out, system, adapter).run()
+        _Conversation(llm, params, out, system, adapter, images).run()
 
 
 class _Conversation:
     """Messages so far, and what can be done with them."""
 
     def __init__(
-        self, llm: LLM, params: SamplingParams, out: Output, system: str, adapter: str
+        self,
+        llm: LLM,
+        params: SamplingParams,
+        out: Output,
+        system: str,
+        adapter: str,
+        images: Sequence[str],
     ) -> None:
         self._llm, self._params, self._out = llm, params, out
         self._system, self._adapter = system, adapter
-        self._turns: list[dict[str, str]] = []
+        self._turns: list[dict[str, Any]] = []
+        # They go with the next message.
+        self._images = list(images)
 
     def run(self) -> None:
         """Answer until nothing more is said."""
@@ -75,7 +88,8 @@ class _Conversation:
             elif word.startswith("/") and word[1:].isalpha():
                 self._out.remark(f"no command {word}; /help lists them")
             elif text.strip():
-                self._turns.append({"role": "user", "content": text})
+                self._turns.append({"role": "user", "content": lm.content(text, self._images)})
+                self._images = []
                 self._answer()
 
     def _answer(self) -> None:
@@ -84,7 +98,7 @@ class _Conversation:
             messages = [*first, *self._turns]
             request = self._llm.chat_request(messages, self._params, adapter=self._adapter)
             stream = self._llm.engine.open(request)
-        except InputError as e:
+        except (InputError, UsageError) as e:
             self._turns.pop()
             self._out.remark(f"{e} (/clear begins anew)" if self._turns else str(e))
             return
@@ -107,6 +121,9 @@ class _Conversation:
     def _do_system(self, text: str) -> None:
         self._system = text
         self._turns.clear()
+
+    def _do_image(self, text: str) -> None:
+        self._images.append(text)
 
     def _do_clear(self, _: str) -> None:
         self._turns.clear()

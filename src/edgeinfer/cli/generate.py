@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle")
 @click.argument("prompt")
+@lm.IMAGES
 @lm.ADAPTER
 @lm.sampling_options
 @click.option(
@@ -42,6 +43,7 @@ def generate(
     logprobs: int | None,
     as_chat: bool,
     system: str | None,
+    images: tuple[str, ...],
     adapter: str,
     out: Output,
     **given: Any,
@@ -49,21 +51,25 @@ def generate(
     """Let the language model of BUNDLE go on with PROMPT.
 
     PROMPT "-" is read from stdin. The text appears as it is generated; -n texts appear when all
-    are. --chat makes a conversation of PROMPT, as the model was trained on.
+    are. --chat makes a conversation of PROMPT, as the model was trained on. Pictures stand where
+    PROMPT has the model's word for one, such as <image>, or before it.
     """
     if system is not None and not as_chat:
         raise UsageError("--system goes with --chat")
     if prompt == "-":
         prompt = sys.stdin.read()
+    from edgeinfer.runtime.llm.pictures import ImagePrompt
+
     model, sampling = lm.split(given)
     with lm.opened(bundle, **model, sequences=number) as llm:
         params = lm.sampled(llm.defaults, **sampling, n=number, logprobs=logprobs)
         if as_chat:
             first = [] if system is None else [{"role": "system", "content": system}]
-            messages = [*first, {"role": "user", "content": prompt}]
+            messages = [*first, {"role": "user", "content": lm.content(prompt, images)}]
             request = llm.chat_request(messages, params, adapter=adapter)
         else:
-            request = llm.request(prompt, params, adapter=adapter)
+            asked = ImagePrompt(prompt, images) if images else prompt
+            request = llm.request(asked, params, adapter=adapter)
         if number == 1 and not out.json and not out.quiet:
             _stream(llm, request, out)
             return

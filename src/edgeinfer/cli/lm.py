@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,6 +62,14 @@ _SAMPLING = (
 
 ADAPTER = click.option(
     "--adapter", default="", metavar="NAME", help="Low-rank adapter of the bundle to use."
+)
+
+IMAGES = click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="FILE",
+    help="Picture to look at, for a model that sees; may be repeated.",
 )
 
 _GRAMMAR = (
@@ -166,6 +174,14 @@ def _form(json_schema: str | None, regex: str | None, grammar: str | None) -> Gr
     if grammar is not None:
         return Grammar("gbnf" if grammar.endswith(".gbnf") else "lark", read_text(Path(grammar)))
     return None if regex is None else Grammar("regex", regex)
+
+
+def content(text: str, images: Sequence[str]) -> Any:
+    """Return the content of a message: a text, or its parts where pictures come with it."""
+    if not images:
+        return text
+    pictures = [{"type": "image", "path": image} for image in images]
+    return [*pictures, {"type": "text", "text": text}]
 
 
 def usage_line(usage: Usage) -> str:

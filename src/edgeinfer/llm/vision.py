@@ -1,7 +1,7 @@
 """How pictures stand in prompts: ``vision/pictures.json`` of a bundle.
 
 Beside it in ``vision/tower`` lies the vision tower with its projector, an ordinary bundle: one
-input, a tile of a picture, (1, 3, side, side); one output, its embeddings, (1, rows, hidden).
+input, a tile of an image, (1, 3, side, side); one output, its embeddings, (1, rows, hidden).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _AROUND, _WHOLE, _PART = "<fake_token_around_image>", "<global-img>", "<row_{}_c
 
 @dataclass(frozen=True, slots=True)
 class VisionInput:
-    """What becomes of a picture before the vision tower, and what stands for it in a prompt.
+    """What becomes of an image before the vision tower, and what stands for it in a prompt.
 
     Attributes:
         token: Token in the place of each embedding.
-        place: Text of that token; a prompt has one where a picture is.
+        place: Text of that token; a prompt has one where an image is.
         rows: Number of embeddings of a tile.
         side: Pixels of a tile, in both directions.
-        resize: Method: ``stretch`` brings the picture to one tile, ``crop`` its shorter side to
+        resize: Method: ``stretch`` brings the image to one tile, ``crop`` its shorter side to
             ``pixels`` and cuts the middle out, ``tiles`` its longer side to ``pixels`` and then
-            both to multiples of a tile, and adds the whole picture as the last tile; ``whole``
+            both to multiples of a tile, and adds the whole image as the last tile; ``whole``
             brings it to ``pixels`` likewise, then to one tile.
         pixels: see ``resize``.
         filter: Filter of Pillow.
@@ -101,7 +101,7 @@ class VisionInput:
                 yield f"{name}: received {getattr(self, name)}"
 
     def text(self, rows: int, columns: int) -> str:
-        """Return the text of a picture, with ``place`` for each embedding.
+        """Return the text of an image, with ``place`` for each embedding.
 
         Args:
             rows: Rows of tiles; 0 where it is one tile.

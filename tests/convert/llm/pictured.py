@@ -14,7 +14,13 @@ SIDE, IMAGE = 32, 257
 SPECIAL = ("<eos>", "<image>", "<fake_token_around_image>", "<end_of_utterance>")
 """Added tokens, behind the 256 of bytes."""
 
-_TEXT = {**SIZES, "vocab_size": 320, "num_hidden_layers": 2, "max_position_embeddings": 512}
+_TEXT = {
+    **SIZES,
+    "head_dim": 32,
+    "vocab_size": 320,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 512,
+}
 _TEXT |= {"pad_token_id": 256, "bos_token_id": 256, "eos_token_id": 256, "model_type": "llama"}
 _VISION = {
     **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},

@@ -1,0 +1,175 @@
+"""Vision parts: what a folder says of pictures, and the tower as transformers computes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.convert.llm import source, tokenizer, tower
+from edgeinfer.errors import SourceError
+from edgeinfer.llm.step import PAGE, StepBatch
+from edgeinfer.runtime.llm.pictures import ImagePrompt, PictureReader
+from edgeinfer.runtime.llm.reference import ReferenceExecutor
+from edgeinfer.runtime.llm.tokenizer import TextTokenizer
+from edgeinfer.types import Array
+from tests.convert.llm import pictured
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (40, 90, 3), np.uint8)
+TEXT = "a <image>, and <image> again?"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    made = {}
+    for name in pictured.PICTURED:
+        folder = tmp_path_factory.mktemp(name)
+        made[name] = folder, pictured.save(name, folder)
+    return made
+
+
+class _Tower:
+    """The exported module in the place of a session on its bundle."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __call__(self, tile: Array) -> Array:
+        import torch
+
+        with torch.no_grad():
+            found: Array = self._module(torch.from_numpy(tile)).numpy()
+        return found
+
+
+@pytest.mark.parametrize("name", pictured.PICTURED)
+def test_logits_behind_pictures_are_those_of_transformers(
+    name: str, folders: dict[str, tuple[Path, Any]]
+) -> None:
+    torch = pytest.importorskip("torch")
+    folder, model = folders[name]
+    given = source.read(folder)
+    assert given.vision is not None
+    module = tower.load(folder, given.vision)
+    reader = PictureReader(given.vision.pictures, lambda: _Tower(module))  # type: ignore[arg-type,return-value]
+    texts, _ = tokenizer.files(given)
+    tokens = TextTokenizer(texts["tokenizer.json"].decode(), given.config.vocab, None)
+    pictures = [PICTURE, PICTURE[::-1, :30]]
+    read = reader.read(ImagePrompt(TEXT, pictures), tokens.encode, 512)
+    assert read.embeddings is not None
+
+    count = len(read.tokens)
+    weights = {key: t.float32() for key, t in given.tensors.items()}
+    executor = ReferenceExecutor(given.config, weights, pages=-(-count // PAGE))
+    batch = StepBatch(
+        np.array(read.tokens, np.int32),
+        np.arange(count, dtype=np.int32),
+        np.zeros(count, np.int32),
+        np.arange(executor.pages, dtype=np.int32)[None],
+        np.arange(count, dtype=np.int32),
+        embedded=np.array(read.places, np.int32),
+        embeddings=read.embeddings,
+    )
+    found = executor.step(batch)
+
+    tiles = torch.from_numpy(np.concatenate([reader.tiled(p).tiles for p in pictures]))
+    pixels = tiles if name.startswith("llava") else tiles[None]
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([read.tokens]), pixel_values=pixels).logits[0]
+    largest = float(expected.abs().max())
+    assert largest > 0.5
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=2e-4 * largest)
+
+
+def _edited(folder: Path, name: str, edit: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads((folder / name).read_text())
+    edit(data)
+    (folder / name).write_text(json.dumps(data))
+
+
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "edit", "message"),
+    [
+        ("llava", CONFIG, {"model_type": "gemma3"}, "'gemma3': tokens of an image see each other"),
+        ("llava", CONFIG, {"model_type": "qwen2_5_vl"}, r"three positions each \(M-RoPE\)"),
+        ("llava", CONFIG, {"model_type": "pixtral"}, "read are pictures of llava, idefics3, smol"),
+        ("llava", CONFIG, {"image_token_index": -3}, "image_token_id: expected a token"),
+        ("llava", CONFIG, {"image_token_index": 7}, "tokenizer.json: its added tokens have no 7"),
+        ("llava", PROCESSOR, {"do_pad": True, "resample": 9}, "resample: expected 0 to 5.*do_pad"),
+        ("llava", PROCESSOR, {"crop_size": 16}, "crop_size .*expected both sides 32"),
+        ("llava", PROCESSOR, {"do_normalize": False}, "do_normalize: False is not supported"),
+        ("smolvlm", PROCESSOR, {"max_image_size": {"longest_edge": 16}}, "tiles of 16 pixels"),
+        ("smolvlm", PROCESSOR, {"image_mean": [0.5]}, "image_mean: expected three numbers"),
+        ("smolvlm", PROCESSOR, {"image_std": [0.5, "x", 0]}, r"image_std\[1\]: expected a number"),
+        ("smolvlm", PROCESSOR, {"image_std": [0.5, 0, 0.5]}, "std: received"),
+        ("smolvlm", PROCESSOR, {"size": {"longest_edge": 9999}}, "longest_edge of 1 to 4096"),
+    ],
+)
+def test_what_is_not_supported_is_refused_in_a_line(
+    name: str,
+    file: str,
+    edit: dict[str, Any],
+    message: str,
+    folders: dict[str, tuple[Path, Any]],
+    tmp_path: Path,
+) -> None:
+    folder = _copied(folders[name][0], tmp_path)
+    _edited(folder, file, lambda data: data.update(edit))
+    with pytest.raises(SourceError, match=message) as caught:
+        source.read(folder)
+    assert "\n" not in str(caught.value)
+
+
+def _copied(folder: Path, to: Path) -> Path:
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+def test_a_processor_lacks_or_is_in_the_newer_file(
+    folders: dict[str, tuple[Path, Any]], tmp_path: Path
+) -> None:
+    folder = _copied(folders["smolvlm"][0], tmp_path)
+    old = source.read(folder).vision
+    given = json.loads((folder / PROCESSOR).read_text())
+    (folder / PROCESSOR).unlink()
+    with pytest.raises(SourceError, match=r"there is no preprocessor_config\.json, nor an image_"):
+        source.read(folder)
+    (folder / "processor_config.json").write_text(json.dumps({"image_processor": given}))
+    assert source.read(folder).vision == old
+
+
+def test_a_description_of_more_than_the_files_hold_takes_no_memory(
+    folders: dict[str, tuple[Path, Any]], tmp_path: Path
+) -> None:
+    folder = _copied(folders["smolvlm"][0], tmp_path)
+    _edited(folder, CONFIG, lambda data: data["vision_config"].update(num_hidden_layers=5000))
+    with pytest.raises(SourceError, match="num_hidden_layers: 5000 of 38 weights"):
+        source.read(folder)
+    _edited(folder, CONFIG, lambda data: data["vision_config"].update(num_hidden_layers=2))
+    _edited(folder, CONFIG, lambda data: data["vision_config"].update(intermediate_size=60000))
+    given = source.read(folder).vision
+    assert given is not None
+    with pytest.raises(SourceError, match=r"has \d+ weights, the files hold 29952"):
+        tower.load(folder, given)
+    _edited(folder, CONFIG, lambda data: data["vision_config"].update(intermediate_size=40))
+    with pytest.raises(SourceError, match=r"weights of the vision tower are missing: .*fc1"):
+        tower.load(folder, given)
+
+
+def test_sizes_that_a_description_leaves_out_are_those_of_transformers(
+    folders: dict[str, tuple[Path, Any]],
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from edgeinfer.convert.llm.vision import TEXT_DEFAULTS
+
+    for kind, sizes in TEXT_DEFAULTS.items():
+        config = transformers.AutoConfig.for_model(kind).to_dict()
+        assert {name: config[name] for name in sizes} == sizes, kind
