@@ -62,4 +62,4 @@ def test_a_folder_becomes_a_bundle_that_sees(tmp_path: Path) -> None:
         assert said.prompt.count(pictured.IMAGE) == 20
         plain = llm.chat_request([{"role": "user", "content": "what?"}], params)
         text = llm.model.tokenizer.decode(plain.prompt)
-        assert text == "user:what?\nassistant:"
+        assert text == "user:what?assistant:"

@@ -200,7 +200,7 @@ def test_model_without_tools_says_so() -> None:
 def test_odd_prompts_are_refused(llm: LLM) -> None:
     odd: Any
     for odd in ([1, "x"], [["x"]], [5.0], [None]):
-        with pytest.raises(InputError, match="a text or a list of tokens"):
+        with pytest.raises(InputError, match="a text, a list of tokens or an ImagePrompt"):
             llm.generate(odd, SHORT)
     with pytest.raises(InputError, match="at most 511 tokens, received 1201"):
         llm.generate("a b " * 300, SHORT)
