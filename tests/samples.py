@@ -10,6 +10,7 @@ module the mark speaks of each test in it. ``@pytest.mark.sweep`` leaves it none
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,13 @@ def mark(items: Iterable[pytest.Item]) -> None:
         for row in rows:
             if row not in kept:
                 row.add_marker("sweep")
+
+
+def asked(request: pytest.FixtureRequest, name: str) -> list[Any]:
+    """Return the values of a parameter that a run takes of a module, for what is made for all."""
+    items = (i for i in request.session.items if isinstance(i, pytest.Function))
+    specs = [i.callspec for i in items if i.module is request.module and hasattr(i, "callspec")]
+    return list(dict.fromkeys(spec.params[name] for spec in specs if name in spec.params))
 
 
 def representatives(rows: Sequence[pytest.Function]) -> list[pytest.Function]:

@@ -17,7 +17,7 @@ pytest.importorskip("tvm")
 from edgeinfer.kernels.defs import ahead
 from edgeinfer.kernels.defs.gemv_cuda import Share, gemv, pack, share_for
 from edgeinfer.machine.cuda import cuda_devices
-from tests import cuda_emulator
+from tests import cuda_emulator, samples
 
 WORKER, ROOT = Path(__file__).with_name("gemv_cuda_worker.py"), Path(__file__).parents[2]
 
@@ -74,17 +74,21 @@ def _run(cases: list[tuple[Any, ...]], folder: Path) -> list[tuple[Any, int | No
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, int | None]]:
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Any, int | None]]:
     if not cuda_devices() and not cuda_emulator.is_possible():
         pytest.skip("g++ on Linux stands in for nvcc")
-    cases = [_arrays(name) for name in CASES]
+    names = samples.asked(request, "name")
+    cases = [_arrays(name) for name in names]
     spoiled = list(_arrays("rows and columns left over"))
     spoiled[2] = np.ones_like(spoiled[2])
     spoiled[2][0, 70] = np.nan
     answers = _run([*cases, tuple(spoiled)], tmp_path_factory.mktemp("gemv"))
-    return dict(zip([*CASES, "spoiled"], answers, strict=True))
+    return dict(zip([*names, "spoiled"], answers, strict=True))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_numbers(name: str, found: dict[str, tuple[Any, int | None]]) -> None:
     arrays = _arrays(name)

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 pytest.importorskip("tvm")
 
-from tests import cuda_emulator
+from tests import cuda_emulator, samples
 
 pytestmark = pytest.mark.skipif(
     not cuda_emulator.is_possible(), reason="g++ on Linux stands in for nvcc"
@@ -124,9 +124,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
     path = tmp_path_factory.mktemp("gpu") / "cases"
-    path.write_bytes(pickle.dumps({n: (HEAD + text, feeds) for n, (text, feeds) in CASES.items()}))
+    cases = {name: CASES[name] for name in samples.asked(request, "name")}
+    path.write_bytes(pickle.dumps({n: (HEAD + text, feeds) for n, (text, feeds) in cases.items()}))
     places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     subprocess.run(
         [sys.executable, "-W", "ignore", str(WORKER), str(path)],
@@ -137,6 +140,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     return answers
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
 def test_numbers(name: str, found: dict[str, dict[str, Any]]) -> None:
     text, feeds = CASES[name]
