@@ -174,7 +174,7 @@ def test_a_code_beyond_those_of_a_process_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
-    endless = "#!/bin/sh\nhead -c 100000000 /dev/zero | tr '\\0' x >&2\nexit 1\n"
+    endless = "#!/bin/sh\nhead -c 40000000 /dev/zero | tr '\\0' x >&2\nexit 1\n"
     device = executable(tmp_path / "python", endless)
     tracemalloc.start()
     try:
