@@ -183,6 +183,7 @@ def test_the_most_precise_artifact_of_a_bundle_is_right(
     assert result.out.startswith("right: fine on openvino")
 
 
+@pytest.mark.sweep
 def test_an_ir_and_a_tflite_file(cli: Any, tmp_path: Path) -> None:
     """Of other formats; an IR is no graph that inputs are made up for."""
     ov = pytest.importorskip("openvino")

@@ -54,6 +54,7 @@ def of_coreml(path: Path) -> Any:
     return registry.get("coreml-reference").load(artifact, LoadOptions()).run({"x": X})["y"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("target", "name", "library", "run"),
     [

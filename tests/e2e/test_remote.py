@@ -99,6 +99,7 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path / "m.edge"
 
 
+@pytest.mark.sweep
 def test_verify_and_bench_through_a_real_server(board: str, bundle: Path, tmp_path: Path) -> None:
     place = f"{board}{sys.executable}"
     verified = edgeinfer("verify", bundle, "--device", place)

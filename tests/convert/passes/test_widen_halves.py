@@ -212,6 +212,7 @@ def outputs_on(target: str, source: ir.Model, folder: Path) -> Callable[[Array],
     return run
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("target", [*TARGETS, "tvm"])
 def test_formulas_beyond_the_range_are_right(target: str, tmp_path: Path) -> None:
     for formulas in (FORMULAS, EXPONENTIALS):

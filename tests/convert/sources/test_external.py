@@ -180,6 +180,7 @@ def test_external_tensors_of_constants_and_subgraphs_are_found(tmp_path: Path) -
         read(path)
 
 
+@pytest.mark.sweep
 def test_more_than_2_gb_is_not_read_into_memory(tmp_path: Path) -> None:
     """Two weights of more than 1 GB in a sparse file: only the digest reads them, in pieces."""
     count = (1 << 28) + (1 << 23)

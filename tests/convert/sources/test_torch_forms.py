@@ -106,6 +106,7 @@ ROWS = torch.tensor([[3.0, 1, 4, 1.5], [9, 2, 6, 5], [-5, 3, -5.5, 8]])
 MASK = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("forward", "examples"),
     [
@@ -135,6 +136,7 @@ SMALL = (-1e-3, -1e-7, 1e-30, 1e-7, 0.3, 20)
 WIDE = (-1000.0, -100, -20, -0.5, 0, 0.5, 20, 1000)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("function", "places"),
     [
@@ -169,6 +171,7 @@ def _turns(self: Any, x: Any) -> Any:
     return loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (turns, x))[1]
 
 
+@pytest.mark.sample(each="forward")
 @pytest.mark.parametrize("forward", [_branch, _turns])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_branches_and_loops(forward: Callable[..., Any], sign: int) -> None:

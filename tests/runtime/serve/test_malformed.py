@@ -17,14 +17,19 @@ hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import strategies as st  # noqa: E402
 
 SIZE = LENGTH.decode()
-LIMITED = hypothesis.settings(
-    max_examples=150, deadline=None, database=None, derandomize=True,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)  # fmt: skip
 EDITS = st.lists(
     st.tuples(st.integers(0, 400), st.sampled_from(["put", "cut", "add"]), st.integers(0, 255)),
     max_size=4,
 )
+
+
+@pytest.fixture(params=[30, pytest.param(150, marks=pytest.mark.sweep)])
+def limited(request: pytest.FixtureRequest) -> Any:
+    """Run a test with so many examples, the same ones each time."""
+    return hypothesis.settings(
+        max_examples=request.param, deadline=None, database=None, derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
 
 
 def edited(good: bytes, edits: list[tuple[int, str, int]]) -> bytes:
@@ -61,16 +66,16 @@ def is_answered(server: Server, content: bytes, headers: dict[str, str] | None =
     assert server.client.post(URL, json=body()).status_code == 200
 
 
-def test_json(server: Server) -> None:
+def test_json(server: Server, limited: Any) -> None:
     good = json.dumps(body()).encode()
 
     def ask(edits: list[tuple[int, str, int]]) -> None:
         is_answered(server, edited(good, edits))
 
-    LIMITED(hypothesis.given(edits=EDITS)(ask))()
+    limited(hypothesis.given(edits=EDITS)(ask))()
 
 
-def test_json_that_was_made_up(server: Server) -> None:
+def test_json_that_was_made_up(server: Server, limited: Any) -> None:
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
@@ -82,14 +87,14 @@ def test_json_that_was_made_up(server: Server) -> None:
     def ask(**given: Any) -> None:
         is_answered(server, json.dumps(given).encode("utf-8", "surrogatepass"))
 
-    LIMITED(
+    limited(
         hypothesis.given(inputs=st.lists(tensor, max_size=3), parameters=values, outputs=values)(
             ask
         )
     )()
 
 
-def test_raw_tensors_and_the_size_before_them(server: Server) -> None:
+def test_raw_tensors_and_the_size_before_them(server: Server, limited: Any) -> None:
     head, tensors = raw()
     sizes = st.none() | st.integers(-1, 400).map(str) | st.text(st.characters(max_codepoint=126))
 
@@ -97,10 +102,10 @@ def test_raw_tensors_and_the_size_before_them(server: Server) -> None:
         told = "" if size is None else "".join(c for c in size if c.isprintable()).strip()
         is_answered(server, edited(head + tensors, edits), {SIZE: told} if told else {})
 
-    LIMITED(hypothesis.given(edits=EDITS, size=sizes | st.just(str(len(head))))(ask))()
+    limited(hypothesis.given(edits=EDITS, size=sizes | st.just(str(len(head))))(ask))()
 
 
-def test_messages(start: Start) -> None:
+def test_messages(start: Start, limited: Any) -> None:
     grpc = pytest.importorskip("grpc")
     server, known = start(grpc_port=0), messages()
     request = known["ModelInferRequest"](model_name="double", id="a")
@@ -120,4 +125,4 @@ def test_messages(start: Start) -> None:
                 assert "Traceback" not in error.details()
             assert known["ModelInferResponse"].FromString(call(good, timeout=20)).id == "a"
 
-        LIMITED(hypothesis.given(edits=EDITS)(ask))()
+        limited(hypothesis.given(edits=EDITS)(ask))()

@@ -41,6 +41,7 @@ def test_the_oracle_holds_neighbours_to_the_border() -> None:
     np.testing.assert_allclose(found, _right(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
 def test_every_format_does_so_too(place: str) -> None:
     if why := lacking(place):
