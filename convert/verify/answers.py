@@ -47,8 +47,8 @@ class Answer:
         outputs: by output name, in the model's order.
         oracle: whose values these are, e.g. ``onnxruntime``.
         agreed: the oracles that gave the same within tolerance; one name means nobody confirmed.
-        spread: by output name, the distance between two oracles that agreed; empty if only one
-            ran. It says how much plain rounding moves this model.
+        spread: by output name, how much plain rounding moves this model: the distance between two
+            evaluations; empty if only one ran.
         undecided: by output name, which elements rounding alone moves: places of scores that are
             equal but for their last bits. They are not judged.
         shaky: by output name, which elements moving the scores themselves by a few last bits

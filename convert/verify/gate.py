@@ -522,9 +522,8 @@ def _rounding(wide: int, hanging: int, measured: int, beyond: str) -> str:
     notes = []
     if wide:
         notes.append(
-            f"on {wide} of {measured} vectors only within {SLACK:g} times the distance of the "
-            "oracles to each other: this model is sensitive to rounding; by the plain budget: "
-            f"{beyond}"
+            f"on {wide} of {measured} vectors only within {SLACK:g} times what float32 rounds off: "
+            f"this model is sensitive to rounding; by the plain budget: {beyond}"
         )
     if hanging and measured:
         notes.append(f"rounding alone decides it on {hanging} vectors")

@@ -119,6 +119,7 @@ class Numpy:
         limit_s: float = TIME_LIMIT_S,
         own: bool = True,
         rounded: bool = False,
+        summed: bool = False,
     ) -> None:
         """Prepare; ``seconds`` of CPU time are for all runs, however busy the machine is.
 
@@ -129,7 +130,7 @@ class Numpy:
         self._left, self._limit_s = seconds, limit_s
         self._broken = ""
         try:
-            self._evaluator = Evaluator(model, wide=wide, own=own, rounded=rounded)
+            self._evaluator = Evaluator(model, wide=wide, own=own, rounded=rounded, summed=summed)
         except Exception as e:
             self._broken = f"it cannot read the model ({_first_line(e)})"
         self._outputs = list(model.graph.outputs)

@@ -140,21 +140,21 @@ class Budget:
         """Errors up to this leave a channel out: it has fewer elements to average over."""
         return 20.0 * self.max_abs
 
-    def widened(self, spread: OutputMetrics) -> Budget:
+    def widened(self, spread: OutputMetrics, slack: float = SLACK) -> Budget:
         """Return a budget for a result that plain rounding moves by ``spread``.
 
         ``spread`` is the distance between two sound evaluations. An engine sums in another order
-        than either, so it may be ``SLACK`` times as far off; where rounding hardly moves the
+        than either, so it may be ``slack`` times as far off; where rounding hardly moves the
         result the budget stays as it is.
         """
         return Budget(
-            max_abs=max(self.max_abs, SLACK * spread.max_abs),
-            max_rel=max(self.max_rel, SLACK * spread.max_rel),
-            sqnr_db=min(self.sqnr_db, spread.sqnr_db - 20.0 * math.log10(SLACK)),
+            max_abs=max(self.max_abs, slack * spread.max_abs),
+            max_rel=max(self.max_rel, slack * spread.max_rel),
+            sqnr_db=min(self.sqnr_db, spread.sqnr_db - 20.0 * math.log10(slack)),
             channel_sqnr_db=min(
-                self.channel_sqnr_db, spread.channel_sqnr_db - 20.0 * math.log10(SLACK)
+                self.channel_sqnr_db, spread.channel_sqnr_db - 20.0 * math.log10(slack)
             ),
-            cosine=min(self.cosine, 1.0 - SLACK**2 * (1.0 - spread.cosine)),
+            cosine=min(self.cosine, 1.0 - slack**2 * (1.0 - spread.cosine)),
             top1=self.top1,
             mismatch=max(self.mismatch, spread.mismatches / max(1, spread.count)),
             pooled=self.pooled,

@@ -1,5 +1,6 @@
 """Two oracles, a vote where they differ, and plain words where one is missing."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -290,3 +291,63 @@ def test_no_oracle_waits_for_a_run_without_end(monkeypatch: pytest.MonkeyPatch) 
         pytest.raises(VerifyError, match="no oracle can run vector"),
     ):
         oracles.expected([vector])
+
+
+class Nearer:
+    """ONNX Runtime on another processor: its kernels round off a part of what they do here."""
+
+    name = "onnxruntime"
+
+    def __init__(self, model: ir.Model, path: Path, part: float) -> None:
+        self._right, self._engine = Numpy(model, wide=True, seconds=60), OnnxRuntime(path)
+        self._part = part
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        right, found = self._right.run(feeds), self._engine.run(feeds)
+        return {
+            n: (a + self._part * (found[n].astype(np.float64) - a)).astype(np.float32)
+            for n, a in right.items()
+        }
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+SENSITIVE = """g (float[4,64] x, float[64,3] w) => (float[4,3] y) <float c = {20}>
+{ a = MatMul(x, w) s = ReduceMean<keepdims = 1>(a) d = Sub(a, s) b = Mul(d, c) y = Sin(b) }"""
+
+
+@pytest.mark.parametrize("offset", [30, 3000])
+def test_what_rounding_moves_depends_on_no_kernels(
+    monkeypatch: pytest.MonkeyPatch, offset: float
+) -> None:
+    numbers = np.random.default_rng(1)
+    feeds = {"x": numbers.standard_normal((4, 64)) + offset, "w": numbers.standard_normal((64, 3))}
+    vector = Vector({n: a.astype(np.float32) for n, a in feeds.items()}, "user:a")
+    net, found = model(SENSITIVE), []
+    for part in (1.0, 0.3):
+        nearer = partial(Nearer, net, part=part)
+        monkeypatch.setattr(module, "OnnxRuntime", lambda path, _, made=nearer: made(path))
+        with Oracles(net) as oracles:
+            (answer,) = oracles.expected([vector]).answers
+        found.append(answer.spread["y"])
+    assert found[0] == found[1]
+    assert found[0].sqnr_db < 110
+
+
+def test_what_rounding_moves_is_what_an_engine_shows() -> None:
+    """A sum of so many products is as far off as here, within a factor of five."""
+    numbers = np.random.default_rng(0)
+    net = model("g (float[8,512] x, float[512,64] w) => (float[8,64] y) { y = MatMul(x, w) }")
+    feeds = {"x": numbers.standard_normal((8, 512)), "w": numbers.standard_normal((512, 64))}
+    feeds = {n: a.astype(np.float32) for n, a in feeds.items()}
+    right = Numpy(net, wide=True, seconds=60).run(feeds)["y"]
+    summed = Numpy(net, wide=True, rounded=True, summed=True, seconds=60).run(feeds)["y"]
+    again = Numpy(net, wide=True, rounded=True, summed=True, seconds=60).run(feeds)["y"]
+    with Oracles(net) as oracles:
+        engine = oracles.run(feeds)["y"]
+    np.testing.assert_array_equal(summed, again)
+    exact = feeds["x"].astype(np.float64) @ feeds["w"].astype(np.float64)
+    ours, theirs = (np.sqrt(np.mean(np.square(a - exact))) for a in (summed, engine))
+    assert right.dtype == np.float32
+    assert theirs / 5 < ours < theirs * 5
