@@ -6,13 +6,14 @@ behind it, or a single lighter operator. Nothing is rounded inside a unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.families import MOVES
 from edgeinfer.convert.passes.infra import constant, rank, small
 from edgeinfer.profiles.schema import FLOAT8, Quantization
 from edgeinfer.records import dataclass
@@ -26,6 +27,9 @@ TABLE = 1024
 
 STATEFUL_AXIS = 1
 """Axis of the gates in the weights of operators with a state."""
+
+_PARTING = frozenset({"Gather", "Slice", "Split"})
+"""Operators that take parts out of a value."""
 
 _CLIPS = frozenset({"Relu", "Clip"})
 
@@ -363,6 +367,17 @@ def observed(units: Iterable[Unit]) -> dict[str, ir.Value]:
     """Return the values, by name, whose range matters."""
     found: dict[str, ir.Value] = {}
     for unit in units:
-        for value in (*unit.reads, *_results(unit)):
+        for value in (*unit.reads, *_results(unit), *parts(unit.result)):
             found[value.name or ""] = value
     return found
+
+
+def parts(value: ir.Value, steps: int = 6) -> Iterator[ir.Value]:
+    """List what is taken out of a value, as it is, before anything is computed with it."""
+    for user, place in value.uses() if steps else ():
+        if user.op_type not in MOVES or user.domain or place:
+            continue
+        for out in user.outputs:
+            if user.op_type in _PARTING and out.name and _is_float(out):
+                yield out
+            yield from parts(out, steps - 1)

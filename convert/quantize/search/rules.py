@@ -13,7 +13,7 @@ from edgeinfer.convert.quantize.calibrate.histogram import Histogram
 from edgeinfer.convert.quantize.calibrate.ranges import Range
 from edgeinfer.convert.quantize.search.layers import Layer
 from edgeinfer.convert.quantize.units import WEIGHTED as _WEIGHTED
-from edgeinfer.convert.quantize.units import Unit, array_of
+from edgeinfer.convert.quantize.units import Unit, array_of, parts
 
 UNLIKE = 8.0
 """How many times wider than the narrowest operand of a Concat the widest one may be: three of the
@@ -21,6 +21,9 @@ eight bits of the narrowest are then gone."""
 
 UNLIKE_INSIDE = 64.0
 """Likewise where layers with weights follow: two of the eight bits are left."""
+
+_EACH = frozenset({"Add", "Clip", "Div", "Mul", "Relu", "Sub"})
+"""Operators that parts may be taken out behind."""
 
 _LOBES = {"HardSwish": 0.375, "Swish": 0.278, "Mish": 0.309, "Gelu": 0.17}
 """How deep the lobe below zero is of activations that have one."""
@@ -80,7 +83,7 @@ def _rule(unit: Unit, ranges: Mapping[str, Range], ends: set[str]) -> str:
 
 
 def apart(units: Sequence[Unit], ranges: Mapping[str, Range]) -> dict[str, str]:
-    """Say which units never share a scale, and why: what they join has too little in common.
+    """Say which units never share a scale, and why: their parts have too little in common.
 
     With one scale for coordinates in pixels and a score, the score takes one value. At the end of a
     model that is what comes out; further inside layers follow that may do without the smaller one,
@@ -93,13 +96,18 @@ def apart(units: Sequence[Unit], ranges: Mapping[str, Range]) -> dict[str, str]:
     found = {}
     for unit in units:
         at_end = _reaches_output(unit.result, 6)
-        times = _unlike(unit, ranges)
+        most = UNLIKE if at_end else UNLIKE_INSIDE
         if at_end and (factors := _unlike_factors(unit)) > UNLIKE:
             found[unit.name] = (
                 f"{unit.op} {unit.name!r} stays float: its factors differ {factors:.0f} times, and "
                 "one scale cannot serve all of its results"
             )
-        elif times > (UNLIKE if at_end else UNLIKE_INSIDE):
+        elif unit.kind != "move" and (times := _unlike_parts(unit.result, ranges)) > most:
+            found[unit.name] = (
+                f"{unit.op} {unit.name!r} stays float: parts of its result differ {times:.0f} "
+                "times in range, and one scale cannot serve all"
+            )
+        elif (times := _unlike(unit, ranges)) > most:
             found[unit.name] = (
                 f"{unit.op} {unit.name!r} stays float: what it joins differs {times:.0f} times in "
                 "range, and one scale cannot serve both"
@@ -113,6 +121,18 @@ def _unlike(unit: Unit, ranges: Mapping[str, Range]) -> float:
         return 1.0
     widths = [w for v in unit.reads if (w := _width(v, ranges)) > 0]
     return max(widths) / min(widths) if widths else 1.0
+
+
+def _unlike_parts(value: ir.Value, ranges: Mapping[str, Range], steps: int = 6) -> float:
+    """Return how many times wider a result is than the narrowest part that is taken out of it."""
+    widths = [w for v in parts(value) if (w := _width(v, ranges)) > 0]
+    found = [_width(value, ranges) / min(widths)] if widths else [1.0]
+    for user, _ in value.uses() if steps else ():
+        # What is added, or multiplied with, is for all channels alike, or has rules of its own.
+        others = [v for v in user.inputs if v is not None and v is not value]
+        if user.op_type in _EACH and all(constant(v) is not None for v in others):
+            found.append(_unlike_parts(user.outputs[0], ranges, steps - 1))
+    return max(found)
 
 
 def _unlike_factors(unit: Unit) -> float:

@@ -13,6 +13,8 @@ import edgeinfer
 from edgeinfer.convert.pipeline.entry import check
 from edgeinfer.convert.quantize import calibration
 from edgeinfer.errors import InputError, UsageError, VerifyError
+from edgeinfer.types import Array
+from tests.convert.quantize.conftest import graph
 from tests.processor import skip_where_openvino_saturates
 
 
@@ -46,6 +48,34 @@ def test_scores_of_a_detector_keep_steps_of_their_own(
     assert report["passed"]
     lines = next(c["lines"] for c in report["changes"] if c["stage"] == "quantize")
     assert any(line.startswith("Concat 'Concat_10' stays float: what it joins") for line in lines)
+
+
+def test_a_layer_that_gives_boxes_and_scores_stays_float(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Array:
+        return numbers.standard_normal(shape).astype(np.float32)
+
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        net (float[1,3,6,6] x) => (float[1,4,6,6] boxes, float[1,1,6,6] score)
+        <float[8,3,3,3] w, float[5,8,1,1] both, int64[2] sizes = {4, 1}> {
+          c = Conv<pads = [1, 1, 1, 1]>(x, w)
+          h = Relu(c)
+          all = Conv(h, both)
+          boxes, logit = Split<axis = 1>(all, sizes)
+          score = Sigmoid(logit)
+        }""",
+        w=normal(8, 3, 3, 3) / 5,
+        both=np.concatenate([normal(4, 8, 1, 1) * 200, normal(1, 8, 1, 1) / 2]),
+    )
+    ir.save(model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=normal(160, 1, 3, 1, 1) + normal(160, 1, 3, 6, 6) / 10)
+    files = tmp_path / "net.onnx", tmp_path / "data.npz"
+    report = convert(*files, tmp_path, targets=["onnxruntime", "android"])
+    assert report["passed"]
+    lines = next(c["lines"] for c in report["changes"] if c["stage"] == "quantize")
+    assert any(line.startswith("Conv 'Conv_2' stays float: parts of its result") for line in lines)
 
 
 @pytest.mark.usefixtures("one_scale")

@@ -116,3 +116,32 @@ def test_a_product_at_the_end_whose_factors_differ_stays_float(
         list(found.values()) if times else []
     )
     assert bool(found) == bool(times)
+
+
+PARTS = {
+    "split": "p, q = Split<axis = 1>(r, sizes)",
+    "sliced": "p = Slice(r, zero, four, one) q = Slice(r, four, five, one)",
+    "gathered": "t = Transpose<perm = [0,2,3,1]>(r) p = Gather<axis = 3>(t, ids)"
+    " q = Gather<axis = 3>(t, four)",
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("between", ["r = Relu(c)", "n = Relu(c) r = Mul(n, f)"])
+@pytest.mark.parametrize(("score", "times"), [(1.0, "600"), (400.0, "")])
+def test_a_layer_whose_parts_differ_stays_float(
+    part: str, between: str, score: float, times: str
+) -> None:
+    model = graph(
+        f"""{HEAD} net (float[1,4,8,8] x) => (p, q)
+        <float[5,4,1,1] a, float f, int64[2] sizes = {{4, 1}}, int64[1] zero = {{0}},
+        int64[1] one = {{1}}, int64[1] four = {{4}}, int64[1] five = {{5}},
+        int64[4] ids = {{0, 1, 2, 3}}> {{ c = Conv(x, a) {between} {PARTS[part]} }}""",
+        a=weights(5, 4, 1, 1),
+        **({"f": np.ones((), np.float32)} if "f)" in between else {}),
+    )
+    ranges = {n: Range(0.0, 600.0) for n in ("c", "n", "r", "p")} | {"q": Range(0.0, score)}
+    units = lay_out(model, LIMITS).units
+    found = apart(units, ranges)
+    assert set(found) == ({u.name for u in units if u.kind != "move"} if times else set())
+    assert all(f"parts of its result differ {times} times" in line for line in found.values())
