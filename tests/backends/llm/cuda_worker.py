@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,7 @@ def main(path: Path) -> None:
     if not cuda_devices():
         cuda_devices.__globals__["_driver"].cache_clear()
         cuda_emulator.load_driver()
-        compiled: Any = lambda text, _: cuda_emulator.compiled(text, is_ours=True)  # noqa: E731
+        compiled: Any = cache(lambda text, _: cuda_emulator.compiled(text, is_ours=True))
         cuda_code.compiled = compiled
     attended: Any = in_cache
     oracle.attended = attended

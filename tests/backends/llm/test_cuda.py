@@ -17,7 +17,7 @@ pytest.importorskip("tvm")
 from edgeinfer.backends.llm import cuda
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.machine.cuda import cuda_devices
-from tests import cuda_emulator
+from tests import cuda_emulator, samples
 
 WORKER, ROOT = Path(__file__).with_name("cuda_worker.py"), Path(__file__).parents[3]
 NAMES = {
@@ -33,24 +33,29 @@ NAMES = {
 USUAL = ("types of a GGUF file", "another family", "long columns")
 
 
-def asked(*questions: tuple[Any, ...], folder: Path) -> list[Any]:
+@pytest.fixture(scope="module")
+def answers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """Give the logits that a run asks for by their names, and ``behaviour``, of one process."""
     if not cuda_devices() and not cuda_emulator.is_possible():
         pytest.skip("g++ on Linux stands in for CUDA's compiler")
-    path = folder / "questions"
+    names = samples.asked(request, "name")
+    questions = [*(("logits", name, NAMES[name]) for name in names), ("behaviour",)]
+    path = tmp_path_factory.mktemp("cuda") / "questions"
     path.write_bytes(pickle.dumps(questions))
     places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-W", "ignore", str(WORKER), str(path)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": places})
-    found: list[Any] = pickle.loads(path.read_bytes())
-    return found
+    return dict(zip([*names, "behaviour"], pickle.loads(path.read_bytes()), strict=True))
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 )
-def test_logits_are_those_of_the_definition(name: str, tmp_path: Path) -> None:
-    (found,) = asked(("logits", name, NAMES[name]), folder=tmp_path)
+def test_logits_are_those_of_the_definition(name: str, answers: dict[str, Any]) -> None:
+    found = answers[name]
     right = found["right"]
     error = np.linalg.norm(found["found"] - right, axis=-1) / np.linalg.norm(right, axis=-1)
     # Vectors have 16 bits. A number of the cache that lies between two of float16 may become the
@@ -62,9 +67,8 @@ def test_logits_are_those_of_the_definition(name: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def behaviour(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    (found,) = asked(("behaviour",), folder=tmp_path_factory.mktemp("cuda"))
-    return dict(found)
+def behaviour(answers: dict[str, Any]) -> dict[str, Any]:
+    return dict(answers["behaviour"])
 
 
 def test_bits_depend_on_a_sequence_alone(behaviour: dict[str, Any]) -> None:

@@ -52,6 +52,7 @@ def expect(found: Array, right: Array) -> None:
     assert same.all(), (found[~same][:5], right[~same][:5])
 
 
+@pytest.mark.sample(each=("place", "divisor"))
 @pytest.mark.parametrize("divisor", DIVISORS)
 def test_a_constant_divisor(place: str, divisor: float) -> None:
     x = np.concatenate([np.array(EDGES, np.float32), anything(np.float32, 500)])
