@@ -255,8 +255,16 @@ class LLM:
         *,
         adapter: str = "",
         id: str | None = None,
+        salt: bytes = b"",
     ) -> SequenceRequest:
         """Return a request for ``engine``.
+
+        Args:
+            prompt: Prompt, maybe with images.
+            params: None for the model's own.
+            adapter: name of a low-rank adapter; empty for none.
+            id: Identifier of the request; None for a new one.
+            salt: what was read before is shared only where it is the same.
 
         Raises:
             InputError: the prompt is neither text nor tokens, or a text that can never fit.
@@ -265,11 +273,12 @@ class LLM:
         if isinstance(prompt, ImagePrompt):
             reader = self._picture_reader()
             encode = partial(self.model.tokenizer.encode, most=self.context)
-            read = reader.read(prompt, encode, self.context)
+            read = reader.read(prompt, encode, self.context, salt)
             return SequenceRequest(
                 *(name, read.tokens, params or self.defaults, adapter),
                 embeddings=read.embeddings,
                 embedded=read.places,
+                salt=salt,
             )
         if isinstance(prompt, str):
             tokens = self.model.tokenizer.encode(prompt, most=self.context)
@@ -278,7 +287,7 @@ class LLM:
         else:
             expected = "a text, a list of tokens or an ImagePrompt"
             raise InputError("prompt", expected, type(prompt).__name__)
-        return SequenceRequest(name, tokens, params or self.defaults, adapter)
+        return SequenceRequest(name, tokens, params or self.defaults, adapter, salt=salt)
 
     def _picture_reader(self) -> PictureReader:
         if self.model.pictures is None:
@@ -295,6 +304,7 @@ class LLM:
         tool_choice: ToolChoice | str = "auto",
         adapter: str = "",
         id: str | None = None,
+        salt: bytes = b"",
         **template: Any,
     ) -> SequenceRequest:
         """Return a request for ``engine`` that goes on with a conversation.
@@ -311,6 +321,7 @@ class LLM:
                 makes none, and a name makes it call that one.
             adapter: name of a low-rank adapter; empty for none.
             id: Identifier of the request; None for a new one.
+            salt: what was read before is shared only where it is the same.
             template: further variables of the chat template.
 
         Raises:
@@ -334,7 +345,7 @@ class LLM:
                 params = replace(params, grammar=grammar)
             params = replace(params, skip_special=False)
         prompt: Prompt = ImagePrompt(text, images) if images else text
-        return self.request(prompt, params, adapter=adapter, id=id)
+        return self.request(prompt, params, adapter=adapter, id=id, salt=salt)
 
     # Results.
 

@@ -116,7 +116,11 @@ class PictureReader:
         return TiledPicture(tiles, about.text(rows, columns), key)
 
     def read(
-        self, prompt: ImagePrompt, encode: Callable[[str], list[int]], most: int
+        self,
+        prompt: ImagePrompt,
+        encode: Callable[[str], list[int]],
+        most: int,
+        salt: bytes = b"",
     ) -> PicturedPrompt:
         """Return the tokens of a prompt, and the embeddings of its pictures.
 
@@ -124,6 +128,7 @@ class PictureReader:
             prompt: Prompt with pictures.
             encode: makes tokens of a text.
             most: tokens that it may have.
+            salt: embeddings that are kept are shared only where it is the same.
 
         Raises:
             InputError: pictures are none, too many, or more or less than the prompt has places.
@@ -144,7 +149,7 @@ class PictureReader:
             if count >= most:
                 hint = "give fewer or smaller pictures"
                 raise InputError("images", f"less than {most} tokens", f"{count} or more", hint)
-            rows.append(self.embeddings(picture))
+            rows.append(self.embeddings(picture, salt))
             parts += [picture.text, rest]
         tokens = encode("".join(parts))
         places = tuple(i for i, token in enumerate(tokens) if token == self.about.token)
@@ -168,21 +173,22 @@ class PictureReader:
             return [{**m, "content": _joined(m.get("content"), place)} for m in messages]
         return list(messages)
 
-    def embeddings(self, picture: TiledPicture) -> Floats:
+    def embeddings(self, picture: TiledPicture, salt: bytes = b"") -> Floats:
         """Return (embeddings, hidden) float32 of an image.
 
         Raises:
             BackendError: the tower cannot run here, or failed.
         """
+        key = picture.key + salt
         with self._lock:
-            found = self._known.get(picture.key)
+            found = self._known.get(key)
             if found is None:
                 if self._tower is None:
                     self._tower = self._open_tower()
                 made = [self._tower(tile[None])[0] for tile in picture.tiles]
                 found = np.ascontiguousarray(np.concatenate(made), np.float32)
-                self._keep(picture.key, found)
-            self._known.move_to_end(picture.key)
+                self._keep(key, found)
+            self._known.move_to_end(key)
             return found
 
     def _keep(self, key: bytes, found: Floats) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from edgeinfer.runtime.serve.http import (
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.refusals import MESSAGES, error_body
+from edgeinfer.runtime.serve.seeing import read_asked
 from edgeinfer.runtime.serve.streams import Turn, deliver, sse
 
 if TYPE_CHECKING:
@@ -82,25 +83,28 @@ class Anthropic:
 
     async def _count(self, receive: Receive, send: Send) -> None:
         data, _, llm = await self._hub.asked(receive)
-        one = await self._hub.words.run(partial(_read, llm, {**data, "max_tokens": 1}, "count"))
+        given = {**data, "max_tokens": 1}
+        (one,) = await read_asked(self._hub, llm, self._reading(llm, given, "count"))
         await answer_json(send, {"input_tokens": len(one.request.prompt)})
+
+    def _reading(self, llm: LLM, data: Mapping[str, Any], id: str) -> Callable[[], list[Asked]]:
+        return partial(_read, llm, data, id, self._hub.options.limits.elements)
 
     async def _messages(self, receive: Receive, send: Send) -> None:
         data, model, llm = await self._hub.asked(receive)
         id = f"msg_{secrets.token_hex(12)}"
         with self._hub.counted(model), self._hub.place(model):
-            one = await self._hub.words.run(partial(_read, llm, data, id))
+            (one,) = await read_asked(self._hub, llm, self._reading(llm, data, id))
             del data
             held().drop_data()
             form = _Form(id, model.name, len(one.request.prompt))
             await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
 
 
-def _read(llm: LLM, data: Mapping[str, Any], id: str) -> Asked:
+def _read(llm: LLM, data: Mapping[str, Any], id: str, most: int) -> list[Asked]:
     from edgeinfer.runtime.serve import asked as reader
 
-    (one,) = reader.chats(llm, as_chat(data), id)
-    return one
+    return reader.chats(llm, as_chat(data), id, most=most)
 
 
 def as_chat(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,13 +149,15 @@ def _said(given: Any, where: str) -> Iterator[dict[str, Any]]:
         return
     if not isinstance(content, list):
         raise RequestError(400, f"{where}: content: expected a text or a list of blocks")
-    texts: list[str] = []
+    parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     for number, block in enumerate(content):
         place = f"{where}.content[{number}]"
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "text" and isinstance(block.get("text"), str):
-            texts.append(block["text"])
+            parts.append({"type": "text", "text": block["text"]})
+        elif kind == "image" and role == "user":
+            parts.append(_image(block, place))
         elif kind == "tool_use" and role == "assistant":
             calls.append(_call(block, place))
         elif kind == "tool_result" and role == "user":
@@ -160,12 +166,23 @@ def _said(given: Any, where: str) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result}
         elif kind not in _PASSED:
             raise RequestError(
-                400, f"{place}: type {kind!r} is not supported; this model reads text"
+                400, f"{place}: type {kind!r} is not supported; read are text and images"
             )
     if calls:
-        yield {"role": role, "content": "".join(texts), "tool_calls": calls}
-    elif texts:
-        yield {"role": role, "content": "".join(texts)}
+        yield {"role": role, "content": parts, "tool_calls": calls}
+    elif parts:
+        yield {"role": role, "content": parts}
+
+
+def _image(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    source = block.get("source")
+    source = source if isinstance(source, dict) else {}
+    kind, media, data = (source.get(key) for key in ("type", "media_type", "data"))
+    if kind != "base64" or not isinstance(media, str) or not isinstance(data, str):
+        raise RequestError(
+            400, f"{where}: source: expected base64 with media_type and data (nothing is fetched)"
+        )
+    return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}}
 
 
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:

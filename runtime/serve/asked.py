@@ -16,6 +16,7 @@ from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
 from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.serve.http import Harmless, RequestError, not_known
+from edgeinfer.runtime.serve.seeing import KINDS, contents
 
 _NUMBERS = {
     "temperature": "temperature",
@@ -62,7 +63,7 @@ _HARMLESS: Harmless = {
     "web_search_options": (None,),
 }
 
-_OWN = {"self", "messages", "params", "tools", "tool_choice", "adapter", "id", "prompt"}
+_OWN = {"self", "messages", "params", "tools", "tool_choice", "adapter", "id", "prompt", "salt"}
 """What a template is given by other fields."""
 
 MOST_TEXTS = 128
@@ -108,8 +109,14 @@ class Asked:
     echo: str = ""
 
 
-def chats(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
+def chats(llm: LLM, data: Mapping[str, Any], id: str, *, most: int) -> list[Asked]:
     """Read a request for a chat completion.
+
+    Args:
+        llm: Model that is asked.
+        data: what came.
+        id: Identifier of the request.
+        most: values that an image may have.
 
     Raises:
         RequestError: names the field that is wrong or not supported.
@@ -138,12 +145,14 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
         raise RequestError(400, "chat_template_kwargs: expected an object")
     if taken := sorted(_OWN & template.keys()):
         raise RequestError(400, f"chat_template_kwargs: {', '.join(taken)}: not the template's")
+    salt, sees = _salt(data), llm.model.pictures is not None
     request = llm.chat_request(
-        [_message(m, f"messages[{i}]") for i, m in enumerate(messages)],
+        [_message(m, f"messages[{i}]", most if sees else 0) for i, m in enumerate(messages)],
         params,
         tools=tools,
         tool_choice=_choice(data.get("tool_choice"), bool(tools)),
         id=id,
+        salt=salt,
         **template,
     )
     _place(request, data)
@@ -227,11 +236,7 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
 
 def _place(request: SequenceRequest, data: Mapping[str, Any]) -> None:
     """Read whose cached pages a request may use, whom it comes before, and its adapter."""
-    salt = data.get("cache_salt")
-    if salt is not None:
-        if not isinstance(salt, str) or not 0 < len(salt) <= MOST_SALT:
-            raise RequestError(400, f"cache_salt: expected a text of 1 to {MOST_SALT} characters")
-        request.salt = salt.encode()
+    request.salt = _salt(data)
     adapter = data.get("adapter")
     if adapter is not None:
         if not isinstance(adapter, str):
@@ -239,6 +244,15 @@ def _place(request: SequenceRequest, data: Mapping[str, Any]) -> None:
         request.adapter = adapter
     # Lower ones are first there; the engine's run the other way, as all priorities here.
     request.priority = -(_count(data, "priority", -MOST_PRIORITY, MOST_PRIORITY) or 0)
+
+
+def _salt(data: Mapping[str, Any]) -> bytes:
+    salt = data.get("cache_salt")
+    if salt is None:
+        return b""
+    if not isinstance(salt, str) or not 0 < len(salt) <= MOST_SALT:
+        raise RequestError(400, f"cache_salt: expected a text of 1 to {MOST_SALT} characters")
+    return salt.encode()
 
 
 def _check_told(llm: LLM, requests: Sequence[SequenceRequest]) -> None:
@@ -305,13 +319,22 @@ def _grammar(given: Any) -> Grammar | None:
     raise RequestError(400, f"response_format: type {kind!r} is not supported")
 
 
-def _message(given: Any, where: str) -> dict[str, Any]:
+def _message(given: Any, where: str, most: int) -> dict[str, Any]:
+    """Read a message.
+
+    Args:
+        given: what came.
+        where: it stands.
+        most: values that an image may have; 0 where the model sees none.
+    """
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise RequestError(400, f"{where}: expected an object with a role")
     content = given.get("content")
     if isinstance(content, list):
-        parts = [_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
-        return {**given, "content": "".join(parts)}
+        parts = [_part(part, f"{where}.content[{i}]", most) for i, part in enumerate(content)]
+        if all(isinstance(part, str) for part in parts):
+            return {**given, "content": "".join(map(str, parts))}
+        return {**given, "content": [*map(_shown, parts)]}
     if content is None and not given.get("tool_calls"):
         raise RequestError(400, f"{where}: content is missing")
     if content is not None and not isinstance(content, str):
@@ -319,11 +342,23 @@ def _message(given: Any, where: str) -> dict[str, Any]:
     return {**given, "content": content or ""}
 
 
-def _part(part: Any, where: str) -> str:
+def _part(part: Any, where: str, most: int) -> str | bytes:
+    """Return the text of a part, or the file of an image."""
     kind = part.get("type") if isinstance(part, dict) else None
+    if kind in KINDS and most:
+        return contents(part, where, most)
     if kind not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
-        raise RequestError(400, f"{where}: type {kind!r} is not supported; this model reads text")
+        reads = "text and images" if most else "text"
+        raise RequestError(
+            400, f"{where}: type {kind!r} is not supported; this model reads {reads}"
+        )
     return str(part["text"])
+
+
+def _shown(part: str | bytes) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "image", "image": part}
 
 
 def _choice(given: Any, has_tools: bool) -> str:

@@ -96,6 +96,7 @@ class Hub:
 
     Attributes:
         words: reads requests for texts: templates and tokens.
+        images: likewise where the model sees images.
         numbers: reads and writes large tensors.
         changes: loads models, and tries them.
         facts: counts for whoever asks.
@@ -122,6 +123,7 @@ class Hub:
         self.states = KeptStates(options.limits.memory_bytes // 2)
         queue = options.limits.queue
         self.words = Pool("edgeinfer-words", 2, queue)
+        self.images = Pool("edgeinfer-images", 2, queue)
         self.numbers = Pool("edgeinfer-numbers", 2, queue)
         self.changes = Pool("edgeinfer-changes", 2, 64)
         self.facts = Pool("edgeinfer-facts", 1, 64)

@@ -23,6 +23,7 @@ from edgeinfer.runtime.serve.http import (
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
+from edgeinfer.runtime.serve.seeing import read_asked
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, submit, watched, write
 
@@ -95,9 +96,10 @@ class OpenAI:
 
         data, model, llm = await self._hub.asked(receive)
         id = f"{'chatcmpl' if is_chat else 'cmpl'}-{self._start}{next(self._count)}"
-        read = reader.chats if is_chat else reader.completions
+        most = self._hub.options.limits.elements
+        read = partial(reader.chats, most=most) if is_chat else reader.completions
         with self._hub.counted(model), self._hub.place(model):
-            several = await self._hub.words.run(partial(read, llm, data, id))
+            several = await read_asked(self._hub, llm, partial(read, llm, data, id))
             del data
             held().drop_data()
             form = _Form(id, model.name, llm, is_chat)

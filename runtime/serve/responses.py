@@ -23,6 +23,7 @@ from edgeinfer.runtime.serve.http import (
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held, weigh
+from edgeinfer.runtime.serve.seeing import read_asked
 from edgeinfer.runtime.serve.streams import Turn, deliver, sse
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ class Responses:
         shown = {key: data[key] for key in _TOLD if key in data}
         form = _Form(model.name, shown)
         with self._hub.counted(model), self._hub.place(model):
-            read = partial(_asked, llm, data, form.id)
+            read = partial(_asked, llm, data, form.id, self._hub.options.limits.elements)
             del data
-            one = await self._hub.words.run(read)
+            (one,) = await read_asked(self._hub, llm, read)
             del read
             form.params = one.request.params
             held().drop_data(weigh(to_json(shown)))
@@ -101,11 +102,10 @@ class Responses:
         return True
 
 
-def _asked(llm: LLM, data: Mapping[str, Any], id: str) -> Asked:
+def _asked(llm: LLM, data: Mapping[str, Any], id: str, most: int) -> list[Asked]:
     from edgeinfer.runtime.serve import asked as reader
 
-    (one,) = reader.chats(llm, as_chat(data), id)
-    return one
+    return reader.chats(llm, as_chat(data), id, most=most)
 
 
 def as_chat(data: Mapping[str, Any]) -> dict[str, Any]:

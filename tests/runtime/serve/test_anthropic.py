@@ -115,7 +115,11 @@ def test_a_system_text_and_blocks_are_read(server: Server) -> None:
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0]: role"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            "messages[0].content[0]: type 'image' is not supported",
+            "messages[0].content[0]: source: expected base64 with media_type and data",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+            "messages[0].content[0]: type 'document' is not supported; read are text and images",
         ),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]: expected a custom"),
         ({"tool_choice": {"type": "any"}}, "tool_choice: needs tools"),

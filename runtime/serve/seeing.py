@@ -1,0 +1,69 @@
+"""Images in requests for texts: read beside texts, one at a time in each thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edgeinfer.media import image
+from edgeinfer.runtime.llm.pictures import from_address
+from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.inflight import held
+from edgeinfer.types import ImageInput
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
+    from edgeinfer.runtime.serve.asked import Asked
+    from edgeinfer.runtime.serve.hub import Hub
+
+    T = TypeVar("T", bound=Sequence[Asked])
+
+KINDS = ("image_url", "input_image")
+"""Parts of contents that are images, of chat completions and of responses."""
+
+_DETAILS = (None, "auto", "low", "high")
+
+
+async def read_asked(hub: Hub, llm: LLM, read: Callable[[], T]) -> T:
+    """Read a request for texts in a thread, and hold what its images became.
+
+    Who looks at images keeps nobody waiting who asks a model of texts alone.
+
+    Args:
+        hub: the models.
+        llm: the one that is asked.
+        read: reads it.
+
+    Raises:
+        RequestError: it is wrong, or there is no memory for it.
+    """
+    pool = hub.words if llm.model.pictures is None else hub.images
+    found = await pool.run(read)
+    given = [one.request.embeddings for one in found]
+    if size := sum(each.nbytes for each in given if each is not None):
+        await held().take(size)
+    return found
+
+
+def contents(part: Mapping[str, Any], where: str, most: int) -> bytes:
+    """Return the file of a part that is an image.
+
+    Args:
+        part: Part of a content.
+        where: it stands.
+        most: values that an image may have.
+
+    Raises:
+        RequestError: it is too large.
+        InputError: it holds no image, but maybe where one is.
+    """
+    given: Any = part.get("image_url")
+    inner = given if isinstance(given, Mapping) else {"url": given, **part}
+    detail = inner.get("detail")
+    if detail not in _DETAILS:
+        raise RequestError(400, f"{where}: detail: expected auto, low or high")
+    data = from_address(inner.get("url"), where)
+    pixels, _ = image.measured(data, ImageInput(1, 1))
+    if 3 * pixels > most:
+        raise RequestError(413, f"{where}: an image with {3 * pixels} values; at most {most}")
+    return data

@@ -1,0 +1,127 @@
+"""Images in requests for texts."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeinfer.runtime.llm.llm import LLM
+from edgeinfer.runtime.serve.options import RequestLimits
+from tests.runtime.llm.seeing import ROWS, coloured, seeing
+from tests.runtime.serve.conftest import Server, Start, starter
+
+BLACK, WHITE = 0, 255
+USAGE = {"max_tokens": 4, "temperature": 0}
+
+
+def encoded(level: int) -> str:
+    image = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    image.fromarray(coloured(level)).save(out, "PNG")
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def address(level: int) -> str:
+    return f"data:image/png;base64,{encoded(level)}"
+
+
+@pytest.fixture(scope="module")
+def sees(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with starter(tmp_path_factory.mktemp("sees")) as (start, _), pytest.MonkeyPatch.context() as p:
+        p.setattr(LLM, "_open", lambda *_: seeing())
+        yield start(limits=RequestLimits(elements=1000))
+
+
+def chat(server: Server, part: dict[str, Any]) -> Any:
+    content = [part, {"type": "text", "text": "what?"}]
+    messages = [{"role": "user", "content": content}]
+    body = {"model": "tiny", "messages": messages, **USAGE}
+    return server.client.post("/v1/chat/completions", json=body)
+
+
+def shown(level: int, **more: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": address(level), **more}}
+
+
+def test_all_apis_show_the_same_image(sees: Server) -> None:
+    one = chat(sees, shown(BLACK, detail="auto")).json()
+    text = one["choices"][0]["message"]["content"]
+    assert one["usage"]["prompt_tokens"] > ROWS
+    other = chat(sees, shown(WHITE)).json()["choices"][0]["message"]["content"]
+    assert text != other
+
+    source = {"type": "base64", "media_type": "image/png", "data": encoded(BLACK)}
+    blocks = [{"type": "image", "source": source}, {"type": "text", "text": "what?"}]
+    body = {"model": "tiny", "messages": [{"role": "user", "content": blocks}], **USAGE}
+    said = sees.client.post("/v1/messages", json=body).json()
+    assert said["content"][0]["text"] == text
+    count = sees.client.post("/v1/messages/count_tokens", json=body | {"stream": None}).json()
+    assert count["input_tokens"] == one["usage"]["prompt_tokens"]
+
+    parts = [
+        {"type": "input_image", "image_url": address(BLACK)},
+        {"type": "input_text", "text": "what?"},
+    ]
+    given = {"input": [{"role": "user", "content": parts}], "max_output_tokens": 4}
+    body = {"model": "tiny", **given, "temperature": 0}
+    answer = sees.client.post("/v1/responses", json=body).json()
+    assert answer["output"][0]["content"][0]["text"] == text
+
+    # A text alone is what it was, and nothing is held when all is answered.
+    plain = chat(sees, {"type": "text", "text": "so "}).json()
+    assert plain["usage"]["prompt_tokens"] < ROWS
+
+
+@pytest.mark.parametrize(
+    ("part", "status", "message"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://a/b.png"}}, 400, "no address is fetc"),
+        ({"type": "image_url", "image_url": "file:///etc/passwd"}, 400, "no address is fetched"),
+        ({"type": "image", "path": "/etc/passwd"}, 400, "type 'image' is not supported"),
+        ({"type": "image", "image": "/etc/passwd"}, 400, "type 'image' is not supported"),
+        ({"type": "input_image", "file_id": "x"}, 400, "no address is fetched"),
+        ({"type": "image_url", "image_url": "data:image/png;base64,AAAA"}, 400, "an image that"),
+        (shown(BLACK, detail="huge"), 400, "detail: expected auto, low or high"),
+        ({"type": "input_audio"}, 400, "this model reads text and images"),
+    ],
+)
+def test_what_is_no_image_here_is_refused(
+    part: dict[str, Any], status: int, message: str, sees: Server
+) -> None:
+    found = chat(sees, part)
+    assert found.status_code == status
+    assert message in found.json()["error"]["message"]
+
+
+def test_images_have_limits(sees: Server) -> None:
+    image = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    image.new("RGB", (40, 40)).save(out, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+    found = chat(sees, {"type": "image_url", "image_url": url})
+    assert found.status_code == 413
+    assert "an image with 4800 values; at most 1000" in found.json()["error"]["message"]
+    body = {"model": "tiny", **USAGE}
+    body["messages"] = [{"role": "user", "content": [shown(BLACK)] * 40}]
+    found = sees.client.post("/v1/chat/completions", json=body)
+    assert found.status_code == 400
+    assert "less than 512 tokens" in found.json()["error"]["message"]
+    source = {"type": "url", "url": "https://a/b.png"}
+    blocks = [{"type": "image", "source": source}]
+    body["messages"] = [{"role": "user", "content": blocks}]
+    found = sees.client.post("/v1/messages", json=body)
+    assert found.status_code == 400
+    assert "nothing is fetched" in found.json()["error"]["message"]
+
+
+def test_a_model_of_text_alone_says_so(start: Start) -> None:
+    server = start()
+    found = chat(server, shown(BLACK))
+    assert found.status_code == 400
+    message = "messages[0].content[0]: type 'image_url' is not supported; this model reads text"
+    assert found.json()["error"]["message"] == message
