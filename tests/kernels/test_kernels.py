@@ -63,6 +63,7 @@ def test_matmul(name: str, sizes: tuple[int, int, int, int], packed: bool) -> No
     _close(out, a.astype(np.float64) @ b.astype(np.float64) + bias)
 
 
+@pytest.mark.sample(each=("name", "m"))
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 128, 1), (5, 37, 2), (3, 64, 4), (2, 33, 1)])
 def test_narrow_product(name: str, m: int, k: int, n: int) -> None:

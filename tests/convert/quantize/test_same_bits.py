@@ -98,6 +98,7 @@ def feeds_of(shape: tuple[int, ...], masked: bool) -> list[dict[str, np.ndarray]
     return made
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("body", "shape"),
     [

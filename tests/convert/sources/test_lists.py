@@ -47,6 +47,7 @@ def source(text: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(text)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("text", [SEVERAL, ONE])
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino", "rpi5"])
 def test_a_list_at_the_end_becomes_its_tensors(text: str, target: str, tmp_path: Path) -> None:

@@ -303,6 +303,7 @@ def _polygamma(self: Any, x: Any) -> Any:
     return torch.special.zeta(x, x)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("forward", "words"),
     [

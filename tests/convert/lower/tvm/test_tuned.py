@@ -241,6 +241,7 @@ def test_the_virtual_machine_runs_tuned_kernels_too(
     _right(NETS[name], made)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("measured", "here", "used"),
     [

@@ -119,6 +119,7 @@ def quantized(name: str, engine: str, precision: str = "weight_only_wi8_afp32") 
     return quantizer.write(limits_of(profiles.load(profile), format)).model
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
