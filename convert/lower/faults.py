@@ -129,9 +129,10 @@ def attention_scores_before_mask(node: ir.Node) -> str:
     return ""
 
 
-def fractional_align_corners(node: ir.Node) -> str:
-    """``align_corners`` with scales that give no whole size: engines disagree with the standard."""
-    if attribute(node, "coordinate_transformation_mode", "half_pixel") != "align_corners":
+def fractional_corners(node: ir.Node) -> str:
+    """Corners of scales that give no whole size: engines disagree with the standard."""
+    mode = attribute(node, "coordinate_transformation_mode", "half_pixel")
+    if mode not in ("align_corners", "tf_crop_and_resize"):
         return ""
     value, x, y = given(node, 2), given(node, 0), node.outputs[0]
     if value is None or not value.name:
@@ -143,11 +144,11 @@ def fractional_align_corners(node: ir.Node) -> str:
         whole = sizes and len(sizes) == len(after)
         if whole and all(_multiple(a, b) for a, b in zip(sizes, after, strict=True)):
             return ""
-        return "align_corners with scales that are not known"
+        return f"{mode} with scales that are not known"
     scales = value.const_value.numpy().tolist()
     if all(_whole(d, s) for d, s in zip(sizes or [0] * len(scales), scales, strict=False)):
         return ""
-    return f"align_corners with scales {np.round(scales, 4).tolist()} that give no whole size"
+    return f"{mode} with scales {np.round(scales, 4).tolist()} that give no whole size"
 
 
 def _multiple(before: object, after: object) -> bool:

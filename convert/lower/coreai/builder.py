@@ -287,15 +287,15 @@ class Builder:
         return self._known(self.call("broadcast_to", x, self.vector(shape, np.uint32)), shape)
 
     def pad(
-        self, x: Tensor, before: Sequence[int], after: Sequence[int], value: Operand = 0,
+        self, x: Tensor, before: Sequence[Extent], after: Sequence[Extent], value: Operand = 0,
         mode: str = "constant",
     ) -> Tensor:  # fmt: skip
         """Add elements around; amounts are not negative."""
-        if not any(before) and not any(after):
+        if all(p == 0 for p in (*before, *after)):
             return x
-        amounts = np.array([p for pair in zip(before, after, strict=True) for p in pair], np.uint32)
-        filler = self.like(value, x)
-        made = self._made("pad", x.value, self._operand(amounts), filler.value, padding_mode=mode)
+        pairs = [p for pair in zip(before, after, strict=True) for p in pair]
+        amounts, filler = self.vector(pairs, np.uint32), self.like(value, x)
+        made = self._made("pad", x.value, amounts.value, filler.value, padding_mode=mode)
         return self.wrap(made)
 
     def reduce(self, op: str, x: Tensor, axes: Sequence[int], keepdims: bool = True) -> Tensor:

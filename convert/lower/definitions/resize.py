@@ -35,8 +35,13 @@ def resize(node: ir.Node) -> onnx.FunctionProto | None:
     if mode != "nearest" and (x.dtype not in _FLOATS or attribute(node, "antialias", 0)):
         return None
     rounds = attribute(node, "nearest_mode", "round_prefer_floor").startswith("round")
-    # Of ratios of sizes, rounding decides what lies halfway; of factors, where the corners are.
-    disagree = transform == "align_corners" if _given(node, 2) else mode == "nearest" and rounds
+    # Of ratios of sizes, rounding decides what lies halfway; of parts, where the corners are.
+    if _given(node, 2):
+        factors = _known(node, 2)
+        whole = factors is not None and all(f == int(f) for f in factors)
+        disagree = transform == "align_corners" and not whole
+    else:
+        disagree = mode == "nearest" and rounds
     if disagree:
         return None
     axes = [a % len(x.shape) for a in attribute(node, "axes", range(len(x.shape)))]
@@ -165,7 +170,9 @@ def _places(node: ir.Node, body: Body, size: str, out: str, scale: str) -> str:
     if transform == "pytorch_half_pixel":
         several = body.op("Greater", after, body.const(1.0))
         return body.op("Where", several, half, body.const(0.0))
-    if transform == "half_pixel_symmetric":
+    kept = attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch"
+    # With a ratio of sizes nothing is missing on either side.
+    if transform == "half_pixel_symmetric" and (kept or _given(node, 2) is not None):
         share = body.op("Div", after, body.op("Mul", scale, before))
         missing = body.op("Sub", body.const(1.0), share)
         return body.op("Add", body.op("Mul", scaled(body, before, 0.5), missing), half)
@@ -180,7 +187,10 @@ def _rounded(node: ir.Node, body: Body, place: str) -> str:
         case "ceil":
             return body.op("Ceil", place)
         case "round_prefer_ceil":
-            return body.op("Floor", raised(body, place, 0.5))
+            # Adding a half would round what lies just below one.
+            low = body.op("Floor", place)
+            up = body.op("GreaterOrEqual", body.op("Sub", place, low), body.const(0.5))
+            return body.op("Add", low, body.op("Cast", up, to=_FLOAT))
     return body.op("Ceil", raised(body, place, -0.5))
 
 

@@ -9,7 +9,7 @@ from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
     draw_below,
-    fractional_align_corners,
+    fractional_corners,
     inverted_bernoulli,
     move_batch,
 )
@@ -37,6 +37,7 @@ from edgeinfer.convert.lower.onnxruntime.wide_sums import (
     sum_before,
     sum_halves,
 )
+from edgeinfer.convert.lower.resizes import copied, resize_by_axis
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
 
 
@@ -166,8 +167,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"Resize"}),
-        fault=fractional_align_corners,
+        fault=fractional_corners,
         source="ONNX node test test_resize_downsample_scales_linear_align_corners",
+        hint="give sizes instead of scales",
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=copied,
+        source="Resize of 4 elements by 1.2 copies, onnxruntime 1.32: upsample.cc, no_scale",
+        repair=resize_by_axis,
         hint="give sizes instead of scales",
     ),
     Rule(

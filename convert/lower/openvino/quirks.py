@@ -12,7 +12,7 @@ from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
     draw_below,
-    fractional_align_corners,
+    fractional_corners,
     inverted_bernoulli,
     move_batch,
 )
@@ -25,7 +25,6 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     bool_by_comparison,
     compress_flat,
     gather_from_a_part,
-    gather_nearest,
     keep_infinite_extreme,
     narrower_axes,
     reduce_then_squeeze,
@@ -36,6 +35,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     unique_along,
     zero_without_area,
 )
+from edgeinfer.convert.lower.resizes import copied, resize_by_axis
 from edgeinfer.convert.lower.rules import Repair, Rule, attribute, by_definition, given
 
 _SIGNED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
@@ -80,8 +80,11 @@ def _resize(node: ir.Node) -> str:
         return "exclude_outside is ignored"
     if attribute(node, "antialias", 0):
         return "antialias is computed otherwise"
+    transform = attribute(node, "coordinate_transformation_mode", "half_pixel")
+    if transform in ("half_pixel_symmetric", "tf_crop_and_resize"):
+        return f"{transform} is not read"
     policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
-    return "" if policy == "stretch" else f"keep_aspect_ratio_policy={policy} is ignored"
+    return copied(node) if policy == "stretch" else f"keep_aspect_ratio_policy={policy} is ignored"
 
 
 def _roi_max(node: ir.Node) -> str:
@@ -424,15 +427,16 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"Resize"}),
-        fault=_resize,
-        source="ONNX node tests test_resize_*_{exclude_outside,antialias,not_larger}, 2026.4.1",
-        hint="give sizes or scales that need no policy",
+        fault=fractional_corners,
+        source="ONNX node test test_resize_downsample_scales_linear_align_corners",
+        hint="give sizes instead of scales",
     ),
     Rule(
         ops=frozenset({"Resize"}),
-        fault=fractional_align_corners,
-        source="ONNX node test test_resize_downsample_scales_linear_align_corners",
-        hint="give sizes instead of scales",
+        fault=_resize,
+        source="ONNX node tests test_resize_*_{exclude_outside,antialias,not_larger}, 2026.4.1",
+        repair=resize_by_axis,
+        hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
     ),
     Rule(
         ops=frozenset({"RoiAlign"}),
@@ -527,7 +531,7 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"Resize"}),
         fault=_nearest,
         source="tests/golden: resize_nearest_half_pixel_round_prefer_ceil, openvino 2026.4.1",
-        repair=gather_nearest,
+        repair=resize_by_axis,
         hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
     ),
     Rule(

@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.faults import builder
-from edgeinfer.convert.lower.resample import coordinates, rounded
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.passes.infra import Namer
 
@@ -318,34 +317,3 @@ def zero_without_area(model: ir.Model, node: ir.Node) -> bool:
 
 SETTLED = "repaired"
 """Marks a node that is part of its own repair."""
-
-
-def gather_nearest(model: ir.Model, node: ir.Node) -> bool:
-    """Gather the nearest elements along each axis that changes: known sizes have known places.
-
-    Given: ``y = Resize<mode="nearest", nearest_mode="round_prefer_ceil">(x, , , sizes)``
-    Result: ``y = Gather<axis=3>(Gather<axis=2>(x, rows), columns)``
-    """
-    x, out, scales = given(node, 0), node.outputs[0], given(node, 2)
-    before, after = (None if v is None or v.shape is None else list(v.shape) for v in (x, out))
-    if x is None or before is None or after is None or len(before) != len(after):
-        return False
-    factors = None if scales is None or scales.const_value is None else scales.const_value.numpy()
-    axes = attribute(node, "axes", list(range(len(before))))
-    transform = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
-    whole = all(isinstance(s, int) for s in (*before, *after))
-    if not whole or not isinstance(axes, (list, tuple)) or transform == "tf_crop_and_resize":
-        return False
-    build, found = builder(model, node), x
-    for place, axis in enumerate(int(a) % len(before) for a in axes):
-        size, wanted = int(str(before[axis])), int(str(after[axis]))
-        scale = wanted / size if factors is None or not factors.size else float(factors[place])
-        at = rounded("round_prefer_ceil", coordinates(transform, size, wanted, scale))
-        index = build.const(np.clip(at, 0, size - 1).astype(np.int64), "nearest")
-        if size != wanted or scale != 1:
-            found = build.op("Gather", found, index, axis=axis)
-            found.type = x.type
-    if found is x:
-        build.op("Identity", x)
-    build.commit(model.graph, node)
-    return True

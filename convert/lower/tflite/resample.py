@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.resample import F32, How, Taps, matrix, taps
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.convert.lower.resample import F32, How, Taps, matrix, taps
-
-__all__ = ["FLAGS", "How", "Taps", "agrees", "kernel_taps", "matrix", "taps"]
 
 
 def kernel_taps(nearest: bool, align: bool, half: bool, size: int, out: int) -> Taps:
@@ -66,7 +64,7 @@ def agrees(
 
 
 def _agrees(how: How, flags: tuple[bool, bool], size: int, out: int, scale: float | None) -> bool:
-    ratio = float(F32(out) / F32(size)) if scale is None else scale
+    ratio = out / size if scale is None else scale
     try:
         ours = taps(how, size, out, ratio)
     except Refusal:

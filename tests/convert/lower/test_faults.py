@@ -5,7 +5,7 @@ import pytest
 from edgeinfer.convert.lower.faults import (
     PACKED,
     batchwise_recurrent,
-    fractional_align_corners,
+    fractional_corners,
     move_batch,
     refused_borders,
 )
@@ -66,7 +66,7 @@ def test_align_corners_needs_whole_sizes(shape: str, scales: str, bad: bool) -> 
     text = f"""g (float[{shape}] x) => (float[1,1,A,B] y) <float[4] s = {{{scales}}}> {{
         y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , s)
     }}"""
-    assert bool(fractional_align_corners(next(iter(model(text).graph)))) is bad
+    assert bool(fractional_corners(next(iter(model(text).graph)))) is bad
 
 
 def test_align_corners_with_sizes_or_another_mode_is_fine() -> None:
@@ -75,7 +75,7 @@ def test_align_corners_with_sizes_or_another_mode_is_fine() -> None:
         y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , , n)
         z = Resize<mode = "linear">(x, , s)
     }"""
-    assert [fractional_align_corners(n) for n in model(text).graph] == ["", ""]
+    assert [fractional_corners(n) for n in model(text).graph] == ["", ""]
 
 
 def test_packed_inputs_and_outputs_are_named() -> None:

@@ -2,77 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from edgeinfer.convert.lower.core.cut import (
+    AxisPad,
+    AxisSlice,
+    PadPlan,
+    mixed,
+    pads,
+    place,
+    repeated,
+    slices,
+)
 from edgeinfer.convert.lower.coreai.builder import LARGEST, Builder, Extent
 from edgeinfer.convert.lower.coreai.registry import NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 
-@OPS.lower("Slice")
+@slices(OPS)
 def slice_(
     g: Builder,
-    data: Tensor,
+    x: Tensor,
+    axes: Sequence[AxisSlice],
     starts: Tensor,
     ends: Tensor,
-    axes: Const | None = None,
-    steps: Const | None = None,
+    steps: Tensor | None,
 ) -> Tensor:
-    (count,) = starts.shape
-    if count is None:
-        raise Refusal("how many axes are cut is only known to a run", "dynamic_shape")
-    places = [int(a) % data.rank for a in axes.array] if axes else list(range(count))
-    strides = [int(s) for s in steps.array] if steps else [1] * count
-    begin: list[Extent] = [0] * data.rank
-    end: list[Extent] = [s if s is not None else LARGEST for s in data.shape]
-    step = [1] * data.rank
+    begin: list[Extent] = [0] * x.rank
+    end: list[Extent] = [s if s is not None else LARGEST for s in x.shape]
+    step = [1] * x.rank
     turned = []
-    for i, (axis, stride) in enumerate(zip(places, strides, strict=True)):
-        first, last = _entry(g, starts, i), _entry(g, ends, i)
-        begin[axis], end[axis] = _bounds(g, data, axis, first, last, stride)
-        step[axis] = abs(stride)
-        if stride < 0:
-            turned.append(axis)
+    for axis, cut in enumerate(axes):
+        if cut.step is None:
+            raise Refusal("input 'steps' must be constant", "requires_constant")
+        if not cut.is_whole:
+            begin[axis], end[axis] = _bounds(g, x, axis, cut, (starts, ends))
+            step[axis] = abs(cut.step)
+            turned += [axis] if cut.step < 0 else []
     # A negative step ends before the first element, which has no number here.
-    source = g.reverse(data, turned) if turned else data
-    return g.slice(source, begin, end, step)
-
-
-def _entry(g: Builder, vector: Tensor, index: int) -> Extent:
-    if vector.data is not None:
-        return int(vector.data[index])
-    return g.reshape(g.cast(g.slice(vector, [index], [index + 1]), np.int64), [])
+    return g.slice(g.reverse(x, turned) if turned else x, begin, end, step)
 
 
 def _bounds(
-    g: Builder, x: Tensor, axis: int, first: Extent, last: Extent, stride: int
+    g: Builder, x: Tensor, axis: int, cut: AxisSlice, bounds: tuple[Tensor, Tensor]
 ) -> tuple[Extent, Extent]:
-    """Places that count from the start; of the turned axis where the step is negative."""
-    size = x.shape[axis]
-    if isinstance(first, int) and isinstance(last, int):
-        if size is not None:
-            begin, end, _ = slice(first, last, stride).indices(size)
-            if stride < 0:
-                begin, end = size - 1 - begin, size - 1 - end
-            return begin, max(end, begin)
-        if stride > 0 and first == 0 and last >= LARGEST:
-            return 0, LARGEST
+    """Where a cut starts and ends; on the reversed axis where its step is negative."""
+    taken, back = cut.taken, (cut.step or 1) < 0
+    if taken is not None:
+        start = cut.size - 1 - taken.start if back else taken.start
+        return start, start + abs(taken.stop - taken.start) if len(taken) else start
     length = g.extent(x, axis)
-    limit = length if isinstance(length, Tensor) else g.const(np.int64(length))
-    low, high = (0, limit) if stride > 0 else (-1, g.binary("sub", limit, 1))
-    start, stop = [_within(g, v, limit, low, high) for v in (first, last)]
-    if stride < 0:
-        top = g.binary("sub", limit, 1)
-        start, stop = g.binary("sub", top, start), g.binary("sub", top, stop)
-    return start, g.binary("maximum", stop, start)
+    size = length if isinstance(length, Tensor) else g.const(np.int64(length))
+    found = []
+    for vector, is_stop in zip(bounds, (False, True), strict=True):
+        bound = _entry(g, vector, cut.entry or 0)
+        own = g.select(g.less(bound, 0), g.binary("add", bound, size), bound)
+        at = place(g.binary, own, size, back=back, is_stop=is_stop)
+        found.append(g.binary("sub", g.binary("sub", size, 1), at) if back else at)
+    return found[0], g.binary("maximum", found[1], found[0])
 
 
-def _within(g: Builder, place: Extent, size: Tensor, low: int, high: Tensor) -> Tensor:
-    if isinstance(place, int):
-        place = g.const(np.int64(place))
-    turned = g.select(g.less(place, 0), g.binary("add", place, size), place)
-    return g.clip(turned, low, high)
+def _entry(g: Builder, vector: Tensor, index: int) -> Tensor:
+    if vector.data is not None:
+        return g.const(np.int64(vector.data[index]))
+    return g.reshape(g.cast(g.slice(vector, [index], [index + 1]), np.int64), [])
 
 
 @OPS.lower("Split")
@@ -93,42 +89,49 @@ def split(
 _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-@OPS.lower("Pad")
-def pad(
-    g: Builder,
-    data: Tensor,
-    pads: Const,
-    constant_value: Tensor | None = None,
-    axes: Const | None = None,
-    *,
-    mode: str,
-) -> Tensor:
-    places = [int(a) % data.rank for a in axes.array] if axes else list(range(data.rank))
-    amounts = [int(p) for p in pads.array]
-    before, after = [0] * data.rank, [0] * data.rank
-    for axis, b, a in zip(places, amounts, amounts[len(places) :], strict=False):
-        before[axis], after[axis] = b, a
-    if min(*before, *after) < 0:
-        if mode != "constant":
-            raise Refusal(f"negative pads in mode {mode!r}")
-        data = _trimmed(g, data, before, after)
-    value = g.const(np.zeros((), data.dtype)) if constant_value is None else constant_value
-    ahead, behind = [max(p, 0) for p in before], [max(p, 0) for p in after]
-    kind = _MODES[mode]
-    if data.dtype == np.bool_:
-        wide = g.pad(g.cast(data, np.uint8), ahead, behind, g.cast(value, np.uint8), kind)
+def _amounts(g: Builder, vector: Tensor) -> list[Tensor]:
+    (count,) = vector.shape
+    if count is None:
+        raise Refusal("how many axes are padded is only known at run time", "dynamic_shape")
+    return [_entry(g, vector, index) for index in range(count)]
+
+
+@pads(OPS, entries=_amounts)
+def pad(g: Builder, x: Tensor, plan: PadPlan) -> Tensor:
+    op, mode = mixed(g.binary), plan.mode
+    x = plan.cropped(g, x, op)
+    grown = plan.grown(op)
+    for axis, border in enumerate(plan.axes if mode != "constant" else ()):
+        # The kernel reflects and goes round once only.
+        if grown[axis] != (0, 0) and not border.is_short and mode != "edge":
+            x = g.take(x, _sources(g, x, axis, border, mode), axis)
+            grown[axis] = (0, 0)
+    ahead, behind = ([both[side] for both in grown] for side in (0, 1))
+    value = g.const(np.zeros((), x.dtype)) if plan.value is None else plan.value
+    if x.dtype == np.bool_:
+        wide = g.pad(g.cast(x, np.uint8), ahead, behind, g.cast(value, np.uint8), _MODES[mode])
         return g.cast(wide, np.bool_)
-    return g.pad(data, ahead, behind, g.reshape(value, []), kind)
+    return g.pad(x, ahead, behind, g.reshape(value, []), _MODES[mode])
 
 
-def _trimmed(g: Builder, x: Tensor, before: list[int], after: list[int]) -> Tensor:
-    for axis, (b, a) in enumerate(zip(before, after, strict=True)):
-        if b < 0 or a < 0:
-            size = g.extent(x, axis)
-            cut = max(-a, 0)
-            end = size - cut if isinstance(size, int) else g.binary("sub", size, cut)
-            x = g.part(x, axis, max(-b, 0), end)
-    return x
+def _sources(g: Builder, x: Tensor, axis: int, border: AxisPad, mode: str) -> Tensor:
+    if not border.is_known:
+        # Two such in one graph end a run of coreai-core 1.0.0b3 in an error of broadcast_to.
+        raise Refusal(f"amounts of mode {mode!r} must be constant", "requires_constant")
+    if isinstance(border.kept, int):
+        return g.const(border.sources(mode))
+    op = mixed(lambda name, a, b: _integers(g, name, a, b))
+    size = g.extent(x, axis)
+    before, after = border.grown()
+    count = op("add", size, before + after)
+    return g.cast(repeated(op, g.binary("sub", counted(g, count), before), size, mode), np.int64)
+
+
+def _integers(g: Builder, name: str, a: Extent, b: Extent) -> Tensor:
+    if name != "mod":
+        return g.binary(name, a, b)
+    # The remainder has the dividend's sign.
+    return g.binary("modulo", g.binary("add", g.binary("modulo", a, b), b), b)
 
 
 def counted(g: Builder, size: Extent) -> Tensor:

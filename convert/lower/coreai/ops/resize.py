@@ -1,90 +1,41 @@
-"""Resizing, an axis at a time: each output is a weighted sum of inputs that are known now."""
+"""ResizePlan, an axis at a time: each output is a weighted sum of inputs that are known now."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.resample import How, Taps, matrix, taps
+from edgeinfer.convert.lower.core.resize import AxisResize, ResizePlan, resizes
 from edgeinfer.convert.lower.coreai.builder import Builder
-from edgeinfer.convert.lower.coreai.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreai.registry import NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
-from edgeinfer.convert.lower.registry import Const, Refusal
-from edgeinfer.convert.lower.resample import How, Taps, matrix, taps
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
 
 
-@OPS.lower("Resize", dtypes=NUMBERS)
-def resize(
-    g: Builder,
-    x: Tensor,
-    roi: Const | None = None,
-    scales: Const | None = None,
-    sizes: Const | None = None,
-    *,
-    antialias: int,
-    axes: tuple[int, ...] | None,
-    coordinate_transformation_mode: str,
-    cubic_coeff_a: float,
-    exclude_outside: int,
-    keep_aspect_ratio_policy: str,
-    mode: str,
-    nearest_mode: str,
-) -> Tensor:
-    if coordinate_transformation_mode == "tf_crop_and_resize":
-        raise Refusal("tf_crop_and_resize")
-    places = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
-    how = How(
-        mode,
-        coordinate_transformation_mode,
-        nearest_mode,
-        cubic_coeff_a,
-        bool(exclude_outside),
-        bool(antialias),
-    )
-    factors = [float(s) for s in scales.array] if scales and scales.array.size else None
-    if factors is not None:
-        for axis, factor in zip(places, factors, strict=True):
-            _check_corners(how, x.shape[axis], factor)
-            x = _by_factor(g, x, axis, factor, how)
-        return x
-    if sizes is None:
-        raise Refusal("neither scales nor sizes")
-    wanted = [int(s) for s in sizes.array]
-    have = [x.shape[a] for a in places]
-    if any(s is None and h != s for s, h in zip(have, wanted, strict=True)):
-        raise Refusal("dynamic sizes of an input", "dynamic_shape")
-    ratios = [w / (h or 1) for w, h in zip(wanted, have, strict=True)]
-    if keep_aspect_ratio_policy != "stretch":
-        one = min(ratios) if keep_aspect_ratio_policy == "not_larger" else max(ratios)
-        ratios = [one] * len(ratios)
-        wanted = [int(np.floor(one * (h or 1) + 0.5)) for h in have]
-    for axis, out, ratio in zip(places, wanted, ratios, strict=True):
-        x = _axis(g, x, axis, out, ratio, how)
-    return x
+@resizes(OPS, dtypes=NUMBERS)
+def resize(g: Builder, x: Tensor, plan: ResizePlan) -> Tensor:
+    made = x
+    for axis in plan.axes:
+        write = _by_factor if axis.size is None else _axis
+        made = write(g, made, axis, plan)
+    outside = plan.outside()
+    if outside is None:
+        return made
+    return g.select(g.const(outside), g.const(plan.filler, x.dtype), made)
 
 
-def _check_corners(how: How, size: int | None, factor: float) -> None:
-    if how.transform != "align_corners" or factor == 1:
-        return
-    wanted = float(np.float32(factor) * np.float32(1 if size is None else size))
-    if wanted != int(wanted):
-        raise Refusal("align_corners with a scale that gives no whole size: engines disagree")
-
-
-def _by_factor(g: Builder, x: Tensor, axis: int, factor: float, how: How) -> Tensor:
-    size = x.shape[axis]
-    if factor == 1:
-        return x
-    if size is not None:
-        return _axis(g, x, axis, int(np.floor(np.float32(factor) * size)), factor, how)
-    whole = int(factor)
-    if whole != factor or how.mode not in ("nearest", "linear"):
-        raise Refusal("a dynamic axis grows by a fraction", "dynamic_shape")
+def _by_factor(g: Builder, x: Tensor, axis: AxisResize, plan: ResizePlan) -> Tensor:
+    how = plan.how
+    times = axis.times if axis.scale is not None else None
+    if times is None or how.mode not in ("nearest", "linear"):
+        raise Refusal("a dynamic axis grows by no whole factor", "dynamic_shape")
     if how.mode == "nearest":
-        _check_repeats(how, whole)
-        return _repeated(g, x, axis, whole)
+        _check_repeats(how, times)
+        return _repeated(g, x, axis.index, times)
     if how.transform not in ("half_pixel", "pytorch_half_pixel"):
         raise Refusal(f"{how.transform} on a dynamic axis", "dynamic_shape")
-    return _blended(g, x, axis, whole)
+    return _blended(g, x, axis.index, times)
 
 
 def _check_repeats(how: How, factor: int) -> None:
@@ -122,19 +73,11 @@ def _blended(g: Builder, x: Tensor, axis: int, factor: int) -> Tensor:
     return g.reshape(g.concat(parts, axis + 1), [*sizes[:axis], -1, *sizes[axis + 1 :]])
 
 
-def _axis(g: Builder, x: Tensor, axis: int, out: int, scale: float, how: How) -> Tensor:
-    size = x.shape[axis]
-    if size is None:
-        raise Refusal("dynamic sizes of an input", "dynamic_shape")
-    if size == out and scale == 1:
-        return x
-    found = taps(how, size, out, scale)
-    if how.mode == "nearest":
-        return _nearest(g, x, axis, found, size, out)
-    if x.dtype not in [d.numpy() for d in FLOATS]:
-        raise Refusal("weighted sums of integers", "unsupported_dtype")
-    weights = matrix(found, size).astype(x.dtype)
-    return _weighted(g, x, axis, weights)
+def _axis(g: Builder, x: Tensor, axis: AxisResize, plan: ResizePlan) -> Tensor:
+    found, size = plan.taps(axis), axis.size or 0
+    if plan.how.mode == "nearest":
+        return _nearest(g, x, axis.index, found, size, axis.out)
+    return _weighted(g, x, axis.index, matrix(found, size).astype(x.dtype))
 
 
 def _nearest(g: Builder, x: Tensor, axis: int, found: Taps, size: int, out: int) -> Tensor:

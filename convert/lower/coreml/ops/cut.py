@@ -3,59 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.cut import (
+    FAR,
+    Arithmetic,
+    AxisSlice,
+    PadPlan,
+    mixed,
+    pads,
+    place,
+    repeated,
+    slices,
+)
 from edgeinfer.convert.lower.coreml.builder import Builder, Extent
-from edgeinfer.convert.lower.coreml.ops.shape import numbers, partly
+from edgeinfer.convert.lower.coreml.ops.shape import partly
 from edgeinfer.convert.lower.coreml.registry import ALL, OPS
-from edgeinfer.convert.lower.coreml.tensor import INT32, MAX_RANK, Tensor
-from edgeinfer.convert.lower.registry import Const, Refusal
-
-_FAR = int(INT32.max)
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
+from edgeinfer.convert.lower.registry import Refusal
 
 
-@OPS.lower("Slice", dtypes=ALL)
+@slices(OPS, dtypes=ALL)
 def slice_(
     g: Builder,
-    data: Tensor,
+    x: Tensor,
+    axes: Sequence[AxisSlice],
     starts: Tensor,
     ends: Tensor,
-    axes: Const | None = None,
-    steps: Const | None = None,
+    steps: Tensor | None,
 ) -> Tensor:
     """slice_by_index; an axis walked backwards is reversed where its bounds are dynamic."""
-    first, last = numbers(starts), numbers(ends)
-    count = int(starts.shape[0]) if isinstance(starts.shape[0], int) else 0
-    at = range(count) if axes is None else [int(a) % data.rank for a in axes.array.reshape(-1)]
-    step = [1] * len(at) if steps is None else [int(s) for s in steps.array.reshape(-1)]
-    rows = None if first is None or last is None else list(zip(at, first, last, step, strict=True))
-    if rows is None or any(_is_late(data.shape[a], *row) for a, *row in rows):
-        return _late_slice(g, data, starts, ends, list(at), step)
-    begin, stride = [0] * data.rank, [1] * data.rank
-    bounds: list[int | None] = [None] * data.rank
-    for axis, a, b, s in rows:
-        begin[axis], bounds[axis] = _bounds(data.shape[axis], a, b, s)
-        stride[axis] = s
-    out = _cut(g, data, begin, bounds, stride)
-    return g.same(out) if out is data else out
+    if any(cut.step is None for cut in axes):
+        raise Refusal("input 'steps' must be constant", "requires_constant")
+    if any(_is_late(cut) for cut in axes):
+        return _late_slice(g, x, axes, starts, ends)
+    begin, stride = [0] * x.rank, [1] * x.rank
+    bounds: list[int | None] = [None] * x.rank
+    for axis, cut in enumerate(axes):
+        if not cut.is_whole:
+            begin[axis], bounds[axis] = _bounds(cut)
+            stride[axis] = cut.step or 1
+    out = _cut(g, x, begin, bounds, stride)
+    return g.same(out) if out is x else out
 
 
-def _bounds(size: object, first: int, last: int, step: int) -> tuple[int, int | None]:
+def _bounds(cut: AxisSlice) -> tuple[int, int | None]:
     """Return begin and end as slice_by_index counts them; None where the axis ends."""
-    if isinstance(size, int):
-        start, stop, _ = slice(first, last, step).indices(size)
-        if len(range(start, stop, step)) == 0:
-            raise Refusal("tensors without elements do not exist", "dynamic_shape")
-        return start, (None if stop < 0 or stop >= size else stop)
-    return first, (None if last >= _FAR else max(last, -_FAR))
+    taken = cut.taken
+    if taken is None:
+        start, stop = cut.start or 0, cut.stop or 0
+        return start, None if stop >= FAR else stop
+    if len(taken) == 0:
+        raise Refusal("tensors without elements do not exist", "dynamic_shape")
+    return taken.start, taken.stop if 0 <= taken.stop < cut.size else None
 
 
-def _is_late(size: object, first: int, last: int, step: int) -> bool:
-    """Whether the open size of an axis decides what constant bounds mean."""
-    if isinstance(size, int):
+def _is_late(cut: AxisSlice) -> bool:
+    """Whether a run decides what the bounds mean."""
+    if cut.start is None or cut.stop is None:
+        return True
+    if isinstance(cut.size, int) or cut.is_whole:
         return False
-    return step < 0 or abs(first) > _FAR or first < 0 <= last < _FAR
+    return (cut.step or 1) < 0 or cut.start in (FAR, -FAR) or cut.start < 0 <= cut.stop < FAR
 
 
 def _cut(
@@ -89,109 +100,75 @@ def _high_cut(
 
 
 def _late_slice(
-    g: Builder, x: Tensor, starts: Tensor, ends: Tensor, axes: Sequence[int], step: Sequence[int]
+    g: Builder, x: Tensor, axes: Sequence[AxisSlice], starts: Tensor, ends: Tensor
 ) -> Tensor:
     """Bounds of a run; each is clamped as ONNX clamps it."""
-    back = [a for a, s in zip(axes, step, strict=True) if s < 0]
+    back = [a for a, cut in enumerate(axes) if (cut.step or 1) < 0]
     x = g.emit("reverse", x=x, axes=back, span=x.span) if back else x
-    begin: list[Tensor] = [g.const([0], np.int32)] * x.rank
-    end: list[Tensor] = [
-        g.reshape(s, [1]) if isinstance(s, Tensor) else g.const([s], np.int32) for s in g.extents(x)
-    ]
-    sizes = list(end)
-    for index, axis in enumerate(axes):
-        begin[axis] = _clamped(g, starts, index, sizes[axis], axis in back)
-        end[axis] = _clamped(g, ends, index, sizes[axis], axis in back)
-    stride = [1] * x.rank
-    for axis, s in zip(axes, step, strict=True):
-        stride[axis] = abs(s)
-    operands = {"begin": g.concat(begin, 0), "end": g.concat(end, 0), "stride": stride}
+    sizes = g.extents(x)
+    begin: list[Extent] = [0] * x.rank
+    end = list(sizes)
+    for axis, cut in enumerate(axes):
+        if cut.entry is not None:
+            begin[axis] = _clamped(g, starts, cut, sizes[axis], is_stop=False)
+            end[axis] = _clamped(g, ends, cut, sizes[axis], is_stop=True)
+    stride = [abs(cut.step or 1) for cut in axes]
+    operands = {"begin": g.vector(begin), "end": g.vector(end), "stride": stride}
     out = g.emit("slice_by_index", x=x, span=x.span, **operands)
-    kept = zip(x.shape, out.shape, strict=True)
-    g.know_shape(out, [o if a in axes else s for a, (s, o) in enumerate(kept)])
+    rows = zip(axes, x.shape, out.shape, strict=True)
+    g.know_shape(out, [own if cut.entry is None else made for cut, own, made in rows])
     return out
 
 
-def _clamped(g: Builder, bounds: Tensor, index: int, size: Tensor, back: bool) -> Tensor:
+def _clamped(g: Builder, bounds: Tensor, cut: AxisSlice, size: Extent, *, is_stop: bool) -> Extent:
     """A bound within an axis, counted from its end where it is walked backwards."""
-    if bounds.data is not None:
-        one = int(np.clip(bounds.data.reshape(-1)[index], -_FAR, _FAR))
-        bound = g.const([one], np.int32)
+    op, entry, back = mixed(g.binary), cut.entry or 0, (cut.step or 1) < 0
+    known = cut.stop if is_stop else cut.start
+    bound: Extent
+    if known is not None:
+        bound = op("add", known, size) if known < 0 else known
     else:
-        bound = g.cast(g.slice(bounds, [index], [index + 1]), np.int32)
-    if bound.data is not None and size.data is not None:
-        length, at = int(size.data[0]), int(bound.data[0])
-        at = at + length if at < 0 else at
-        at = length - 1 - at if back else at
-        return g.const([min(max(at, 0), length)], np.int32)
-    # Without a span: the sum cannot leave int32 where the bound is inside the axis.
-    wrapped = g.binary("add", bound, size)
-    from_start = g.select(g.binary("less", bound, 0), wrapped, bound)
-    if back:
-        from_start = g.binary("sub", g.binary("sub", size, 1), from_start)
-    return g.binary("minimum", g.binary("maximum", from_start, 0), size)
+        found = g.reshape(g.cast(g.slice(bounds, [entry], [entry + 1]), np.int32), [])
+        # Without a span: the sum cannot leave int32 where the bound is inside the axis.
+        bound = g.select(g.binary("less", found, 0), g.binary("add", found, size), found)
+    at: Extent = place(op, bound, size, back=back, is_stop=is_stop)
+    return cast(Extent, op("sub", op("sub", size, 1), at)) if back else at
 
 
-@OPS.lower("Pad", dtypes=ALL)
-def pad(
-    g: Builder,
-    data: Tensor,
-    pads: Tensor,
-    constant_value: Tensor | None = None,
-    axes: Const | None = None,
-    *,
-    mode: str,
-) -> Tensor:
+def _arithmetic(g: Builder) -> Arithmetic:
+    """Write integers; what bounds decide is not asked of a run."""
+
+    def write(op: str, a: Extent, b: Extent) -> Extent:
+        if op == "maximum" and isinstance(a, Tensor) and isinstance(b, int):
+            low, high = a.bounds
+            if low >= b or high <= b:
+                return a if low >= b else b
+        left, right = (g.cast(v, np.int32) if isinstance(v, Tensor) else v for v in (a, b))
+        return g.binary(op, left, right)
+
+    return mixed(write)
+
+
+@pads(OPS, entries=partly, dtypes=ALL)
+def pad(g: Builder, data: Tensor, plan: PadPlan) -> Tensor:
     """Pad; negative amounts by a cut, borders of more than two axes one after the other."""
-    amounts = _amounts(data.rank, partly(g, pads), axes)
-    x = _cropped(g, data, amounts)
-    amounts = [(_at_least_none(g, lo), _at_least_none(g, hi)) for lo, hi in amounts]
+    op, value = _arithmetic(g), plan.value
+    x: Tensor = plan.cropped(g, data, op)
+    amounts = plan.grown(op)
     if amounts == [(0, 0)] * data.rank:
         return g.same(x) if x is data else x
-    if mode == "constant":
-        if constant_value is not None and constant_value.data is None:
-            return _filled_late(g, x, amounts, constant_value)
-        value = None if constant_value is None else constant_value.data
-        return _filled(g, x, amounts, 0.0 if value is None else value.reshape(-1)[0])
+    if plan.mode == "constant":
+        if value is not None and value.data is None:
+            return _filled_late(g, x, amounts, value)
+        return _filled(g, x, amounts, 0.0 if value is None else value.data.reshape(-1)[0])
     for axis, amount in enumerate(amounts):
         if amount != (0, 0):
-            x = _mirrored(g, x, axis, amount, mode)
+            x = _mirrored(g, x, axis, amount, plan.mode)
     return x
 
 
 Amount = tuple[Extent, Extent]
 """What is added before and behind an axis."""
-
-
-def _amounts(rank: int, found: Sequence[Extent], axes: Const | None) -> list[Amount]:
-    half = len(found) // 2
-    at = range(rank) if axes is None else [int(a) % rank for a in axes.array.reshape(-1)]
-    amounts: list[Amount] = [(0, 0)] * rank
-    for axis, lo, hi in zip(at, found[:half], found[half:], strict=True):
-        amounts[axis] = (lo, hi)
-    return amounts
-
-
-def _at_least_none(g: Builder, amount: Extent) -> Extent:
-    if isinstance(amount, int):
-        return max(amount, 0)
-    plain = g.cast(amount, np.int32)
-    return plain if plain.bounds[0] >= 0 else g.binary("maximum", plain, 0)
-
-
-def _cropped(g: Builder, x: Tensor, amounts: Sequence[Amount]) -> Tensor:
-    for axis, amount in enumerate(amounts):
-        first, behind = (_taken(g, a) for a in amount)
-        if (first, behind) != (0, 0):
-            x = g.part(x, axis, first, g.minus(g.extent(x, axis), behind))
-    return x
-
-
-def _taken(g: Builder, amount: Extent) -> Extent:
-    """What a negative amount takes away."""
-    if isinstance(amount, Tensor) and amount.bounds[0] >= 0:
-        return 0
-    return _at_least_none(g, g.minus(0, amount))
 
 
 def _filled(g: Builder, x: Tensor, amounts: Sequence[Amount], value: float) -> Tensor:
@@ -257,21 +234,10 @@ def _mirrored(g: Builder, x: Tensor, axis: int, amount: Amount, mode: str) -> Te
 
 def _walked(g: Builder, x: Tensor, axis: int, amount: Amount, mode: str) -> Tensor:
     """Gather what a walk beyond both ends of an axis meets there."""
-    low, high = (g.const(a, np.int32) if isinstance(a, int) else a for a in amount)
-    extent = g.extent(x, axis)
-    size = g.const(extent, np.int32) if isinstance(extent, int) else extent
-    count = g.binary("add", g.binary("add", low, size), high)
-    where = g.binary("sub", g.counted(count), low)
-    if mode == "edge":
-        last = g.binary("sub", size, 1)
-        where = g.binary("minimum", g.binary("maximum", where, 0), last)
-    elif mode == "wrap":
-        where = g.binary("mod", where, size)
-    else:
-        there = g.binary("mul", g.binary("sub", size, 1), 2)
-        period = g.binary("maximum", there, 1)
-        walk = g.binary("mod", where, period)
-        where = g.binary("minimum", walk, g.binary("sub", there, walk))
+    low, high = amount
+    size, op = g.extent(x, axis), _arithmetic(g)
+    count = op("add", op("add", low, size), high)
+    where = repeated(op, op("sub", g.counted(count), low), size, mode)
     source = g.cast(x, np.int32) if x.dtype == np.bool_ else x
     out = g.emit("gather", x=source, indices=where, axis=axis, span=x.span)
     return g.cast(out, x.dtype)

@@ -6,116 +6,50 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.resample import matrix, taps
+from edgeinfer.convert.lower.core.resize import AxisResize, ResizePlan, resizes
 from edgeinfer.convert.lower.coreml.builder import Builder, Extent
 from edgeinfer.convert.lower.coreml.ops.shape import partly
 from edgeinfer.convert.lower.coreml.registry import ALL, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
-from edgeinfer.convert.lower.registry import Const, Refusal
-from edgeinfer.convert.lower.resample import F32, How, Taps, matrix, taps
-from edgeinfer.records import dataclass
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
 
 _HALF = frozenset({"half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"})
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """What happens along one axis.
-
-    Attributes:
-        index: Index of the axis.
-        size: before; None where it is known only at run time.
-        out: after, likewise.
-        scale: None where it is the ratio of the sizes.
-        roi: start and end in normalised coordinates.
-    """
-
-    index: int
-    size: int | None
-    out: int | None
-    scale: float | None
-    roi: tuple[float, float]
-
-    @property
-    def ratio(self) -> float:
-        """The scale that coordinates are computed with."""
-        if self.scale is not None or self.size is None or self.out is None:
-            return self.scale or 0.0
-        return float(F32(self.out) / F32(self.size))
-
-    @property
-    def times(self) -> int | None:
-        """The whole factor by which it grows; None where it is no whole one."""
-        ratio = self.ratio
-        whole = ratio >= 1 and ratio == int(ratio)
-        exact = self.size is None or self.out is None or self.out == self.size * int(ratio)
-        return int(ratio) if whole and exact else None
+def _entries(g: Builder, sizes: Tensor, axes: Sequence[int]) -> list[Extent | None]:
+    known = g.given(0)
+    wanted = partly(g, sizes) if known is None else [known[a] for a in axes]
+    rows = zip(axes, wanted, strict=True)
+    return [None if g.keeps(a) and not isinstance(s, int) else s for a, s in rows]
 
 
-@OPS.lower("Resize", dtypes=ALL)
-def resize(
-    g: Builder,
-    X: Tensor,
-    roi: Const | None = None,
-    scales: Const | None = None,
-    sizes: Tensor | None = None,
-    *,
-    antialias: int,
-    axes: Sequence[int] | None,
-    coordinate_transformation_mode: str,
-    cubic_coeff_a: float,
-    exclude_outside: int,
-    extrapolation_value: float,
-    keep_aspect_ratio_policy: str,
-    mode: str,
-    nearest_mode: str,
-) -> Tensor:
+@resizes(OPS, entries=_entries, dtypes=ALL)
+def resize(g: Builder, x: Tensor, plan: ResizePlan) -> Tensor:
     """Upsampling by whole factors; else a gather, or a product with the weights, an axis."""
-    how = How(
-        mode,
-        coordinate_transformation_mode,
-        nearest_mode,
-        cubic_coeff_a,
-        bool(exclude_outside) and mode == "cubic",
-        bool(antialias) and mode != "nearest",
-    )
-    if mode != "nearest" and not X.is_float:
-        raise Refusal(f"mode {mode!r} of {X.dtype}", "unsupported_dtype")
-    chosen = [a % X.rank for a in (axes if axes is not None else range(X.rank))]
-    if sizes is not None and keep_aspect_ratio_policy == "stretch":
-        late = _late(g, X, how, dict(zip(chosen, partly(g, sizes), strict=True)))
-        if late is not None:
-            return late
-    planned = _plan(g, X, how, chosen, roi, scales, sizes, keep_aspect_ratio_policy)
-    crops = how.transform == "tf_crop_and_resize"
-    planned = [p for p in planned if crops or p.out != p.size or p.out is None]
-    planned = [p for p in planned if p.out is not None or p.scale != 1.0]
-    if how.transform == "align_corners" and any(_is_ambiguous(p) for p in planned):
-        raise Refusal("align_corners with a scale that gives no whole size: engines disagree")
-    whole = _whole_factors(g, X, how, planned)
-    if whole is not None:
-        return whole
-    out = X
-    for axis in planned:
-        out = _apply(g, out, how, axis)
-    if crops:
-        out = _extrapolated(g, out, how, planned, extrapolation_value)
-    return g.same(out) if out is X else out
+    one = _late(g, x, plan) or _whole_factors(g, x, plan)
+    if one is not None:
+        return one
+    out = x
+    for axis in plan.axes:
+        out = _apply(g, out, plan, axis)
+    outside = plan.outside()
+    if outside is not None:
+        out = g.select(g.const(outside, np.bool_), g.const(plan.filler, x.dtype), out)
+    return g.same(out) if out is x else out
 
 
 _SAMPLED = {**dict.fromkeys(_HALF, "UNALIGN_CORNERS"), "align_corners": "STRICT_ALIGN_CORNERS"}
 
 
-def _late(g: Builder, x: Tensor, how: How, sizes: dict[int, Extent]) -> Tensor | None:
+def _late(g: Builder, x: Tensor, plan: ResizePlan) -> Tensor | None:
     """Interpolate the last two axes to dynamic sizes, where one operator does."""
-    moving = {
-        a: size
-        for a, size in sizes.items()
-        if not g.keeps(a) and not (isinstance(size, int) and size == x.shape[a])
-    }
-    known = all(isinstance(s, int) and isinstance(x.shape[a], int) for a, s in moving.items())
+    how, moving = plan.how, {axis.index: axis.out for axis in plan.axes}
     last = (x.rank - 2, x.rank - 1)
-    if known or not x.is_float or not g.offers("resize") or any(a not in last for a in moving):
+    if all(a.is_known or a.scale is not None for a in plan.axes) or not set(moving) <= set(last):
+        return None
+    if not x.is_float or not g.offers("resize"):
         return None
     if how.mode != "linear" or how.antialias or how.transform not in _SAMPLED:
         return None
@@ -146,81 +80,17 @@ def _first_alone(g: Builder, x: Tensor, axis: int, size: Extent) -> Tensor:
     return g.part(x, axis, 0, g.select(one, g.const(1, np.int32), whole))
 
 
-def _is_ambiguous(axis: Axis) -> bool:
-    if axis.scale is None or axis.size is None:
-        return axis.scale is not None and axis.scale != int(axis.scale)
-    return axis.out != float(F32(axis.scale) * F32(axis.size))
-
-
-def _plan(
-    g: Builder,
-    x: Tensor,
-    how: How,
-    axes: list[int],
-    roi: Const | None,
-    scales: Const | None,
-    sizes: Tensor | None,
-    policy: str,
-) -> list[Axis]:
-    given = roi.array.ravel().tolist() if roi is not None and roi.array.size else None
-    spans = [
-        (0.0, 1.0) if given is None else (given[i], given[i + len(axes)]) for i in range(len(axes))
-    ]
-    have = [s if isinstance(s, int) else None for s in (x.shape[a] for a in axes)]
-    if scales is not None and scales.array.size:
-        factors = [float(f) for f in scales.array.ravel()]
-        outs = [
-            None if h is None else int(np.floor(F32(h) * F32(f)))
-            for h, f in zip(have, factors, strict=True)
-        ]
-        rows = zip(axes, have, outs, factors, spans, strict=True)
-        return [Axis(*row) for row in rows]
-    if sizes is None:
-        raise Refusal("neither scales nor sizes")
-    wanted = [e if isinstance(e, int) else None for e in partly(g, sizes)]
-    if policy != "stretch":
-        return _keeping_ratio(axes, have, wanted, spans, policy)
-    known = g.given(0)
-    if known is not None:
-        wanted = [known[a] for a in axes]
-    known_or_not = zip(axes, have, wanted, spans, strict=True)
-    moving = [Axis(a, h, w, None, r) for a, h, w, r in known_or_not if not g.keeps(a)]
-    if all(axis.size is not None and axis.out is not None for axis in moving):
-        return moving
-    late = "to a dynamic size"
-    if how.mode == "nearest" and how.rounding.startswith("round"):
-        words = f"nearest_mode {how.rounding!r} {late}: engines disagree on what lies halfway"
-        raise Refusal(words, "dynamic_shape", "fix the sizes with --input-shape")
-    raise Refusal(f"resizes {late}", "dynamic_shape")
-
-
-def _keeping_ratio(
-    axes: list[int],
-    have: list[int | None],
-    wanted: list[int | None],
-    spans: list[tuple[float, float]],
-    policy: str,
-) -> list[Axis]:
-    pairs = [(w, h) for w, h in zip(wanted, have, strict=True) if w is not None and h is not None]
-    if len(pairs) < len(axes):
-        raise Refusal("sizes must be known to keep their ratio", "dynamic_shape")
-    factors = [F32(w) / F32(h) for w, h in pairs]
-    scale = float(min(factors) if policy == "not_larger" else max(factors))
-    outs = [int(np.floor(F32(scale) * F32(h) + F32(0.5))) for _, h in pairs]
-    rows = zip(axes, pairs, outs, spans, strict=True)
-    return [Axis(a, h, out, scale, r) for a, (_, h), out, r in rows]
-
-
-def _whole_factors(g: Builder, x: Tensor, how: How, axes: list[Axis]) -> Tensor | None:
+def _whole_factors(g: Builder, x: Tensor, plan: ResizePlan) -> Tensor | None:
     """Upsample the last two axes by whole factors, which Core ML's own operators do."""
-    if not x.is_float or x.rank not in (3, 4) or not axes or how.antialias:
+    how, axes = plan.how, plan.axes
+    if not x.is_float or x.rank not in (3, 4) or not axes or how.antialias or plan.crops:
         return None
     factors = {a.index: a.times for a in axes}
     last = (x.rank - 2, x.rank - 1)
     if any(a not in last for a in factors) or None in factors.values():
         return None
     high, wide = (factors.get(a) or 1 for a in last)
-    if how.mode == "nearest" and _repeats(how, axes):
+    if how.mode == "nearest" and _repeats(plan):
         return g.emit(
             "upsample_nearest_neighbor", x=x, scale_factor_height=high, scale_factor_width=wide
         )
@@ -236,13 +106,13 @@ def _whole_factors(g: Builder, x: Tensor, how: How, axes: list[Axis]) -> Tensor 
     )
 
 
-def _repeats(how: How, axes: list[Axis]) -> bool:
+def _repeats(plan: ResizePlan) -> bool:
     """Whether every element is just repeated."""
-    for axis in axes:
+    for axis in plan.axes:
         times = axis.times or 1
         for size in (axis.size,) if axis.size is not None else (1, 2, 3, 5, 8, 13, 33):
             try:
-                found = taps(how, size, size * times, float(times))
+                found = taps(plan.how, size, size * times, float(times))
             except Refusal:
                 return False
             if not (found.source[:, 0] == np.arange(size * times) // times).all():
@@ -250,16 +120,14 @@ def _repeats(how: How, axes: list[Axis]) -> bool:
     return True
 
 
-def _apply(g: Builder, x: Tensor, how: How, axis: Axis) -> Tensor:
-    if axis.size is None or axis.out is None:
-        raise Refusal("resizes a dynamic size by a part", "dynamic_shape")
-    found = taps(how, axis.size, axis.out, axis.ratio, axis.roi)
+def _apply(g: Builder, x: Tensor, plan: ResizePlan, axis: AxisResize) -> Tensor:
+    found = plan.taps(axis)
     if found.source.shape[1] == 1:
         moved = g.cast(x, np.int32) if x.dtype == np.bool_ else x
         where = g.const(found.source[:, 0], np.int32)
         out = g.emit("gather", x=moved, indices=where, axis=axis.index, span=x.span)
         return g.cast(out, x.dtype)
-    return _weighted(g, x, matrix(found, axis.size), axis.index)
+    return _weighted(g, x, matrix(found, axis.size or 0), axis.index)
 
 
 def _weighted(g: Builder, x: Tensor, weights: Array, axis: int) -> Tensor:
@@ -271,13 +139,3 @@ def _weighted(g: Builder, x: Tensor, weights: Array, axis: int) -> Tensor:
     perm = [a for a in range(x.rank) if a != axis] + [axis]
     moved = _weighted(g, g.transpose(x, perm), weights, x.rank - 1)
     return g.transpose(moved, [perm.index(a) for a in range(x.rank)])
-
-
-def _extrapolated(g: Builder, x: Tensor, how: How, axes: list[Axis], value: float) -> Tensor:
-    mask = np.zeros((1,) * x.rank, np.bool_)
-    for axis in axes:
-        found: Taps = taps(how, axis.size or 0, axis.out or 0, axis.ratio, axis.roi)
-        mask = mask | found.outside.reshape([-1 if a == axis.index else 1 for a in range(x.rank)])
-    if not mask.any():
-        return x
-    return g.select(g.const(mask, np.bool_), g.const(value, x.dtype), x)

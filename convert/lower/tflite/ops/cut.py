@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.cut import (
+    FAR,
+    AxisPad,
+    AxisSlice,
+    PadPlan,
+    mixed,
+    pads,
+    repeated,
+    slices,
+)
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, OPS
 from edgeinfer.convert.lower.tflite.sizes import (
-    INT_MAX,
-    axis_of,
     carried,
     compute,
     constant,
@@ -30,128 +37,107 @@ from edgeinfer.types import Array
 PAD_RANK = 5
 
 
-@OPS.lower("Slice", dtypes=ANY)
+@slices(OPS, dtypes=ANY)
 def slice_(
     g: Builder,
-    data: Tensor,
+    x: Tensor,
+    axes: Sequence[AxisSlice],
     starts: Tensor,
     ends: Tensor,
-    axes: Tensor | None = None,
-    steps: Tensor | None = None,
+    steps: Tensor | None,
 ) -> Tensor:
     """STRIDED_SLICE, whose rules for what is out of range are ONNX's."""
-    count = starts.shape[0]
-    if count is None:
-        raise Refusal("the number of axes is only known at run time", "dynamic_shape")
-    listed = constant(axes, "axes")
-    chosen = [axis_of(a, data.rank) for a in (range(count) if listed is None else listed)]
-    strides = constant(steps, "steps") or [1] * count
-    if starts.data is None or ends.data is None:
-        return _slice_at_run_time(g, data, starts, ends, chosen, strides)
-    begin: list[int] = [0] * data.rank
-    end: list[int | None] = [None] * data.rank
-    step = [1] * data.rank
-    for axis, b, e, t in zip(
-        chosen, starts.data.ravel().tolist(), ends.data.ravel().tolist(), strides, strict=True
-    ):
-        begin[axis], end[axis], step[axis] = _bounds(data.shape[axis], b, e, t)
-    if all(
-        b == 0 and t == 1 and (e is None or e == s)
-        for b, e, t, s in zip(begin, end, step, data.shape, strict=True)
-    ):
-        return data
-    if (0, 0) in zip(begin, end, strict=True):
-        # XNNPACK takes no elements for all of them.
-        if not data.is_static:
-            raise Refusal("nothing is left of an axis beside dynamic ones", "dynamic_shape")
-        picked = tuple(slice(b, e, t) for b, e, t in zip(begin, end, step, strict=True))
-        return g.const(np.empty(data.static_shape, data.dtype)[picked])
-    return g.slice(data, begin, end, step)
+    if any(_is_late(cut) for cut in axes):
+        return _slice_at_run_time(g, x, axes, starts, ends, steps)
+    if all(cut.is_whole for cut in axes):
+        return x
+    empty = [axis for axis, cut in enumerate(axes) if cut.taken is not None and not cut.taken]
+    if empty and x.is_static:
+        return g.const(np.empty([len(cut.taken or ()) for cut in axes], x.dtype))
+    rows = [(0, None, 1) if axis in empty else _bounds(cut) for axis, cut in enumerate(axes)]
+    made = g.slice(x, [b for b, _, _ in rows], [e for _, e, _ in rows], [s for _, _, s in rows])
+    for axis in empty:
+        # XNNPACK takes no elements of a slice for all of them.
+        made = g.gather(made, g.const(np.zeros(0, np.int32)), axis)
+    return made
 
 
-def _bounds(size: int | None, begin: int, end: int, step: int) -> tuple[int, int | None, int]:
-    step = max(min(step, INT_MAX), -INT_MAX)
-    if size is None:
-        low, high = -INT_MAX, INT_MAX
-        whole = end >= high if step > 0 else end <= low
-        return max(min(begin, high), low), None if whole else max(min(end, high), low), step
-    first, last, _ = slice(begin, end, step).indices(size)
-    if not len(range(first, last, step)):
-        return 0, 0, 1
-    return first, None if last < 0 else last, step
+def _bounds(cut: AxisSlice) -> tuple[int, int | None, int]:
+    start, stop, step = cut.start or 0, cut.stop or 0, cut.step or 1
+    part = cut.taken
+    if part is not None:
+        return part.start, part.stop if part.stop >= 0 else None, part.step
+    whole = stop >= FAR if step > 0 else stop <= -FAR
+    return start, None if whole else stop, step
+
+
+def _is_late(cut: AxisSlice) -> bool:
+    """Whether a run decides what the bounds mean."""
+    if cut.start is None or cut.stop is None or cut.step is None:
+        return True
+    return cut.taken is None and cut.step < 0 and cut.start < -1
 
 
 def _slice_at_run_time(
-    g: Builder, data: Tensor, starts: Tensor, ends: Tensor, axes: list[int], steps: list[int]
+    g: Builder,
+    x: Tensor,
+    axes: Sequence[AxisSlice],
+    starts: Tensor,
+    ends: Tensor,
+    steps: Tensor | None,
 ) -> Tensor:
-    rank = data.rank
-    begin = _spread(g, narrow(g, starts), axes, rank, 0)
-    end = _spread(g, narrow(g, ends), axes, rank, 0)
-    step = [1] * rank
-    for axis, t in zip(axes, steps, strict=True):
-        step[axis] = t
-    mask = sum(1 << a for a in range(rank) if a not in axes)
-    shape = [None if a in axes else s for a, s in enumerate(data.shape)]
+    begin, end = (_spread(g, narrow(g, t), axes, 0) for t in (starts, ends))
+    jumps = [1 if cut.step is None else cut.step for cut in axes]
+    step = g.const(jumps, np.int32)
+    if steps is not None and steps.data is None:
+        step = _spread(g, narrow(g, steps), axes, 1)
+    if any(cut.step is None or cut.step < 0 for cut in axes):
+        # Going back from before the first element ONNX takes that one, LiteRT 2.3 nothing.
+        begin = g.binary("MAXIMUM", begin, g.unary("NEG", shape_tensor(g, x)))
+    mask = sum(1 << a for a, cut in enumerate(axes) if cut.entry is None)
+    shape = [cut.size if cut.entry is None else None for cut in axes]
     zero = {"ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0, "offset": False}
-    operands = [data, begin, end, g.const(step, np.int32)]
+    operands = [x, begin, end, step]
     return g.emit("STRIDED_SLICE", operands, shape, begin_mask=mask, end_mask=mask, **zero)
 
 
-def _spread(g: Builder, values: Tensor, axes: list[int], rank: int, other: int) -> Tensor:
-    """One entry per axis: those of ``values`` where listed, the same number elsewhere."""
-    if axes == list(range(rank)):
+def _spread(
+    g: Builder, values: Tensor, axes: Sequence[AxisSlice] | Sequence[AxisPad], other: int
+) -> Tensor:
+    """One entry per axis: those of ``values`` where named, the same number elsewhere."""
+    entries = [axis.entry for axis in axes]
+    if entries == list(range(len(axes))):
         return values
     with_other = g.concat([values, g.const([other], np.int32)], 0)
-    source = [axes.index(a) if a in axes else len(axes) for a in range(rank)]
+    count = sum(entry is not None for entry in entries)
+    source = [count if entry is None else entry for entry in entries]
     return g.gather(with_other, g.const(source, np.int32), 0)
 
 
-@OPS.lower("Pad", dtypes=ANY)
-@carried(bool=np.int8)
-def pad(
-    g: Builder,
-    data: Tensor,
-    pads: Tensor,
-    constant_value: Tensor | None = None,
-    axes: Tensor | None = None,
-    *,
-    mode: str,
-) -> Tensor:
+@pads(OPS, around=carried(bool=np.int8), dtypes=ANY)
+def pad(g: Builder, x: Tensor, plan: PadPlan) -> Tensor:
     """PAD, PADV2 or MIRROR_PAD; other modes gather. Negative amounts are sliced off before."""
-    listed = constant(axes, "axes")
-    chosen = [axis_of(a, data.rank) for a in (range(data.rank) if listed is None else listed)]
-    if pads.data is None:
-        amounts = narrow(g, pads)
-        if mode == "constant":
-            return _pad_at_run_time(g, data, amounts, constant_value, chosen)
-        return _extend_at_run_time(g, data, amounts, chosen, mode)
-    flat = pads.data.ravel().tolist()
-    around = [(0, 0)] * data.rank
-    for i, axis in enumerate(chosen):
-        around[axis] = (flat[i], flat[i + len(chosen)])
-    x = _crop(g, data, around)
-    grown = [(max(lo, 0), max(hi, 0)) for lo, hi in around]
+    if not plan.is_known:
+        return _pad_at_run_time(g, x, plan)
+    x, grown = _crop(g, x, plan), plan.grown()
     if not any(any(p) for p in grown):
         return x
-    if mode == "constant":
-        return _pad_constant(g, x, grown, constant_value)
-    return _extend(g, x, grown, mode)
+    if plan.mode == "constant":
+        return _pad_constant(g, x, grown, plan.value)
+    return _extend(g, x, plan)
 
 
-def _crop(g: Builder, x: Tensor, around: Sequence[tuple[int, int]]) -> Tensor:
+def _crop(g: Builder, x: Tensor, plan: PadPlan) -> Tensor:
     """What negative amounts take away."""
-    if all(lo >= 0 and hi >= 0 for lo, hi in around):
+    if not any(any(axis.lost()) for axis in plan.axes):
         return x
-    begin = [max(-lo, 0) for lo, _ in around]
-    end = [hi if hi < 0 else None for _, hi in around]
-    size = [
-        None if s is None else max(s - b + (e or 0), 0)
-        for s, b, e in zip(x.shape, begin, end, strict=True)
-    ]
-    stop = [
-        e if e is None or n is None else b + n for b, e, n in zip(begin, end, size, strict=True)
-    ]
-    return g.slice(x, begin, stop, [1] * x.rank)
+    begin, end = [], list[int | None]()
+    for axis in plan.axes:
+        first, behind = axis.lost()
+        open_end = -behind if behind else None
+        begin.append(first)
+        end.append(open_end if axis.kept is None else first + axis.kept)
+    return g.slice(x, begin, end, [1] * x.rank)
 
 
 def _pad_constant(
@@ -182,77 +168,58 @@ def _pad_wide(
     return x
 
 
-def _pad_at_run_time(
-    g: Builder, x: Tensor, amounts: Tensor, value: Tensor | None, axes: list[int]
-) -> Tensor:
+def _pad_at_run_time(g: Builder, x: Tensor, plan: PadPlan) -> Tensor:
     if x.rank > PAD_RANK:
         raise Refusal("amounts known at run time only", "unsupported_rank")
-    count = len(axes)
-    before = _spread(g, g.slice(amounts, [0], [count], [1]), axes, x.rank, 0)
-    after = _spread(g, g.slice(amounts, [count], [2 * count], [1]), axes, x.rank, 0)
-    unknown = [None if a in axes else s for a, s in enumerate(x.shape)]
+    count, amounts = plan.count, narrow(g, plan.amounts)
+    ends = [(0, count), (count, 2 * count)]
+    both = [_spread(g, g.slice(amounts, [a], [b], [1]), plan.axes, 0) for a, b in ends]
+    unknown = [axis.size if axis.entry is None else None for axis in plan.axes]
     # Negative amounts take away.
-    lost = [g.binary("MINIMUM", t, 0) for t in (before, after)]
+    lost = [g.binary("MINIMUM", t, 0) for t in both]
     size = g.binary("ADD", g.binary("ADD", shape_tensor(g, x), lost[0]), lost[1])
     size = g.binary("MAXIMUM", size, 0)
     kept = g.emit("SLICE", [x, g.unary("NEG", lost[0]), size], unknown)
-    grown = [g.binary("MAXIMUM", t, 0) for t in (before, after)]
+    grown = [g.binary("MAXIMUM", t, 0) for t in both]
+    if plan.mode != "constant":
+        for axis, border in enumerate(plan.axes):
+            if border.entry is not None:
+                low, high = (g.gather(t, g.const(axis, np.int32), 0) for t in grown)
+                kept = g.gather(kept, _source(g, kept, axis, (low, high), plan.mode), axis)
+        return kept
     pairs = g.emit("PACK", grown, (x.rank, 2), np.int32, values_count=2, axis=1)
-    if value is None:
+    if plan.value is None:
         return g.emit("PAD", [kept, pairs], unknown)
-    return g.emit("PADV2", [kept, pairs, g.reshape(value, [])], unknown)
+    return g.emit("PADV2", [kept, pairs, g.reshape(plan.value, [])], unknown)
 
 
-_MODES = ("reflect", "edge", "wrap")
-
-
-def _extend(g: Builder, x: Tensor, around: Sequence[tuple[int, int]], mode: str) -> Tensor:
-    if mode not in _MODES:
-        raise Refusal(f"mode {mode!r}")
-    fits = all(s is not None and max(p) < s for s, p in zip(x.shape, around, strict=True) if any(p))
-    if mode == "reflect" and fits:
-        shape = [None if s is None else s + sum(p) for s, p in zip(x.shape, around, strict=True)]
-        amounts = g.const([list(p) for p in around], np.int32)
+def _extend(g: Builder, x: Tensor, plan: PadPlan) -> Tensor:
+    moving = [(axis, border) for axis, border in enumerate(plan.axes) if any(border.grown())]
+    if plan.mode == "reflect" and all(border.is_short for _, border in moving):
+        shape = [None if b.size is None else b.kept + sum(b.grown()) for b in plan.axes]
+        amounts = g.const([list(p) for p in plan.grown()], np.int32)
         return g.emit("MIRROR_PAD", [x, amounts], shape, mode=0)
-    for axis, (lo, hi) in enumerate(around):
-        size = x.shape[axis]
-        if not lo and not hi:
-            continue
-        if size == 0:
-            raise Refusal(f"mode {mode!r} of an empty axis")
-        if size is None:
-            x = g.gather(x, _source(g, g.extent(x, axis), lo, hi, mode), axis)
-            continue
-        how: Any = mode
-        source = np.pad(np.arange(size, dtype=np.int32), (lo, hi), mode=how)
-        x = g.gather(x, g.const(source), axis)
+    for axis, border in moving:
+        if border.kept is None:
+            source = _source(g, x, axis, border.grown(), plan.mode)
+        else:
+            source = g.const(border.sources(plan.mode).astype(np.int32))
+        x = g.gather(x, source, axis)
     return x
 
 
-def _extend_at_run_time(
-    g: Builder, x: Tensor, amounts: Tensor, axes: list[int], mode: str
-) -> Tensor:
-    if mode not in _MODES:
-        raise Refusal(f"mode {mode!r}")
-    for i, axis in enumerate(axes):
-        lo, hi = (g.gather(amounts, g.const(place, np.int32), 0) for place in (i, i + len(axes)))
-        x = g.gather(x, _source(g, g.extent(x, axis), lo, hi, mode), axis)
-    return x
+_CODES = {
+    **{"add": "ADD", "sub": "SUB", "mul": "MUL", "mod": "FLOOR_MOD"},
+    **{"minimum": "MINIMUM", "maximum": "MAXIMUM"},
+}
 
 
-def _source(g: Builder, size: Extent, lo: Extent, hi: Extent, mode: str) -> Tensor:
+def _source(g: Builder, x: Tensor, axis: int, around: tuple[Extent, Extent], mode: str) -> Tensor:
     """Where each position of a padded axis takes its value from."""
-    total = compute(g, "ADD", compute(g, "ADD", size, lo), hi)
-    start = compute(g, "SUB", 0, lo)
-    place = counting(g, total, start)
-    last = scalar(g, compute(g, "SUB", size, 1))
-    if mode == "edge":
-        return g.binary("MINIMUM", g.binary("MAXIMUM", place, 0), last)
-    if mode == "wrap":
-        return g.binary("FLOOR_MOD", place, scalar(g, size))
-    period = g.binary("MAXIMUM", g.binary("MUL", last, 2), 1)
-    turn = g.binary("FLOOR_MOD", place, period)
-    return g.binary("MINIMUM", turn, g.binary("SUB", period, turn))
+    op = mixed(lambda name, a, b: g.binary(_CODES[name], *(scalar(g, v) for v in (a, b))))
+    size, (low, high) = g.extent(x, axis), around
+    at = counting(g, op("add", op("add", size, low), high), op("sub", 0, low))
+    return scalar(g, repeated(op, at, size, mode))
 
 
 @OPS.lower("ReverseSequence", dtypes=ANY)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.core.cut import (
+    AxisPad,
+    AxisSlice,
+    PadPlan,
+    mixed,
+    pads,
+    place,
+    repeated,
+    slices,
+)
 from edgeinfer.convert.lower.tvm import sizes
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert
@@ -72,43 +83,41 @@ def _taken(
     return g.te(compute, x, begin, step, name="taken")
 
 
-@OPS.lower("Slice")
+@slices(OPS)
 def slice_(
     g: Builder,
     data: Tensor,
+    axes: Sequence[AxisSlice],
     starts: Tensor,
     ends: Tensor,
-    axes: Const | None = None,
-    steps: Tensor | None = None,
+    steps: Tensor | None,
 ) -> Tensor:
     """Every so many elements from one to another."""
-    number = sizes.count_of(starts)
-    along = [int(v) % data.rank for v in axes.array.reshape(-1)] if axes else list(range(number))
-    first, last = sizes.known(starts), sizes.known(ends)
-    stride = [1] * number if steps is None else sizes.known(steps)
     begin: list[Any] = [0] * data.rank
     count: list[Any] = list(data.shape)
     step = [1] * data.rank
-    for place, axis in enumerate(along):
-        found = None
-        if first is not None and last is not None and stride is not None:
-            found = _range(data.shape[axis], first[place], last[place], stride[place])
-            step[axis] = stride[place]
-        if found is None:
-            return _sliced(g, data, (starts, ends, steps), along)
-        begin[axis], count[axis] = found
+    for axis, cut in enumerate(axes):
+        if cut.taken is not None:
+            begin[axis], count[axis], step[axis] = cut.taken.start, len(cut.taken), cut.taken.step
+        elif not cut.is_whole:
+            return _sliced(g, data, (starts, ends, steps), axes)
     return piece(g, data, begin, count, step)
 
 
 def _sliced(
-    g: Builder, data: Tensor, given: tuple[Tensor, Tensor, Tensor | None], along: Sequence[int]
+    g: Builder,
+    data: Tensor,
+    given: tuple[Tensor, Tensor, Tensor | None],
+    axes: Sequence[AxisSlice],
 ) -> Tensor:
     """``Slice`` whose bounds or sizes are known only at run time."""
+    entries = {cut.entry: axis for axis, cut in enumerate(axes) if cut.entry is not None}
+    along = [entries[k] for k in sorted(entries)]
     starts, ends, steps = given
     jumps = g.const(np.ones(len(along), np.int64)) if steps is None else convert(g, steps, "int64")
     lengths = sizes.values(g, [data.shape[a] for a in along])
     bounds = (convert(g, t, "int64") for t in (starts, ends))
-    first, last = (g.map(_bound(is_end), t, lengths, jumps) for is_end, t in enumerate(bounds))
+    first, last = (g.map(_bound(bool(i)), t, lengths, jumps) for i, t in enumerate(bounds))
     count = g.map(_steps, first, last, jumps)
     said = sizes.expected(g, data.rank)
 
@@ -120,36 +129,35 @@ def _sliced(
     return _taken(g, data, first, jumps, {a: (k, made[k]) for k, a in enumerate(along)})
 
 
-def _bound(is_end: int) -> Callable[..., Any]:
-    """An end as a place of the axis: of nothing there is none, and steps back end before it."""
-
-    def held(place: Any, size: Any, step: Any) -> Any:
-        zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
-        wrapped = tirx.Select(place < zero, place + size, place)
-        forwards = tirx.Min(tirx.Max(wrapped, zero), size)
-        backwards = tirx.Min(tirx.Max(wrapped, zero - one if is_end else zero), size - one)
-        return tirx.Select(step > zero, forwards, backwards)
+def _bound(is_stop: bool) -> Callable[..., Any]:
+    def held(bound: Any, size: Any, step: Any) -> Any:
+        zero = tirx.const(0, "int64")
+        own = tirx.Select(bound < zero, bound + size, bound)
+        ahead, back = (
+            place(_arithmetic, own, size, back=back, is_stop=is_stop) for back in (False, True)
+        )
+        return tirx.Select(step > zero, ahead, back)
 
     return held
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "minimum": tirx.min,
+    "maximum": tirx.max,
+    "mod": tirx.floormod,
+}
+
+
+_arithmetic = mixed(lambda op, a, b: _OPERATORS[op](a, b))
 
 
 def _steps(first: Any, last: Any, step: Any) -> Any:
     zero = tirx.const(0, "int64")
     safe = tirx.Select(tirx.EQ(step, zero), tirx.const(1, "int64"), step)
     return tirx.Max(zero - tirx.floordiv(first - last, safe), zero)
-
-
-def _range(size: Any, low: int, high: int, step: int) -> tuple[Any, Any] | None:
-    """The first place and how many there are; None where it is known only at run time."""
-    if isinstance(size, int):
-        start, stop, _ = slice(low, _stop(high, step, size), step).indices(size)
-        return start, len(range(start, stop, step))
-    return (0, size) if step == 1 and low == 0 and high >= 2**31 - 1 else None
-
-
-def _stop(high: int, step: int, size: int) -> int | None:
-    # Python reads a negative bound from the end; below the first element nothing ends a way back.
-    return None if step < 0 and high < -size else high
 
 
 @OPS.lower("Split")
@@ -240,47 +248,37 @@ def _agreed(tensors: Sequence[Tensor], axis: int) -> Any:
     return next((size for size in found if isinstance(size, int)), found[0])
 
 
-@OPS.lower("Pad", dtypes=ALL)
-def pad(
-    g: Builder,
-    data: Tensor,
-    pads: Tensor,
-    constant_value: Tensor | None = None,
-    axes: Const | None = None,
-    *,
-    mode: str,
-) -> Tensor:
+@pads(OPS, dtypes=ALL)
+def pad(g: Builder, data: Tensor, plan: PadPlan) -> Tensor:
     """A border; a negative one cuts."""
-    along = [int(a) % data.rank for a in axes.array.reshape(-1)] if axes else list(range(data.rank))
-    if mode not in ("constant", "reflect", "edge", "wrap"):
-        raise Refusal(f"mode {mode!r}")
-    around = sizes.known(pads)
-    borders = None if around is None else _borders(data.rank, along, around)
-    if borders is None or not _is_plain(data, borders, mode):
-        shape = _padded(g, data, pads, along, mode)
+    shape: tuple[Any, ...]
+    if plan.is_known and all(_is_plain(axis, plan.mode) for axis in plan.axes):
+        shape = tuple(axis.size + axis.before + axis.after for axis in plan.axes)
     else:
-        shape = tuple(s + sum(both) for s, both in zip(data.shape, borders, strict=True))
-    fill = constant_value if constant_value is not None else g.const(np.zeros((), data.dtype))
+        shape = _padded(g, data, plan)
+    fill = plan.value if plan.value is not None else g.const(np.zeros((), data.dtype))
     finite = fill.data is not None and bool(np.all(np.isfinite(fill.data)))
     operands = [] if finite else [reshape(g, fill, ())]
-    operands += [] if borders is not None else [pads]
+    operands += [] if plan.is_known else [plan.amounts]
 
     def beyond(rest: Sequence[Any]) -> Any:
         return tirx.const(np.asarray(fill.data).flat[0].item(), data.dtype) if finite else rest[0]()
 
     def compute(source: Any, *rest: Any) -> Any:
+        borders = plan.axes if plan.is_known else [_read(rest[-1], plan, b) for b in plan.axes]
+
         def element(*index: Any) -> Any:
             at, tests = [], []
-            for axis, (i, size) in enumerate(zip(index, source.shape, strict=True)):
-                both = (1, 1) if borders is None else borders[axis]
-                low = _read(rest[-1], along, axis) if borders is None else both[0]
-                place = i if isinstance(low, int) and not low else i - low
-                if mode != "constant":
-                    at.append(_mirrored(place, size, mode) if max(both) > 0 else place)
+            for i, size, border in zip(index, source.shape, borders, strict=True):
+                known = border.is_known
+                low, high = border.grown(_arithmetic)
+                if plan.mode != "constant":
+                    at.append(_repeated(i, size, border, plan.mode))
                     continue
-                at.append(place)
-                tests += [place >= 0] if both[0] > 0 else []
-                tests += [place < size] if both[1] > 0 else []
+                spot = i if known and not border.before else i - border.before
+                at.append(spot)
+                tests += [spot >= 0] if not known or low > 0 else []
+                tests += [spot < size] if not known or high > 0 else []
             value = source(*at)
             if not tests:
                 return value
@@ -291,54 +289,51 @@ def pad(
     return g.te(compute, data, *operands, name="pad")
 
 
-def _borders(rank: int, along: Sequence[int], around: Sequence[int]) -> list[tuple[int, int]]:
-    found = [(0, 0)] * rank
-    for i, axis in enumerate(along):
-        found[axis] = around[i], around[i + len(along)]
-    return found
+def _read(amounts: Any, plan: PadPlan, border: AxisPad) -> AxisPad:
+    """The border of an axis, in a kernel that is given all amounts."""
+    if border.entry is None:
+        return border
+    both = (border.entry, border.entry + plan.count)
+    low, high = (amounts(tirx.const(k, "int64")).astype("int64") for k in both)
+    return replace(border, before=low, after=high)
 
 
-def _read(pads: Any, along: Sequence[int], axis: int) -> Any:
-    """What stands before an axis, where that is known only at run time."""
-    if axis not in along:
-        return 0
-    return pads(tirx.const(along.index(axis), "int64")).astype("int64")
-
-
-def _is_plain(data: Tensor, borders: Sequence[tuple[int, int]], mode: str) -> bool:
+def _is_plain(border: AxisPad, mode: str) -> bool:
     """Whether nothing can be wrong with the sizes: no cut of an open one, nor what repeats it."""
-    of_open = [
-        both for size, both in zip(data.shape, borders, strict=True) if not isinstance(size, int)
-    ]
-    return all(min(both) >= 0 and (mode == "constant" or not any(both)) for both in of_open)
+    if isinstance(border.size, int):
+        return mode == "constant" or border.kept > 0 or not any(border.grown())
+    both = border.before, border.after
+    return min(both) >= 0 and (mode == "constant" or not any(both))
 
 
-def _padded(
-    g: Builder, data: Tensor, pads: Tensor, along: Sequence[int], mode: str
-) -> tuple[Any, ...]:
+def _padded(g: Builder, data: Tensor, plan: PadPlan) -> tuple[Any, ...]:
     """Have a run compute sizes with their borders; there must be something to repeat."""
-    count = len(along)
 
     def make(around: Callable[[int], Any], had: Callable[[int], Any]) -> sizes.Decision:
-        full, tests, zero = [had(a) for a in range(data.rank)], [], tirx.const(0, "int64")
-        for i, axis in enumerate(along):
-            both = around(i) + around(i + count)
-            tests.append(tirx.Or(had(axis) > zero, both <= zero))
-            full[axis] = full[axis] + both
-        return full, None if mode == "constant" else tirx.all(*tests)
+        full, tests, zero = [], [], tirx.const(0, "int64")
+        for axis, border in enumerate(plan.axes):
+            size = had(axis)
+            if border.entry is not None:
+                low, high = around(border.entry), around(border.entry + plan.count)
+                kept = size + tirx.min(low, zero) + tirx.min(high, zero)
+                tests.append(tirx.Or(kept > zero, tirx.max(low, high) <= zero))
+                size = size + low + high
+            full.append(size)
+        return full, None if plan.mode == "constant" else tirx.all(*tests)
 
-    operands = [pads, sizes.values(g, data.shape)]
+    operands = [plan.amounts, sizes.values(g, data.shape)]
     return sizes.decided(g, operands, make, sizes.expected(g, data.rank))
 
 
-def _mirrored(place: Any, size: Any, mode: str) -> Any:
-    if mode == "edge":
-        return tirx.max(0, tirx.min(place, size - 1))
-    if mode == "wrap":
-        return tirx.floormod(place, size)
-    period = tirx.max(1, 2 * (size - 1))
-    turned = tirx.floormod(place, period)
-    return tirx.min(turned, period - turned)
+def _repeated(i: Any, size: Any, border: AxisPad, mode: str) -> Any:
+    """Which element stands at a place of a padded axis."""
+    known = border.is_known
+    (first, behind), (low, high) = border.lost(_arithmetic), border.grown(_arithmetic)
+    if known and not low and not high:
+        return i + first if first else i
+    kept = size - first - behind if not known or first or behind else size
+    at = repeated(_arithmetic, i - low, kept, mode)
+    return at + first if not known or first else at
 
 
 @OPS.lower("Trilu")

@@ -7,7 +7,7 @@ by what rounding leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -45,40 +45,37 @@ class Taps:
     outside: Array
 
 
-def keeping_ratio(
-    wanted: Sequence[int], have: Sequence[int], policy: str
-) -> tuple[list[int], float]:
-    """Return sizes that keep their ratio, one of them as wanted, and the scale of all."""
-    factors = [F32(w) / F32(h) for w, h in zip(wanted, have, strict=True)]
-    scale = min(factors) if policy == "not_larger" else max(factors)
-    return [int(np.floor(scale * F32(h) + F32(0.5))) for h in have], float(scale)
-
-
 def coordinates(
-    transform: str, size: int, out: int, scale: float, roi: tuple[float, float] = (0.0, 1.0)
+    transform: str,
+    size: int,
+    out: int,
+    scale: float,
+    roi: tuple[float, float] = (0.0, 1.0),
+    kind: Any = F32,
 ) -> Array:
     """Where each output element lies in the input."""
-    x, s = np.arange(out, dtype=F32), F32(scale)
-    half = (x + F32(0.5)) / s - F32(0.5)
+    x: Array = np.arange(out, dtype=kind)
+    s = kind(scale)
+    half = (x + kind(0.5)) / s - kind(0.5)
     match transform:
         case "half_pixel":
             return np.asarray(half)
         case "pytorch_half_pixel":
             return np.asarray(half) if out > 1 else np.zeros_like(x)
         case "half_pixel_symmetric":
-            adjustment = F32(out) / (s * F32(size))
-            offset = F32(size / 2) * (F32(1) - adjustment)
-            return np.asarray(offset + (x + F32(0.5)) / s - F32(0.5))
+            adjustment = kind(out) / (s * kind(size))
+            offset = kind(size / 2) * (kind(1) - adjustment)
+            return np.asarray(offset + (x + kind(0.5)) / s - kind(0.5))
         case "asymmetric":
             return np.asarray(x / s)
         case "align_corners":
-            return x * F32(size - 1) / F32(out - 1) if out > 1 else np.zeros_like(x)
+            return np.asarray(x * kind(size - 1) / kind(max(out - 1, 1)))
         case "tf_crop_and_resize":
-            first, last = F32(roi[0]), F32(roi[1])
+            first, last = kind(roi[0]), kind(roi[1])
             if out == 1:
-                return np.full(1, F32(0.5) * (first + last) * F32(size - 1), F32)
-            step = (last - first) * F32(size - 1) / F32(out - 1)
-            return np.asarray(first * F32(size - 1) + x * step)
+                return np.full(1, kind(0.5) * (first + last) * kind(size - 1), kind)
+            step = (last - first) * kind(size - 1) / kind(out - 1)
+            return np.asarray(first * kind(size - 1) + x * step)
     raise Refusal(f"coordinate_transformation_mode {transform!r}")
 
 
@@ -103,9 +100,10 @@ def taps(
     place = coordinates(how.transform, size, out, scale, roi)
     outside = (place < 0) | (place > size - 1)
     if how.mode == "nearest":
-        if how.rounding.startswith("round") and _is_open(place):
+        found = rounded(how.rounding, place)
+        if _is_open(place, how.rounding) or _is_uneven(how, size, out, scale, roi, found):
             raise Refusal("two neighbours are equally near but for rounding: engines disagree")
-        source = np.clip(rounded(how.rounding, place), 0, size - 1)[:, None]
+        source = np.clip(found, 0, size - 1)[:, None]
         return Taps(source.astype(np.int32), np.ones((out, 1), F32), outside)
     if how.mode not in ("linear", "cubic"):
         raise Refusal(f"mode {how.mode!r}")
@@ -125,10 +123,26 @@ def taps(
     return Taps(clipped, weights.astype(F32), outside)
 
 
-def _is_open(place: Array) -> bool:
+def _is_open(place: Array, rounding: str) -> bool:
     """Whether a place lies next to the middle of two elements, but not on it."""
     off = np.abs(place.astype(np.float64) - np.floor(place) - 0.5)
-    return bool(((off > 0) & (off < 1e-6 * np.maximum(np.abs(place), 1))).any())
+    near = (off > 0) & (off < 1e-6 * np.maximum(np.abs(place), 1))
+    return rounding.startswith("round") and bool(near.any())
+
+
+def _is_uneven(
+    how: How, size: int, out: int, scale: float, roi: tuple[float, float], found: Array
+) -> bool:
+    """Whether double precision finds other neighbours.
+
+    Not asked where all engines agree: on the quotient of floats that is ``asymmetric``, and on what
+    lies halfway in single precision.
+    """
+    crops = how.transform == "tf_crop_and_resize"
+    if how.transform == "asymmetric" or (how.rounding.startswith("round") and not crops):
+        return False
+    exact = coordinates(how.transform, size, out, scale, roi, np.float64)
+    return bool((found != rounded(how.rounding, exact)).any())
 
 
 def _triangle(distance: Array) -> Array:

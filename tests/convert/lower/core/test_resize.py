@@ -1,0 +1,91 @@
+"""Resizes mean the same for every target, in forms that one of them once took otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.lower.core.resize import of_node
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.types import Array
+from tests.conformance.everywhere import ORACLE, lacking, run
+
+CROP = 'coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=3.0'
+REGION = "roi"
+FORMS = {
+    "scales that keep the size": ('mode="linear"', "x, , parts"),
+    "nearest scales that keep the size": ('nearest_mode="floor"', "x, , parts"),
+    "a crop": (f'mode="linear", {CROP}', f"x, {REGION}, , up"),
+    "a cubic crop": (f'mode="cubic", {CROP}', f"x, {REGION}, , up"),
+    "a crop by whole scales": (CROP, f"x, {REGION}, twice"),
+    "weights of the inside": ('mode="linear", antialias=1, exclude_outside=1', "x, , , down"),
+    "cubic weights of the inside": ('mode="cubic", exclude_outside=1', "x, , , up"),
+    "antialias": ('mode="cubic", antialias=1', "x, , , down"),
+    "symmetric": (
+        'mode="linear", coordinate_transformation_mode="half_pixel_symmetric"',
+        "x, , part",
+    ),
+    "not larger": ('mode="linear", keep_aspect_ratio_policy="not_larger"', "x, , , up"),
+    "nearest, not smaller": ('keep_aspect_ratio_policy="not_smaller"', "x, , , up"),
+}
+
+
+def _model() -> onnx.ModelProto:
+    lines = [
+        f"y{i} = Resize<{how}, axes=[2, 3]>({given})"
+        for i, (how, given) in enumerate(FORMS.values())
+    ]
+    outputs = ", ".join(f"float[1,2,a{i},b{i}] y{i}" for i in range(len(FORMS)))
+    known = (
+        "float[2] parts = {1.2, 1}, float[2] part = {1.7, 0.6}, float[2] twice = {2, 2}, "
+        "float[4] roi = {0.1, 0.2, 0.9, 1.3}, int64[2] up = {7, 9}, int64[2] down = {3, 2}"
+    )
+    text = f"g (float[1,2,4,5] x) => ({outputs}) <{known}> {{ {' '.join(lines)} }}"
+    model = ir.to_proto(ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 21]> {text}'))
+    for node in model.graph.node:
+        node.name = node.output[0]
+    return model
+
+
+@pytest.fixture(scope="module")
+def right() -> dict[str, Array]:
+    x = np.random.default_rng(0).standard_normal((1, 2, 4, 5)).astype(np.float32)
+    return {"x": x, **run(ORACLE, _model(), {"x": x}).outputs}
+
+
+@pytest.mark.parametrize("place", ["litert", "coreml", "coreai", "tvm", "openvino", "onnxruntime"])
+def test_every_target_resizes(place: str, right: dict[str, Array]) -> None:
+    if reason := lacking(place):
+        pytest.skip(reason)
+    found = run(place, _model(), {"x": right["x"]}).outputs
+    assert len(found) == len(FORMS)
+    for name, form in zip(found, FORMS, strict=True):
+        np.testing.assert_allclose(found[name], right[name], rtol=1e-5, atol=1e-5, err_msg=form)
+
+
+def _node(how: str, given: str, sizes: str = "4,5") -> ir.Node:
+    text = (
+        f'<ir_version: 10, opset_import: ["" : 21]> g (float[1,2,{sizes}] x) => (y) '
+        "<float[2] s = {1.2, 1}, int64[2] z = {7, 9}> "
+        f"{{ y = Resize<{how}, axes=[2, 3]>({given}) }}"
+    )
+    return next(iter(ir.from_onnx_text(text).graph))
+
+
+def test_a_plan_lists_what_happens() -> None:
+    plan = of_node(_node('mode="linear"', "x, , s"))
+    assert plan is not None
+    assert [(a.index, a.size, a.out, a.times) for a in plan.axes] == [(2, 4, 4, None)]
+    kept = of_node(_node('keep_aspect_ratio_policy="not_smaller"', "x, , , z"))
+    assert kept is not None
+    assert [a.out for a in kept.axes] == [7, 9]
+    assert of_node(_node('mode="linear"', "x, , , z", "h,w")) is None
+
+
+@pytest.mark.parametrize("transform", ["align_corners", "tf_crop_and_resize"])
+def test_corners_of_parts_are_refused(transform: str) -> None:
+    how = f'mode="linear", coordinate_transformation_mode="{transform}"'
+    with pytest.raises(Refusal, match="no whole size"):
+        of_node(_node(how, "x, , s"))
