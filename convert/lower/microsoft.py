@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.microsoft_blocks import gather_block_quantized, matmul_nbits
 from edgeinfer.convert.lower.microsoft_integers import DEFINED, about
 
 DOMAIN = "com.microsoft"
@@ -29,8 +30,8 @@ def definition(node: ir.Node) -> onnx.FunctionProto | None:
     if make is None or node.domain not in ("", DOMAIN) or node.domain != _domain(node.op_type):
         return None
     text = make(node)
-    if text is None:
-        return None
+    if text is None or isinstance(text, onnx.FunctionProto):
+        return text
     taken = ", ".join(_names("i", node.inputs))
     given = ", ".join(f"o{i}" for i in range(len(node.outputs)))
     return onnx.parser.parse_function(f"{_HEAD} f ({taken}) => ({given}) {{ {text} }}")
@@ -360,7 +361,36 @@ def _fused_gemm(node: ir.Node) -> str | None:
     return None if last is None else f"x = Gemm{product}({operands}) {last}"
 
 
-_KNOWN: dict[str, Callable[[ir.Node], str | None]] = {
+def _sampled(node: ir.Node) -> str:
+    """The standard's, which came later and has other names for the modes."""
+    modes = {"bilinear": "linear", "bicubic": "cubic"}
+    mode = node.attributes.get_string("mode", "bilinear")
+    how = f'mode="{modes.get(mode, mode)}", align_corners={_number(node, "align_corners", 0)}'
+    padding = node.attributes.get_string("padding_mode", "zeros")
+    return f'o0 = GridSample<{how}, padding_mode="{padding}">(i0, i1)'
+
+
+def _unfolded(node: ir.Node) -> str | None:
+    """Windows along an axis, the elements of each along a new last one."""
+    x = node.inputs[0]
+    if x is None or x.shape is None:
+        return None
+    rank, size = len(x.shape), node.attributes.get_int("size", 1)
+    axis = node.attributes.get_int("dim", -1) % rank
+    order = [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
+    return (
+        f"length = Shape<start={axis}, end={axis + 1}>(i0) "
+        f"less = Constant<value_ints=[{size - 1}]>() end = Sub(length, less) "
+        "last = Squeeze(end) zero = Constant<value_int=0>() "
+        f"step = Constant<value_int={node.attributes.get_int('step', 1)}>() "
+        "starts = Range(zero, last, step) one = Constant<value_ints=[1]>() "
+        f"rows = Unsqueeze(starts, one) taps = Constant<value_ints={list(range(size))}>() "
+        f"where = Add(rows, taps) parts = Gather<axis={axis}>(i0, where) "
+        f"o0 = Transpose<perm={order}>(parts)"
+    )
+
+
+_KNOWN: dict[str, Callable[[ir.Node], str | onnx.FunctionProto | None]] = {
     "CDist": _distances,
     **DEFINED,
     "FusedConv": _fused_conv,
@@ -378,4 +408,8 @@ _KNOWN: dict[str, Callable[[ir.Node], str | None]] = {
     "RotaryEmbedding": _rotary,
     "MultiHeadAttention": _multi_head,
     "GroupQueryAttention": _grouped,
+    "GatherBlockQuantized": gather_block_quantized,
+    "GridSample": _sampled,
+    "MatMulNBits": matmul_nbits,
+    "UnfoldTensor": _unfolded,
 }

@@ -91,6 +91,9 @@ class Scope(Builder):
         if value.const_value is None:
             raise ValueError(f"{value.name!r} is no constant")
         array = value.const_value.numpy()
+        if array.dtype.name in ("int4", "uint4"):
+            # Weights of four bits are held in eight.
+            array = array.astype(array.dtype.name.replace("4", "8"))
         if array.dtype not in [d.numpy() for d in ALL]:
             raise Refusal(f"{value.name!r} is {array.dtype}", "unsupported_dtype")
         from edgeinfer.backends.engines import import_coreai

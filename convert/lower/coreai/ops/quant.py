@@ -54,7 +54,7 @@ def quantize_linear(
     return g.cast(g.clip(whole, float(limits.min), float(limits.max)), dtype)
 
 
-@OPS.lower("DequantizeLinear", dtypes=ALL)
+@OPS.lower("DequantizeLinear", dtypes=ALL | {ir.DataType.INT4, ir.DataType.UINT4})
 def dequantize_linear(
     g: Builder,
     x: Tensor,

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from edgeinfer.convert.lower.microsoft_blocks import codes
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.narrow import Blocks, fits, multiplied
@@ -58,23 +59,15 @@ def matmul_nbits(
     return convert(g, made, A.dtype)
 
 
-def _codes(packed: Array, count: int, bits: int) -> Array:
-    """Whole numbers of 4 or 8 bits, the first in the lower half of a byte."""
-    held = packed.view(np.uint8)
-    if bits == 4:
-        held = np.stack([held & 15, held >> 4], axis=-1).reshape(*held.shape[:-1], -1)
-    return held[..., :count]
-
-
 def _unpacked(packed: Array, scales: Array, zeros: Const | None, sizes: _Sizes) -> Blocks | None:
     """The matrix, unless its zeros are floats."""
     n, k, bits, block = sizes
     count = -(-k // block)
-    q = _codes(packed.reshape(n, count, -1), block, bits).reshape(n, -1)[:, :k]
+    q = codes(packed.reshape(n, count, -1), block, bits).reshape(n, -1)[:, :k]
     if zeros is None:
         found = np.full((n, count), 1 << (bits - 1), np.uint8)
     elif zeros.array.dtype == np.uint8:
-        found = _codes(zeros.array.reshape(n, -1), count, bits)
+        found = codes(zeros.array.reshape(n, -1), count, bits)
     else:
         return None
     made = Blocks(bits, q, scales.astype(np.float32).reshape(n, count), found, block)
@@ -87,7 +80,7 @@ def _unpacked(packed: Array, scales: Array, zeros: Const | None, sizes: _Sizes) 
 def _floats(packed: Array, scales: Array, zeros: Const | None, sizes: _Sizes) -> Array:
     n, k, bits, block = sizes
     count = -(-k // block)
-    q = _codes(packed.reshape(n, count, -1), block, bits).astype(np.float32)
+    q = codes(packed.reshape(n, count, -1), block, bits).astype(np.float32)
     zero = 0.0 if zeros is None else zeros.array.reshape(n, count, 1).astype(np.float32)
     wide = (q - zero) * scales.astype(np.float32).reshape(n, count, 1)
     result: Array = wide.reshape(n, -1)[:, :k]
