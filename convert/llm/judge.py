@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.bounded import parse_json, refused
-from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.convert.llm.oracle import Given, Oracle
 from edgeinfer.errors import NotAvailableError, SourceError
 from edgeinfer.llm.step import PAGE, Executor, StepBatch
 from edgeinfer.media.growth import check_growth
@@ -194,12 +194,45 @@ def compare(
     return [each.quality() for each in sums], last
 
 
+_BEFORE, _BEHIND = 32, 64
+"""Tokens of text around an image that a decoder is judged behind."""
+
+
+def behind_image(
+    oracle: Oracle, executors: Sequence[Executor], sequences: Sequence[Array], image: Array
+) -> list[Quality]:
+    """Compare executors on text behind the embeddings of an image.
+
+    Args:
+        oracle: the model in float32.
+        executors: to compare.
+        sequences: Tokens of two texts.
+        image: (rows, hidden) float32.
+    """
+    before, after = sequences[0][:_BEFORE], sequences[1][:_BEHIND]
+    first, count = len(before), len(image)
+    given = Given(np.arange(first, first + count, dtype=np.int32), image)
+    # What stands in the place of embeddings says nothing.
+    ids = np.concatenate([before, np.zeros(count, np.int32), after])
+    (right,) = oracle.heads(oracle.states([ids], given))
+    sums = [_Sums() for _ in executors]
+    for executor, each in zip(executors, sums, strict=True):
+        found = _logits(executor, ids, -1, given)
+        each.add(after, right[first + count :], found[first + count :])
+    return [each.quality() for each in sums]
+
+
+def length_behind(image: Array) -> int:
+    """Return how many tokens ``behind_image`` has a step of."""
+    return _BEFORE + len(image) + _BEHIND
+
+
 def _log_softmax(x: Array) -> Array:
     moved = x - x.max(-1, keepdims=True)
     return np.asarray(moved - np.log(np.exp(moved).sum(-1, keepdims=True, dtype=np.float64)))
 
 
-def _logits(executor: Executor, ids: Array, adapter: int) -> Array:
+def _logits(executor: Executor, ids: Array, adapter: int, given: Given | None = None) -> Array:
     """Logits of all tokens of a sequence."""
     count = len(ids)
     batch = StepBatch(
@@ -209,5 +242,7 @@ def _logits(executor: Executor, ids: Array, adapter: int) -> Array:
         table=np.arange(-(-count // PAGE), dtype=np.int32)[None],
         rows=np.arange(count, dtype=np.int32),
         adapter=np.full(count, adapter, np.int32),
+        embedded=None if given is None else given.places,
+        embeddings=None if given is None else given.rows,
     )
     return np.asarray(executor.step(batch)).copy()

@@ -9,9 +9,23 @@ import numpy as np
 
 from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.llm import LlmConfig
+from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 _LOWEST = np.float32(-1e30)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Embeddings in the place of tokens.
+
+    Attributes:
+        places: (given,) int32, ascending.
+        rows: (given, hidden) float32.
+    """
+
+    places: Array
+    rows: Array
 
 
 class Oracle:
@@ -35,19 +49,27 @@ class Oracle:
         """Return the logits of all tokens of each sequence, (tokens, vocab) float32."""
         return list(self.heads(self.states(sequences)))
 
-    def states(self, sequences: list[Array]) -> list[Array]:
+    def states(self, sequences: list[Array], given: Given | None = None) -> list[Array]:
         """Return what the last block gives, (tokens, hidden) of each sequence."""
-        *_, last = self.layers(sequences)
+        *_, last = self.layers(sequences, given)
         return last
 
-    def layers(self, sequences: list[Array]) -> Iterator[list[Array]]:
-        """Yield what each block gives, (tokens, hidden) of each sequence."""
+    def layers(self, sequences: list[Array], given: Given | None = None) -> Iterator[list[Array]]:
+        """Yield what each block gives, (tokens, hidden) of each sequence.
+
+        Args:
+            sequences: tokens of each.
+            given: embeddings in the place of some tokens of each sequence.
+        """
         config = self.config
         length = max(len(ids) for ids in sequences)
         tables = [rope.tables(max(length, 1)) for rope in config.ropes]
         scale = np.float32(config.embedding_scale)
         embedding = self.tensors["token_embd"]
         states = [embedding.rows(ids).float32() * scale for ids in sequences]
+        if given is not None:
+            for x in states:
+                x[given.places] = given.rows
         for layer in range(config.layers):
             names = [n for n in self.tensors if n.startswith(f"blk.{layer}.")]
             with self._decoded(*names):

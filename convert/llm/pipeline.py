@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
+    from edgeinfer.convert.llm.tower import AddedTower
     from edgeinfer.convert.pipeline.entry import ExportResult
 
 PRECISIONS = (STORED, "w4", "w8", "fp16", "bf16", "fp32")
@@ -166,8 +167,8 @@ def export(
         if given.vision is not None:
             clock.stages.expect(1 + _STAGES * len(codes))
             with clock.stage("convert the vision tower"):
-                how = (given, [code.profile.name for code in codes], unverified)
-                job.extra = late("llm.tower").add(writer, *how)
+                how = (given, given.vision, [code.profile.name for code in codes], unverified)
+                job.tower = late("llm.tower").add(writer, *how)
         variants = [job.variant(code, unverified) for code in codes]
         return job.finish(title, record, variants)
 
@@ -360,7 +361,8 @@ class _Job:
     writer: BundleWriter
     vectors: tuple[Vector, ...] = ()
     answers: tuple[Answer, ...] = ()
-    extra: tuple[FileRecord, ...] = ()
+    tower: AddedTower | None = None
+    seeing: dict[str, judge.Quality] = field(default_factory=dict)
 
     def variant(self, code: _Code, unverified: bool) -> Variant:
         """Write one target's files and judge them."""
@@ -386,7 +388,9 @@ class _Job:
             (folder / name).write_bytes(data)
         found, skipped = self._judged(folder)
         quality = next(iter(found.values()), None)
-        lines = (*lines, str(quality or skipped), *self._choose_caches(folder, found))
+        lines = (*lines, str(quality or skipped))
+        lines += tuple(f"behind an image: {each}" for each in [*self.seeing.values()][:1])
+        lines += tuple(self._choose_caches(folder, found))
         lines = (*lines, *self._judge_adapters(id, folder))
         result = self._verified(id, precision, folder, lines, code.device)
         if result.verdict == NOT_RUN and not unverified:
@@ -433,8 +437,10 @@ class _Job:
     def _judged(self, folder: Path) -> tuple[dict[str, judge.Quality], str]:
         """Compare with float32, by type of cache; right answers are kept as bundle's vectors."""
         oracle = Oracle(self.given.config, self.given.tensors)
-        ids = judge.texts(self.beside[TOKENIZER_NAME])
+        ids, self.seeing = judge.texts(self.beside[TOKENIZER_NAME]), {}
         longest = max(len(i) for i in ids)
+        if self.tower is not None:
+            longest = max(longest, judge.length_behind(self.tower.sample))
         pages = -(-longest // 16)
         kinds = Tape.from_json(read_bounded(folder / TAPE_NAME, _MOST_TAPE)).caches
         with contextlib.ExitStack() as stack:
@@ -449,6 +455,9 @@ class _Job:
                 stack.callback(executor.close)
             with self.clock.stage("judge on text"):
                 found, last = judge.compare(oracle, executors, ids)
+                if self.tower is not None:
+                    seen = judge.behind_image(oracle, executors, ids, self.tower.sample)
+                    self.seeing = dict(zip(kinds, seen, strict=True))
         if not self.vectors:
             self.vectors = tuple(
                 Vector({INPUT.name: tokens}, f"text:{i}") for i, tokens in enumerate(ids)
@@ -487,7 +496,7 @@ class _Job:
         """Leave types of caches out of the tape that lose more than the limits allow."""
         lines, lost = [], []
         for kind, quality in list(found.items())[1:]:
-            breaches = self._limits.breaches(quality)
+            breaches = self._breaches(kind, quality)
             lost += [kind] if breaches else []
             verdict = f"not offered: {'; '.join(breaches)}" if breaches else str(quality)
             lines.append(f"cache {kind}: {verdict}")
@@ -497,6 +506,13 @@ class _Job:
             kept = tuple(kind for kind in tape.caches if kind not in lost)
             path.write_text(replace(tape, caches=kept).to_json(), encoding="utf-8")
         return lines
+
+    def _breaches(self, kind: str, quality: judge.Quality) -> list[str]:
+        """List what leaves the limits with a type of cache, behind an image too."""
+        found = self._limits.breaches(quality)
+        if (seen := self.seeing.get(kind)) is not None:
+            found += [f"behind an image {line}" for line in self._limits.breaches(seen)]
+        return found
 
     @property
     def _limits(self) -> judge.TextLossLimits:
@@ -531,11 +547,13 @@ class _Job:
         """
         if not found:
             return
-        quality, *_ = found.values()
+        (kind, quality), *_ = found.items()
         caches = {kind: each.to_json() for kind, each in found.items()}
         whole = {**quality.to_json(), "asked": self.precision, "caches": caches}
+        if self.seeing:
+            whole["images"] = {kind: each.to_json() for kind, each in self.seeing.items()}
         self.report.language[id] = whole
-        if breaches := self._limits.breaches(quality):
+        if breaches := self._breaches(kind, quality):
             raise VerifyError(f"{id}: " + "; ".join(breaches), self.report.to_json())
 
     def finish(self, title: str, record: SourceRecord, variants: list[Variant]) -> ExportResult:
@@ -548,7 +566,7 @@ class _Job:
             for v, a in zip(self.vectors, self.answers, strict=True)
         )
         extra = (
-            *self.extra,
+            *(() if self.tower is None else self.tower.files),
             writer.add_bytes("report.json", _json(report.to_json())),
             writer.add_bytes("report.html", report.to_html().encode()),
         )

@@ -249,7 +249,9 @@ def _of_folder(path: Path) -> tuple[dict[str, bytes], list[str]]:
         if isinstance(text, str):
             names[f"{name}_token"] = text
     ids = {t["content"]: t["id"] for t in _read(tokenizer).get("added_tokens", ())}
-    ends = _numbers(advice.get("eos_token_id", config.get("eos_token_id")))
+    inner = config.get("text_config")
+    decoder = {**config, **inner} if isinstance(inner, dict) else config
+    ends = _numbers(advice.get("eos_token_id", decoder.get("eos_token_id")))
     if "eos_token" in names and names["eos_token"] in ids:
         ends.append(ids[names["eos_token"]])
     found = {TOKENIZER_NAME: read_bounded(tokenizer, MOST_JSON)}
@@ -262,7 +264,8 @@ def _of_folder(path: Path) -> tuple[dict[str, bytes], list[str]]:
     found[FILE_NAME] = generation.to_json().encode()
     notes = []
     beside = path / "chat_template.jinja"
-    template = about.get("chat_template")
+    # Older processors keep theirs in a file of its own.
+    template = _read(path / "chat_template.json").get("chat_template", about.get("chat_template"))
     if isinstance(template, list):
         named = {t.get("name"): t.get("template") for t in template}
         template = named.get("default")

@@ -12,9 +12,9 @@ import numpy as np
 from edgeinfer.convert.late import late
 from edgeinfer.convert.llm.vision import VisionSource
 from edgeinfer.errors import NotAvailableError, SourceError
-from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.vision import FILE_NAME, FOLDER, TOWER
-from edgeinfer.types import ImageInput
+from edgeinfer.llm.vision import FILE_NAME, FOLDER, TOWER, VisionInput
+from edgeinfer.records import dataclass
+from edgeinfer.types import Array, ImageInput
 
 if TYPE_CHECKING:
     import torch
@@ -29,14 +29,32 @@ _SMALL = {"num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 8}
 """Sizes of the language part that is made beside the tower and not used."""
 
 
+@dataclass(frozen=True, slots=True)
+class AddedTower:
+    """What was put into a bundle.
+
+    Attributes:
+        files: of it.
+        sample: (rows, hidden) float32, embeddings of an image in float32.
+    """
+
+    files: tuple[FileRecord, ...]
+    sample: Array
+
+
 def add(
-    writer: BundleWriter, given: LlmSource, targets: Sequence[str], unverified: bool
-) -> tuple[FileRecord, ...]:
+    writer: BundleWriter,
+    given: LlmSource,
+    source: VisionSource,
+    targets: Sequence[str],
+    unverified: bool,
+) -> AddedTower:
     """Convert the tower as any model, judged by the same gate, and put it into a bundle.
 
     Args:
         writer: Writer of the bundle.
         given: the whole model.
+        source: what it says of pictures.
         targets: names of device profiles.
         unverified: also write what nothing here can run.
 
@@ -45,35 +63,49 @@ def add(
         SourceError: the tower cannot be made, or gives other embeddings than the decoder takes.
         ConvertError: as any conversion.
     """
-    if given.vision is None:
-        return ()
-    pictures = given.vision.pictures
+    pictures = source.pictures
+    tower = load(given.path, source)
+    tile = _tile(pictures.side)
+    embeddings = _embeddings(tower, tile)
+    expected = (1, pictures.rows, given.config.hidden)
+    if embeddings.shape != expected:
+        found = f"{list(embeddings.shape)}, expected {list(expected)}"
+        raise SourceError(f"{given.path}: the vision tower gives {found}")
     place = writer.folder(FOLDER) / TOWER
-    _export(given.path, given.vision, given.config, f"{place}/", targets, unverified)
+    _export(tower, pictures, tile, f"{place}/", targets, unverified)
     names = sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file())
     about = writer.add_bytes(FILE_NAME, pictures.to_json().encode())
-    return (about, *(writer.adopt(f"{FOLDER}/{TOWER}/{name}") for name in names))
+    files = (about, *(writer.adopt(f"{FOLDER}/{TOWER}/{name}") for name in names))
+    return AddedTower(files, embeddings[0])
+
+
+def _tile(side: int) -> Array:
+    """Return a tile of smooth colours, (1, 3, side, side) from -1 to 1."""
+    rng = np.random.default_rng(0)
+    waves = rng.uniform(1, 6, (3, 2, 1)), rng.uniform(0, 6, (3, 2, 1))
+    line = np.sin(waves[0] * np.linspace(0, np.pi, side) + waves[1])
+    tile = line[:, 0, :, None] * line[:, 1, None, :]
+    return tile[None].astype(np.float32)
+
+
+def _embeddings(tower: torch.nn.Module, tile: Array) -> Array:
+    import torch
+
+    with torch.no_grad():
+        found: Array = tower(torch.from_numpy(tile)).numpy()
+    return found
 
 
 def _export(
-    folder: Path,
-    source: VisionSource,
-    config: LlmConfig,
+    tower: torch.nn.Module,
+    pictures: VisionInput,
+    tile: Array,
     output: str,
     targets: Sequence[str],
     unverified: bool,
 ) -> None:
-    pictures = source.pictures
-    tower = load(folder, source)
     import torch
 
-    shape = 1, 3, pictures.side, pictures.side
-    tile = np.random.default_rng(0).random(shape, np.float32) * 2 - 1
-    with torch.no_grad():
-        found = tuple(tower(torch.from_numpy(tile)).shape)
-    expected = (1, pictures.rows, config.hidden)
-    if found != expected:
-        raise SourceError(f"{folder}: the vision tower gives {list(found)}, expected {expected}")
     record = ImageInput(
         *(pictures.side, pictures.side),
         interpolation="bicubic",

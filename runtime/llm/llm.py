@@ -89,6 +89,10 @@ class Completion:
         return self.outputs[0].text
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class LLM:
     """A language model of a bundle, ready to generate.
 
@@ -158,6 +162,8 @@ class LLM:
         self._thread: EngineThread | None = None
         self._vectors: Vectors | None = None
         self._opening = threading.Lock()
+        # Releases the vision tower; a method of ours would keep this from being forgotten.
+        self._rest: Callable[[], None] = _do_nothing
         self._ids = itertools.count()
         try:
             self.model = self._open(bundle, sizes, variant, trust)
@@ -174,7 +180,11 @@ class LLM:
                 # Texts that are longer than it can read go without its guesses.
                 room = CacheSizes(0, sequences, cache_mb, threads=threads)
                 drafter = self._drafter(self._open(draft, room, "", trust))
-            self._thread = EngineThread(self._engine(options, drafter), idle_sleep_s)
+            engine = self._engine(options, drafter)
+            pictures = self.model.pictures
+            if pictures is not None:
+                self._rest = pictures.close
+            self._thread = EngineThread(engine, idle_sleep_s, self._rest)
             # Who forgets to close it keeps no thread, and loses nothing of what goes to disk.
             weakref.finalize(self, self._thread.close)
         except BaseException:
@@ -521,8 +531,6 @@ class LLM:
     def sleep(self) -> None:
         """Let weights and cache leave the memory; the next request brings them back."""
         self.engine.sleep()
-        if self.model.pictures is not None:
-            self.model.pictures.close()
 
     def wake(self) -> None:
         """Bring weights and cache back before a request comes."""
@@ -532,9 +540,8 @@ class LLM:
         """End what runs and release everything; may be called twice."""
         if self._thread is not None:
             self._thread.close()
+            self._rest()
         if self._vectors is not None:
             self._vectors.close()
-        if self._thread is not None and self.model.pictures is not None:
-            self.model.pictures.close()
         for bundle in self._bundles:
             bundle.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeinfer import forks
 from edgeinfer.errors import InputError
 from edgeinfer.llm.vision import MOST_SIDE, VisionInput
 from edgeinfer.media.image import Picture, open_picture, prepare, scaled
@@ -87,7 +87,7 @@ class PictureReader:
         self.about = about
         self._open_tower = open_tower
         self._tower: Session | None = None
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._known: OrderedDict[bytes, Floats] = OrderedDict()
 
     def tiled(self, picture: Picture) -> TiledPicture:

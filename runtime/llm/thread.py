@@ -60,10 +60,16 @@ class EngineThread:
         engine: used by this thread alone from now on.
         idle_sleep_s: after so long without a request the engine sleeps; None for never. The next
             request wakes it.
+        asleep: called when the engine sleeps, to release what belongs to it.
     """
 
-    def __init__(self, engine: Engine, idle_sleep_s: float | None = None) -> None:
-        self._engine, self._idle_sleep_s = engine, idle_sleep_s
+    def __init__(
+        self,
+        engine: Engine,
+        idle_sleep_s: float | None = None,
+        asleep: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine, self._idle_sleep_s, self._asleep = engine, idle_sleep_s, asleep
         self._commands: deque[Callable[[], None]] = deque()
         self._lock = threading.RLock()
         self._wanted = threading.Condition(self._lock)
@@ -134,7 +140,11 @@ class EngineThread:
 
     def sleep(self) -> None:
         """Release weights and cache until ``wake`` or the next request."""
-        self.call(lambda engine: engine.sleep()).result()
+        self.call(lambda _: self._sleep()).result()
+
+    def _sleep(self) -> None:
+        self._engine.sleep()
+        self._asleep()
 
     def wake(self) -> None:
         """Open the executor again."""
@@ -268,7 +278,7 @@ class EngineThread:
             if not (self._commands or self._closing or engine.has_work):
                 patience = None if engine.is_asleep else self._idle_sleep_s
                 if not self._wanted.wait(patience):
-                    self._commands.append(engine.sleep)
+                    self._commands.append(self._sleep)
             commands, self._commands = self._commands, deque()
             closing = self._closing
         for command in commands:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgeinfer.convert.llm import judge
-from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.convert.llm.oracle import Given, Oracle
 from edgeinfer.convert.llm.source import floats
 from edgeinfer.errors import SourceError
 from edgeinfer.llm.step import Floats, StepBatch
@@ -21,7 +22,10 @@ class Same:
         self.oracle, self.off = oracle, off
 
     def step(self, batch: StepBatch) -> Floats:
-        (logits,) = self.oracle.logits([batch.tokens])
+        given = None
+        if batch.embedded is not None and batch.embeddings is not None:
+            given = Given(batch.embedded, batch.embeddings)
+        (logits,) = self.oracle.heads(self.oracle.states([batch.tokens], given))
         more = np.random.default_rng(0).standard_normal(logits.shape).astype(np.float32)
         return np.asarray(logits + self.off * more)
 
@@ -45,6 +49,28 @@ def test_each_is_judged_by_itself() -> None:
     assert wrong.sure < 1
     assert not judge.STORED.breaches(right)
     assert judge.STORED.breaches(wrong)
+
+
+def test_text_behind_an_image_is_judged_by_itself() -> None:
+    tensors = weights(CONFIG)
+    oracle = Oracle(CONFIG, tensors)
+    image = np.random.default_rng(0).standard_normal((20, CONFIG.hidden)).astype(np.float32)
+    ids = [np.arange(3, 50, dtype=np.int32), np.arange(60, 90, dtype=np.int32)]
+    executors: list[Any] = [Same(oracle, 0.0), Same(oracle, 2.0), Blind(oracle, 0.0)]
+    right, wrong, blind = judge.behind_image(oracle, executors, ids, image)
+    assert right.tokens == 30
+    assert (right.kl, right.top1) == (0, 1)
+    assert judge.STORED.breaches(wrong)
+    # Whoever looks the tokens up in their place is found.
+    assert judge.STORED.breaches(blind)
+    assert judge.length_behind(image) == 116
+
+
+class Blind(Same):
+    """Heeds no embeddings."""
+
+    def step(self, batch: StepBatch) -> Floats:
+        return super().step(replace(batch, embedded=None, embeddings=None))
 
 
 def test_a_model_that_is_never_sure_loses_no_sure_token() -> None:

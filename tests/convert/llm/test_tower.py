@@ -28,6 +28,8 @@ def test_a_folder_becomes_a_bundle_that_sees(tmp_path: Path) -> None:
     folder.mkdir()
     model = pictured.save("smolvlm", folder)
     made = export(folder, tmp_path / "a.edge", targets=["tvm-x86-64-v3"], precision="fp32")
+    judged = made.report.language["tvm-x86-64-v3-llm-fp32"]["images"]
+    assert judged["float32"]["kl"] < 1e-5 < judged["uint8"]["kl"]
     with Bundle.open(made.path) as bundle:
         assert "vision/pictures.json" in {f.path for f in bundle.manifest.extra_files}
         with bundle.part("vision/tower") as part:

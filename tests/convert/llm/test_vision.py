@@ -146,6 +146,28 @@ def test_a_processor_lacks_or_is_in_the_newer_file(
     assert source.read(folder).vision == old
 
 
+def test_older_files_are_read_alike(folders: dict[str, tuple[Path, Any]], tmp_path: Path) -> None:
+    folder = _copied(folders["llava"][0], tmp_path)
+    new = source.read(folder)
+    text, _ = tokenizer.files(new)
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").unlink()
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+
+    def older(data: dict[str, Any]) -> None:
+        inner = data["text_config"]
+        data["image_token_index"] = data.pop("image_token_id", pictured.IMAGE)
+        data["text_config"] = {k: v for k, v in inner.items() if k != "rope_parameters"}
+        data["text_config"] |= {"torch_dtype": "float16", "architectures": ["LlamaForCausalLM"]}
+        data.pop("eos_token_id", None)
+
+    _edited(folder, CONFIG, older)
+    old = source.read(folder)
+    assert (old.config, old.vision) == (new.config, new.vision)
+    assert tokenizer.files(old)[0] == text
+
+
 def test_a_description_of_more_than_the_files_hold_takes_no_memory(
     folders: dict[str, tuple[Path, Any]], tmp_path: Path
 ) -> None:

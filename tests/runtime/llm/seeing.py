@@ -24,7 +24,7 @@ ABOUT = VisionInput(IMAGE, "<image>", ROWS, 8, "stretch", 8, "bilinear", 1 / 255
 class ColourTower:
     """Gives rows that follow from the mean of each channel."""
 
-    runs = 0
+    runs = closed = 0
 
     def __call__(self, tile: Array) -> Array:
         type(self).runs += 1
@@ -33,6 +33,7 @@ class ColourTower:
 
     def close(self) -> None:
         """Nothing is held."""
+        type(self).closed += 1
 
 
 @functools.cache

@@ -309,8 +309,9 @@ def test_a_conversation_shows_pictures(llm: LLM) -> None:
     assert plain.embeddings is None
     with pytest.raises(InputError, match="expected texts or lists of tokens, received pictures"):
         llm.embed(ImagePrompt("a", [coloured(0)]))
-    before = ColourTower.runs
+    before, closed = ColourTower.runs, ColourTower.closed
     llm.sleep()
+    assert ColourTower.closed == closed + 1
     llm.chat([{"role": "user", "content": content}], SHORT)
     assert ColourTower.runs == before, "what an image gave is kept"
 
