@@ -34,7 +34,7 @@ class AddedTower:
     """What was put into a bundle.
 
     Attributes:
-        files: of it.
+        files: Files of it.
         sample: (rows, hidden) float32, embeddings of an image in float32.
     """
 
