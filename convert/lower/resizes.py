@@ -15,10 +15,19 @@ from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 
 def copied(node: ir.Node) -> str:
-    """Say what goes wrong: engines copy where the sizes stay, whatever the scales are."""
+    """Say what goes wrong: along an axis that keeps its size, whatever the scale is."""
     plan = _planned(node)
-    still = plan is not None and any(a.out == a.size and not a.stays for a in plan.axes)
-    return "a scale that leaves the size as it is is taken for 1" if still else ""
+    return _COPIED if plan is not None and any(a.out == a.size for a in plan.axes) else ""
+
+
+def copied_whole(node: ir.Node) -> str:
+    """Say what goes wrong: where all axes keep their size."""
+    plan = _planned(node)
+    still = plan is not None and plan.axes and all(a.out == a.size for a in plan.axes)
+    return _COPIED if still else ""
+
+
+_COPIED = "a scale that leaves the size as it is is taken for 1"
 
 
 def _planned(node: ir.Node) -> ResizePlan | None:

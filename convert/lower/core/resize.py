@@ -7,6 +7,7 @@ registered by ``resizes``, which reads the attributes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -69,7 +70,8 @@ class AxisResize:
     @property
     def stays(self) -> bool:
         """Whether each element is certain to stay where it is."""
-        return self.ratio == 1 and (self.size is None or self.out == self.size)
+        whole = self.roi == (0.0, 1.0)
+        return whole and self.ratio == 1 and (self.size is None or self.out == self.size)
 
     @property
     def times(self) -> int | None:
@@ -163,9 +165,10 @@ def planned(
     have = [(a, s if isinstance(s, int) else None) for a, s in _named(shape, about["axes"])]
     roi, scales, sizes = operands
     axes = _axes(have, roi, scales, sizes, about["keep_aspect_ratio_policy"])
-    found = ResizePlan(how, len(shape), tuple(axes), about["extrapolation_value"])
-    if not found.crops:
-        found = ResizePlan(how, len(shape), tuple(a for a in axes if not a.stays))
+    if how.transform != "tf_crop_and_resize":
+        axes = [replace(axis, roi=(0.0, 1.0)) for axis in axes]
+    moving = tuple(axis for axis in axes if not axis.stays)
+    found = ResizePlan(how, len(shape), moving, about["extrapolation_value"])
     corners = (is_ambiguous(a.size, a.known_out, a.scale) for a in found.axes)
     if how.transform in ("align_corners", "tf_crop_and_resize") and any(corners):
         words = f"{how.transform} with a scale that gives no whole size"

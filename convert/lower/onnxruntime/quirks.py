@@ -37,7 +37,7 @@ from edgeinfer.convert.lower.onnxruntime.wide_sums import (
     sum_before,
     sum_halves,
 )
-from edgeinfer.convert.lower.resizes import copied, resize_by_axis
+from edgeinfer.convert.lower.resizes import copied_whole, resize_by_axis
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
 
 
@@ -173,7 +173,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"Resize"}),
-        fault=copied,
+        fault=copied_whole,
         source="Resize of 4 elements by 1.2 copies, onnxruntime 1.32: upsample.cc, no_scale",
         repair=resize_by_axis,
         hint="give sizes instead of scales",

@@ -88,6 +88,9 @@ def _nearest(g: Builder, x: Tensor, axis: int, found: Taps, size: int, out: int)
 
 
 def _weighted(g: Builder, x: Tensor, axis: int, weights: Array) -> Tensor:
+    if weights.shape[1] == 1:
+        # Transposed products of one element lose the order of square axes, coreai-core 1.0.0b3.
+        return g.binary("mul", x, g.const(weights.reshape([-1, *[1] * (x.rank - 1 - axis)])))
     if axis == x.rank - 1:
         return g.binary("batch_matmul", x, weights_of(g, weights.T))
     if axis == x.rank - 2:

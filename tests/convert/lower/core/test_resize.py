@@ -65,6 +65,21 @@ def test_every_target_resizes(place: str, right: dict[str, Array]) -> None:
         np.testing.assert_allclose(found[name], right[name], rtol=1e-5, atol=1e-5, err_msg=form)
 
 
+def test_a_crop_of_axes_of_one_element() -> None:
+    """Core AI's runtime takes columns for rows behind two transposed products of one element."""
+    if reason := lacking("coreai"):
+        pytest.skip(reason)
+    text = (
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[1,1,4,4] x) => (float[1,1,3,3] y) '
+        "<float[8] r = {0.5, 0.3, 0.1, 0, 1, 1, 0.9, 1}, int64[4] z = {1, 1, 3, 3}> "
+        f'{{ y = Resize<mode="linear", {CROP}>(x, r, , z) }}'
+    )
+    model = ir.to_proto(ir.from_onnx_text(text))
+    x = np.random.default_rng(0).standard_normal((1, 1, 4, 4)).astype(np.float32)
+    found, want = (run(p, model, {"x": x}).outputs["y"] for p in ("coreai", ORACLE))
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
 def _node(how: str, given: str, sizes: str = "4,5") -> ir.Node:
     text = (
         f'<ir_version: 10, opset_import: ["" : 21]> g (float[1,2,{sizes}] x) => (y) '
