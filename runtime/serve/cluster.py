@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,9 @@ def serve_cluster(
         else:
             _start_locally(kept.enter_context(_private()))
         kept.callback(ray.shutdown)
-        serve.start(http_options={"host": options.host, "port": options.port})
+        _start_proxies(
+            partial(serve.start, http_options={"host": options.host, "port": options.port})
+        )
         serve.run(deployment(models, options, replicas, **more), name=NAME, route_prefix="/")
         # Last, because Ray has handlers of its own, which abort.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -258,6 +261,17 @@ def serve_cluster(
             started(f"http://{options.host}:{options.port}")
         ended.wait()
         serve.delete(NAME)
+
+
+def _start_proxies(start: Callable[[], object]) -> None:
+    """Start Ray's proxies, which have a minute for it that cannot be set: busy boards take longer.
+
+    What was begun goes on meanwhile, and a second start finds it.
+    """
+    try:
+        start()
+    except TimeoutError:
+        start()
 
 
 def _private() -> Scratch:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -23,6 +24,7 @@ from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.runtime.serve.cluster import (
     PATIENCE,
     Replicas,
+    _start_proxies,
     check_cluster,
     deployment,
     read_replicas,
@@ -79,6 +81,13 @@ def test_what_copies_cannot_do(given: dict[str, Any], text: str) -> None:
     hub.close()
 
 
+def test_proxies_that_are_late_are_waited_for_again() -> None:
+    given: list[object] = [TimeoutError("HTTP proxies not available after 60s."), None]
+    _start_proxies(Mock(side_effect=given))
+    with pytest.raises(TimeoutError, match="proxies"):
+        _start_proxies(Mock(side_effect=[given[0], given[0]]))
+
+
 def free_port() -> int:
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
@@ -100,6 +109,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, htt
             patch.setenv(name, value)
         # Or the proxy asks the replica of its own node alone, and no kill is ever noticed.
         patch.setenv("RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING", "0")
+        # Ray's own minute for it is fixed, and a busy machine takes more.
+        for module in ("api", "client"):
+            patch.setattr(f"ray.serve._private.{module}.HTTP_PROXY_TIMEOUT", BACK_S)
         nodes = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
         )
