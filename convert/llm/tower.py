@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgeinfer.convert.late import late
+from edgeinfer.convert.llm.families.base import Tensors
 from edgeinfer.convert.llm.vision import VisionSource
 from edgeinfer.errors import NotAvailableError, SourceError
 from edgeinfer.llm.vision import FILE_NAME, FOLDER, TOWER, VisionInput
@@ -25,8 +28,10 @@ if TYPE_CHECKING:
 
 INPUT = "pixel_values"
 
-_SMALL = {"num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 8}
-"""Sizes of the language part that is made beside the tower and not used."""
+_UNUSED = re.compile(r"vision_tower\.head\.")
+"""What pools a tower's result to one vector, which no prompt has."""
+
+_MOST_LISTED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +129,15 @@ def _export(
 
 
 def load(folder: Path, source: VisionSource) -> torch.nn.Module:
-    """Load the vision part alone, in float32.
+    """Make the vision part alone, in float32.
+
+    Args:
+        folder: where it came from.
+        source: what was read of it.
 
     Raises:
         NotAvailableError: torch or transformers is not installed.
-        SourceError: it cannot be read, or some of its weights lack.
+        SourceError: it cannot be made of what was read, or its weights are others.
     """
     try:
         import torch
@@ -136,70 +145,82 @@ def load(folder: Path, source: VisionSource) -> torch.nn.Module:
     except ImportError as e:
         install = 'pip install "edgeinfer[torch]" transformers'
         raise NotAvailableError(f"vision towers are exported by PyTorch: {e}; {install}") from e
-    auto = transformers.AutoModelForImageTextToText
     with _quiet(transformers):
         try:
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-            text = config.text_config
-            for name, value in _SMALL.items():
-                setattr(text, name, value)
-            # Their lists are by layer, and their tokens beyond the small vocabulary.
-            text.layer_types = ["full_attention"]
-            config.pad_token_id = text.pad_token_id = None
-            _check_count(folder, auto, config, source)
-            whole, info = auto.from_pretrained(
-                folder,
-                config=config,
-                local_files_only=True,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                dtype=torch.float32,
-                attn_implementation="eager",
-            )
-        except SourceError:
-            raise
+            with torch.device("meta"):
+                _check_weights(_made(source), source.weights)
+            inner = _made(source)
+        except SourceError as e:
+            raise SourceError(f"{folder}: {e}") from e
         # What is wrong with a stranger's description comes in any form.
         except Exception as e:
             reason = " ".join(str(e).split())[:200] or type(e).__name__
-            raise SourceError(f"{folder}: the vision tower cannot be read: {reason}") from e
-    inner = whole.model
-    ours = {id(value) for part in _parts(inner) for value in part.parameters()}
-    names = {name for name, value in whole.named_parameters() if id(value) in ours}
-    lost = names & {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
-    if lost:
-        raise SourceError(f"{folder}: weights of the vision tower are missing: {_few(lost)}")
+            raise SourceError(f"{folder}: the vision tower cannot be made: {reason}") from e
+    given = {_plain(name): tensor for name, tensor in source.weights.items()}
+    with torch.no_grad():
+        for name, value in _parameters(inner).items():
+            value.copy_(torch.tensor(given[name].float32()))
     return _module(inner, source.kind)
 
 
-def _few(names: set[str]) -> str:
-    shown = ", ".join(sorted(names)[:6])
-    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
+def _made(source: VisionSource) -> Any:
+    """Make the model without its head, of any weights.
 
-
-def _parts(inner: Any) -> list[torch.nn.Module]:
-    """The tower and the projector of a model without its head."""
-    names = ("vision_tower", "vision_model", "multi_modal_projector", "connector")
-    return [getattr(inner, name) for name in names if hasattr(inner, name)]
-
-
-def _check_count(folder: Path, auto: Any, config: Any, source: VisionSource) -> None:
-    """Refuse a description of more weights than there are, before memory is taken for them."""
+    transformers is told numbers and names that are known here, and never the folder: what it finds
+    in one may name Python to run, pickled weights, or another folder.
+    """
     import torch
+    import transformers
 
-    with torch.device("meta"):
-        empty = auto.from_config(config)
-    count = sum(value.numel() for part in _parts(empty.model) for value in part.parameters())
-    if count > source.elements:
-        raise SourceError(
-            f"{folder}: the vision tower of config.json has {count} weights, the files hold "
-            f"{source.elements}"
-        )
+    config = transformers.AutoConfig.for_model(source.kind, **copy.deepcopy(dict(source.config)))
+    how = {"attn_implementation": "eager", "dtype": torch.float32}
+    return transformers.AutoModel.from_config(config, trust_remote_code=False, **how)
+
+
+_PARTS = ("vision_tower", "vision_model", "multi_modal_projector", "connector")
+
+
+def _plain(name: str) -> str:
+    """Return the name that a weight has here; transformers changed some over the years."""
+    return name.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.")
+
+
+def _parameters(inner: Any) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters of the tower and the projector by their names here."""
+    named = {_plain(name): value for name, value in inner.named_parameters()}
+    return {name: value for name, value in named.items() if name.startswith(_PARTS)}
+
+
+def _check_weights(inner: Any, tensors: Tensors) -> None:
+    """Refuse other weights than the description says, before memory is taken for them.
+
+    Raises:
+        SourceError: names those that lack, are of another shape or more than it has.
+    """
+    wanted = {name: tuple(value.shape) for name, value in _parameters(inner).items()}
+    given: dict[str, tuple[int, ...]] = {}
+    problems = []
+    for full, tensor in tensors.items():
+        name = _plain(full)
+        if name in given:
+            problems.append(f"{name!r} is there twice")
+        given[name] = tensor.shape
+    problems += [f"{name!r} is missing" for name in wanted if name not in given]
+    for name, shape in given.items():
+        if name in wanted and shape != wanted[name]:
+            problems.append(f"{name!r}: expected {wanted[name]}, received {shape}")
+        elif name not in wanted and not _UNUSED.match(name):
+            problems.append(f"{name!r} is unknown")
+    if problems:
+        more = len(problems) - _MOST_LISTED
+        tail = f"; and {more} more" if more > 0 else ""
+        listed = "; ".join(problems[:_MOST_LISTED])
+        raise SourceError(f"weights of the vision tower: {listed}{tail}")
 
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Say nothing of the language part, which is left out on purpose."""
+    """Keep progress bars and remarks of transformers from the terminal."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)

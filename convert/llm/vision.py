@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from edgeinfer.convert.llm.families.base import MOST_LAYERS, ConfigValues, Tensors
@@ -67,6 +67,32 @@ TEXT_DEFAULTS: Mapping[str, dict[str, Any]] = {
 _MOST_SIZE = 1 << 16
 """Of any number of a tower."""
 
+_CODE = "auto_map"
+"""Names classes of the folder's own Python."""
+
+_SIZES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("image_size", "patch_size", "num_channels"),
+)
+_TOWERS: Mapping[str, tuple[str | None, ...]] = {
+    "llava": ("clip_vision_model", "siglip_vision_model"),
+    "idefics3": ("idefics3_vision", "idefics3", None),
+    "smolvlm": ("smolvlm_vision", "smolvlm", None),
+}
+"""``vision_config.model_type`` of each kind."""
+
+_LAYERS = 12
+"""Of a tower that does not say how many."""
+
+_ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")
+
+_ABSENT: Mapping[str, Any] = {
+    **{"model_type": "llama", "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 8},
+    **{"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8},
+    **{"pad_token_id": None, "bos_token_id": None, "eos_token_id": None},
+}
+"""Description of the language part that is made beside the tower and not used."""
+
 Files = Mapping[str, Mapping[str, Any]]
 FILES = ("preprocessor_config.json", "processor_config.json", "tokenizer.json")
 
@@ -78,12 +104,14 @@ class VisionSource:
     Attributes:
         kind: ``model_type`` of the whole.
         pictures: what becomes of pictures; ``rows`` is what the tower should give.
-        elements: Number of elements of the tower's and projector's weights.
+        config: what transformers makes it of; keys that are known here alone.
+        weights: the tower's and projector's.
     """
 
     kind: str
     pictures: VisionInput
-    elements: int
+    config: Mapping[str, Any] = field(repr=False)
+    weights: Tensors = field(repr=False, compare=False)
 
 
 def text_name(name: str) -> str:
@@ -113,16 +141,88 @@ def described(config: Mapping[str, Any], files: Files, seen: Tensors) -> VisionS
     if kind not in KINDS:
         reason = _REASONS.get(f"{kind}", f"read are pictures of {', '.join(KINDS)}")
         raise SourceError(f"pictures of {str(kind)[:40]!r}: {reason}; {_ALONE}")
-    problems: list[str] = []
+    problems = list(_code(config, files))
     if not seen:
         problems.append("config.json has a vision_config, but there are no weights of it")
     vision = config.get("vision_config")
     vision = vision if isinstance(vision, Mapping) else {}
     _check_sizes(vision, len(seen), problems)
+    passed = _passed(kind, config, vision, problems)
     made = _pictures(kind, config, vision, files, problems)
     if made is None or problems:
         raise SourceError("pictures: " + "; ".join(problems))
-    return VisionSource(kind, made, sum(math.prod(t.shape) for t in seen.values()))
+    return VisionSource(kind, made, passed, seen)
+
+
+def _code(config: Mapping[str, Any], files: Files) -> Iterator[str]:
+    """Say where a folder names Python of its own, which may compute something else."""
+    processor = files.get("processor_config.json", {})
+    for where, found in (
+        ("config.json", config),
+        *((f"config.json: {name}", config.get(name)) for name in ("vision_config", "text_config")),
+        *files.items(),
+        ("processor_config.json: image_processor", processor.get("image_processor")),
+    ):
+        if isinstance(found, Mapping) and found.get(_CODE):
+            yield f"{where}: {_CODE}: Python of the folder is never run, with --trust-source either"
+
+
+def _passed(
+    kind: str, config: Mapping[str, Any], vision: Mapping[str, Any], problems: list[str]
+) -> dict[str, Any]:
+    """Return what transformers makes a model of: known keys and names, and no other."""
+    tower, whole = ConfigValues(vision), ConfigValues(config)
+    made: dict[str, Any] = {n: tower.size(n) for n in _SIZES if tower.get(n) is not None}
+    if tower.get("layer_norm_eps") is not None:
+        made["layer_norm_eps"] = tower.number("layer_norm_eps")
+    tower.refuse("num_channels", unless=(None, 3))
+    if tower.size("hidden_size", 1) % (heads := tower.size("num_attention_heads", 1)):
+        tower.problems.append(f"num_attention_heads: {heads} do not divide the hidden_size")
+    _choose(tower, made, "model_type", _TOWERS[kind])
+    _choose(tower, made, "hidden_act", (None, *_ACTIVATIONS))
+    if made.get("model_type") == "siglip_vision_model":
+        _choose(tower, made, "vision_use_head", (None, True, False))
+    text = config.get("text_config")
+    text = text if isinstance(text, Mapping) else {}
+    defaults = TEXT_DEFAULTS.get(f"{text.get('model_type')}", {})
+    hidden = ConfigValues({**defaults, **text}).size("hidden_size")
+    passed: dict[str, Any] = {
+        "vision_config": made,
+        "text_config": {**_ABSENT, "hidden_size": hidden},
+    }
+    if kind in _TILED:
+        if whole.get("scale_factor") is not None:
+            passed["scale_factor"] = whole.size("scale_factor")
+    else:
+        _choose(whole, passed, "projector_hidden_act", (None, *_ACTIVATIONS))
+        _choose(whole, passed, "multimodal_projector_bias", (None, True, False))
+        _choose(whole, passed, "vision_feature_select_strategy", (None, "default", "full"))
+        _choose_layers(whole, passed, tower.size("num_hidden_layers", _LAYERS))
+    problems += [*whole.problems, *(f"vision_config.{p}" for p in tower.problems)]
+    return passed
+
+
+def _choose(keys: ConfigValues, made: dict[str, Any], name: str, known: Sequence[Any]) -> None:
+    """Take one of the values that are known; what is absent stays so where None is one of them."""
+    value = keys.get(name)
+    if not any(type(value) is type(each) and value == each for each in known):
+        listed = ", ".join(str(each) for each in known if each is not None)
+        keys.problems.append(f"{name}: expected one of {listed}, received {value!r:.60}")
+    elif value is not None:
+        made[name] = value
+
+
+def _choose_layers(keys: ConfigValues, made: dict[str, Any], count: int) -> None:
+    """Take the number of the layer, or of some, whose result the projector gets."""
+    value = keys.get("vision_feature_layer")
+    if value is None:
+        return
+    layers = value if isinstance(value, list) else [value]
+    if not layers or any(type(n) is not int or not -count - 1 <= n <= count for n in layers):
+        expected = f"numbers of its {count} layers, or of what they are given, 0"
+        keys.problems.append(f"vision_feature_layer: expected {expected}, received {value!r:.60}")
+    else:
+        made["vision_feature_layer"] = value
 
 
 def _check_sizes(vision: Mapping[str, Any], weights: int, problems: list[str]) -> None:
@@ -130,7 +230,7 @@ def _check_sizes(vision: Mapping[str, Any], weights: int, problems: list[str]) -
     for name, value in vision.items():
         if isinstance(value, int) and not -1 <= value <= _MOST_SIZE:
             problems.append(f"vision_config.{name}: {value} is beyond {_MOST_SIZE}")
-    layers = vision.get("num_hidden_layers", 12)
+    layers = vision.get("num_hidden_layers", _LAYERS)
     if not isinstance(layers, int) or not 1 <= layers <= min(weights or 1, MOST_LAYERS):
         problems.append(f"vision_config.num_hidden_layers: {str(layers)[:20]} of {weights} weights")
 
@@ -157,7 +257,9 @@ def _pictures(
     if kind in _TILED:
         method, pixels = _tiles(keys, side, problems)
         factor = ConfigValues(config).size("scale_factor", 2)
-        rows = (side // patch) ** 2 // factor**2
+        rows = (side // patch // factor) ** 2
+        if side // patch % factor:
+            problems.append(f"scale_factor: {factor} does not divide {side // patch} patches")
     else:
         method, pixels = _one_tile(keys, side, problems)
         is_first_left = config.get("vision_feature_select_strategy", "default") == "default"

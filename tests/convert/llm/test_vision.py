@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.convert.llm import source, tokenizer, tower
+from edgeinfer.convert.llm.vision import VisionSource
 from edgeinfer.errors import SourceError
 from edgeinfer.llm.step import PAGE, StepBatch
 from edgeinfer.runtime.llm.pictures import ImagePrompt, PictureReader
@@ -106,6 +108,7 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
         ("llava", PROCESSOR, {"crop_size": 16}, "crop_size .*expected both sides 32"),
         ("llava", PROCESSOR, {"do_normalize": False}, "do_normalize: False is not supported"),
         ("smolvlm", PROCESSOR, {"max_image_size": {"longest_edge": 16}}, "tiles of 16 pixels"),
+        ("smolvlm", CONFIG, {"scale_factor": 3}, "scale_factor: 3 does not divide 4 patches"),
         ("smolvlm", PROCESSOR, {"image_mean": [0.5]}, "image_mean: expected three numbers"),
         ("smolvlm", PROCESSOR, {"image_std": [0.5, "x", 0]}, r"image_std\[1\]: expected a number"),
         ("smolvlm", PROCESSOR, {"image_std": [0.5, 0, 0.5]}, "std: received"),
@@ -179,11 +182,110 @@ def test_a_description_of_more_than_the_files_hold_takes_no_memory(
     _edited(folder, CONFIG, lambda data: data["vision_config"].update(intermediate_size=60000))
     given = source.read(folder).vision
     assert given is not None
-    with pytest.raises(SourceError, match=r"has \d+ weights, the files hold 29952"):
+    with pytest.raises(SourceError, match=r"fc1.weight': expected \(60000, 32\), received \(48"):
         tower.load(folder, given)
-    _edited(folder, CONFIG, lambda data: data["vision_config"].update(intermediate_size=40))
-    with pytest.raises(SourceError, match=r"weights of the vision tower are missing: .*fc1"):
-        tower.load(folder, given)
+    weights = {name: t for name, t in given.weights.items() if "patch_embedding" not in name}
+    weights["model.vision_model.extra"] = weights["model.connector.modality_projection.proj.weight"]
+    weights["vision_model.extra"] = weights["model.vision_model.extra"]
+    _edited(folder, CONFIG, lambda data: data["vision_config"].update(intermediate_size=48))
+    given = source.read(folder).vision
+    assert given is not None
+    with pytest.raises(SourceError, match=r"extra' is there twice; .*weight' is missing.*unknown"):
+        tower.load(folder, replace(given, weights=weights))
+
+
+EVIL = {"AutoModel": "evil.Evil", "AutoImageProcessor": "evil.Evil"}
+
+
+def _leave_code(folder: Path) -> Path:
+    """Put Python into a folder, which leaves a file when it runs."""
+    mark = folder / "MARK"
+    (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Evil: pass\n")
+    return mark
+
+
+@pytest.mark.parametrize(
+    ("file", "edit", "message"),
+    [
+        (CONFIG, {"auto_map": EVIL}, r"config\.json: auto_map: Python of the folder is never run"),
+        (CONFIG, {"vision_config": {"auto_map": EVIL}}, r"json: vision_config: auto_map: Python"),
+        (PROCESSOR, {"auto_map": EVIL}, r"preprocessor_config\.json: auto_map: Python"),
+        (CONFIG, {"vision_config": {"model_type": "blip_vision_model"}}, "received 'blip_vision_"),
+        (CONFIG, {"vision_config": {"model_type": ["a"]}}, "model_type: expected one of clip_"),
+        (CONFIG, {"vision_config": {"hidden_act": "xielu"}}, "hidden_act: expected one of gelu"),
+        (CONFIG, {"projector_hidden_act": "xielu"}, "projector_hidden_act: expected one of gelu"),
+        (CONFIG, {"vision_feature_layer": [1, 4]}, "vision_feature_layer: .* of its 3 layers"),
+        (CONFIG, {"vision_config": {"layer_norm_eps": "x"}}, "layer_norm_eps: expected a number"),
+        (CONFIG, {"vision_config": {"num_channels": 4}}, "num_channels: 4 is not supported"),
+        (CONFIG, {"vision_config": {"num_attention_heads": 3}}, "3 do not divide the hidden_size"),
+    ],
+)
+def test_python_of_a_folder_never_runs_and_nobody_is_asked(
+    file: str,
+    edit: dict[str, Any],
+    message: str,
+    folders: dict[str, tuple[Path, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    folder = _copied(folders["llava"][0], tmp_path)
+    mark = _leave_code(folder)
+
+    def put(data: dict[str, Any]) -> None:
+        inner = {k: {**data[k], **v} for k, v in edit.items() if isinstance(data.get(k), dict)}
+        data.update({**edit, **inner})
+
+    _edited(folder, file, put)
+    with pytest.raises(SourceError, match=message) as caught:
+        tower.load(folder, _seen(folder))
+    assert "\n" not in str(caught.value)
+    assert not mark.exists()
+
+
+def test_transformers_is_never_told_the_folder(
+    folders: dict[str, tuple[Path, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its own keys, nor pickled weights, nor adapters that would be taken along."""
+    import torch
+
+    folder = _copied(folders["llava"][0], tmp_path)
+    mark = _leave_code(folder)
+    right = tower.load(folder, _seen(folder))
+    more = {"_name_or_path": str(folder), "quantization_config": {"quant_method": "awq"}}
+    more |= {"attn_implementation": "evil/kernels", "_attn_implementation_internal": "sdpa"}
+    _edited(folder, CONFIG, lambda data: data["vision_config"].update(more))
+    for name in ("pytorch_model.bin", "adapter_config.json", "generation_config.json"):
+        (folder / name).write_text("none")
+    given = _seen(folder)
+    for path in folder.iterdir():
+        path.unlink()
+    module, tile = tower.load(folder, given), torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(module(tile), right(tile))
+    assert not mark.exists()
+
+
+def _seen(folder: Path) -> VisionSource:
+    found = source.read(folder).vision
+    assert found is not None
+    return found
+
+
+def test_names_of_older_files_are_known(folders: dict[str, tuple[Path, Any]]) -> None:
+    import torch
+
+    given, tile = _seen(folders["llava"][0]), torch.rand(1, 3, 32, 32)
+    older = {
+        name.removeprefix("model.")
+        .replace("vision_tower.vision_model.", "vision_tower.")
+        .replace("vision_tower.", "vision_tower.vision_model."): tensor
+        for name, tensor in given.weights.items()
+    }
+    assert older.keys().isdisjoint({n for n in given.weights if n.startswith("model.")})
+    with torch.no_grad():
+        found = tower.load(Path("a"), replace(given, weights=older))(tile)
+        assert torch.equal(found, tower.load(Path("a"), given)(tile))
 
 
 def test_sizes_that_a_description_leaves_out_are_those_of_transformers(
