@@ -31,8 +31,9 @@ HANDED_S = 1e-4
 """What it costs at least to hand a request to a thread and its answer back. Of which no more is
 left in a batch, that batch goes on the loop, though one request alone would take longer."""
 
-LATE_S, LATE = 4 * BRIEF_S, 8
-"""So many runs in a row above this, and the model counts as brief no more."""
+LATE_S, LATE, REST_S = 4 * BRIEF_S, 8, 10.0
+"""So many runs in a row above this, and all go to threads for so long: the model is slower than it
+was, or other work of the machine disturbs it. Then one run tells which."""
 
 
 Ran = Outputs | Future[Outputs]
@@ -89,7 +90,7 @@ class Lane:
     ) -> None:
         self._model = model
         self._largest = _bytes(measured)
-        self._late = 0
+        self._late, self._rests_until = 0, -math.inf
         fit = {n: s for n, s in seconds.items() if s <= BATCH_S} if 1 in seconds else {}
         gains = min((s / n for n, s in fit.items()), default=math.inf) <= HANDED_S
         is_brief = seconds.get(1, math.inf) <= (BATCH_S if gains else BRIEF_S)
@@ -117,13 +118,16 @@ class Lane:
             InputError: an input is not what the model takes.
         """
         feeds = self._model.check(feeds)
-        if _bytes(feeds) > self._largest or self._late >= LATE:
+        if _bytes(feeds) > self._largest or self._rests():
             answer.set_result(self._model.submit(feeds, priority=priority, deadline_s=deadline_s))
             return
         self._is_mixed |= bool(priority)
         self._waiting.append(_Waiting(feeds, priority, deadline_s, answer))
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._run)
+
+    def _rests(self) -> bool:
+        return self._late >= LATE and time.perf_counter() < self._rests_until
 
     def _run(self) -> None:
         if self._is_mixed:
@@ -172,8 +176,10 @@ class Lane:
                 if not each.answer.done():
                     self._run_batch([each])
             return
-        late = time.perf_counter() - start > LATE_S
-        self._late = self._late + 1 if late else 0
+        end = time.perf_counter()
+        self._late = self._late + 1 if end - start > LATE_S else 0
+        if self._late >= LATE:
+            self._rests_until = end + REST_S
         for each, found in zip(batch, outputs, strict=True):
             each.answer.set_result(found)
 

@@ -12,7 +12,8 @@ import pytest
 
 from edgeinfer.errors import InputError
 from edgeinfer.runtime.fleet import FleetModel, Runtime
-from edgeinfer.runtime.serve.lanes import BRIEF_S, Lane, Ran
+from edgeinfer.runtime.serve import lanes
+from edgeinfer.runtime.serve.lanes import BRIEF_S, LATE, LATE_S, REST_S, Lane, Ran
 from edgeinfer.types import Feeds
 from tests.runtime.conftest import Fakes, MakeBundle
 
@@ -125,6 +126,46 @@ def test_larger_inputs_than_were_measured_go_to_threads(model: FleetModel) -> No
         return await asyncio.wrap_future(future)
 
     assert asyncio.run(run())["k'"].tolist() == [3, 3]
+
+
+class Clock:
+    """A clock that each look puts forward."""
+
+    def __init__(self) -> None:
+        self.now = self.step = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_runs_that_are_late_go_to_threads_for_a_while(
+    model: FleetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(lanes, "time", clock)
+
+    async def run() -> None:
+        lane = Lane(model, BRIEF, ONE)
+
+        async def is_here() -> bool:
+            found = await submitted(lane, feeds(1))
+            if isinstance(found, dict):
+                return True
+            await asyncio.wrap_future(found)
+            return False
+
+        clock.step = 2 * LATE_S
+        assert [await is_here() for _ in range(LATE + 2)] == [True] * LATE + [False] * 2
+        clock.now += REST_S
+        # One that is late again is enough.
+        assert [await is_here() for _ in range(3)] == [True, False, False]
+        clock.now, clock.step = clock.now + REST_S, 0.0
+        assert [await is_here() for _ in range(3)] == [True] * 3
+        clock.step = 2 * LATE_S
+        assert [await is_here() for _ in range(LATE + 1)] == [True] * LATE + [False]
+
+    asyncio.run(run())
 
 
 def test_who_left_is_not_run(model: FleetModel) -> None:
