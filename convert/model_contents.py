@@ -22,16 +22,17 @@ def contents(path: Path) -> ModelInfo:
     return model_info(sources.read(path))
 
 
-def whole_language_model(path: Path, adapters: Mapping[str, Path]) -> None:
+def whole_language_model(path: Path, text_only: bool, adapters: Mapping[str, Path]) -> None:
     """Read what a conversion reads of a language model and its adapters, but for the weights."""
-    given = source.read(path)
+    given = source.read(path, text_only)
     tokenizer.files(given)
     named_adapters(adapters, given.config)
 
 
 def language_model(path: Path) -> LanguageModelInfo:
     """Say what a language model consists of."""
-    given = source.read(path)
+    # A vision part is not among what is said, and may be one that does not convert.
+    given = source.read(path, text_only=True)
     config = given.config
     return LanguageModelInfo(
         given.path.name, given.format, config.family, encode(config), source.about(given)

@@ -265,6 +265,12 @@ class ConvertOptions(ArtifactOptions):
         "--adapter",
         value=words.ADAPTERS,
     )
+    text_only: bool = option(
+        False,
+        "Leave the vision part of a language model out. It reads text alone then, and models whose "
+        "images are not supported convert too.",
+        DATA,
+    )
     calibrator: str = option(
         "mse", "How quantization ranges are chosen.", DATA, value=words.CALIBRATOR
     )

@@ -96,6 +96,7 @@ def export(
     name: str | None = None,
     calibration: Path | None = None,
     adapters: Mapping[str, str | Path] | None = None,
+    text_only: bool = False,
     unverified: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -113,6 +114,7 @@ def export(
         calibration: a file of text by which ``w4`` and ``w8`` are rounded.
         adapters: low-rank adapters by the names that requests have for them, see
             ``edgeinfer.convert.llm.adapters``.
+        text_only: leave a vision part out.
         unverified: write artifacts that nothing here can run; the bundle says so forever.
         overwrite: replace an existing bundle.
         progress: Called with what is being done.
@@ -144,11 +146,11 @@ def export(
         # What its files describe may be of any size: they are read where that ends nothing first.
         places = {name: Path(place) for name, place in (adapters or {}).items()}
         late("pipeline.worker").read_apart(
-            *("read a language model", None, path, places),
+            *("read a language model", None, path, text_only, places),
             files=[path, *places.values()],
             trusted=trust_source,
         )
-        given = source.read(path)
+        given = source.read(path, text_only)
         beside, notes = tokenizer.files(given)
         added, more = named_adapters(adapters or {}, given.config)
         record = SourceRecord(given.format, path.name, _digest(path))

@@ -73,8 +73,12 @@ class LlmSource:
     vision: VisionSource | None = None
 
 
-def read(path: Path) -> LlmSource:
+def read(path: Path, text_only: bool = False) -> LlmSource:
     """Read a language model's description and map its weights.
+
+    Args:
+        path: a GGUF file or a folder.
+        text_only: leave a vision part out.
 
     Raises:
         SourceError: it cannot be read, its family is not known, or it has something that its family
@@ -83,7 +87,7 @@ def read(path: Path) -> LlmSource:
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder")
     with undamaged(path):
-        return _folder(path) if path.is_dir() else _file(path)
+        return _folder(path, text_only) if path.is_dir() else _file(path)
 
 
 @contextmanager
@@ -161,14 +165,14 @@ def _check_links(folder: Path) -> None:
         raise SourceError(f"{folder}: links that lead out of the folder: {listed}; copy the files")
 
 
-def _folder(path: Path) -> LlmSource:
+def _folder(path: Path, text_only: bool) -> LlmSource:
     _check_links(path)
     data = read_json(path / "config.json")
     data = data if isinstance(data, dict) else {}
     tensors, seen = safetensors.read(path), None
     if data.get("vision_config"):
         tensors, parts = vision.parted(tensors)
-        seen = _vision(path, data, parts)
+        seen = None if text_only else _vision(path, data, parts)
     inner = data.get("text_config") or {}
     data = {**vision.TEXT_DEFAULTS.get(f"{inner.get('model_type')}", {}), **data, **inner}
     kind = data.get("model_type")

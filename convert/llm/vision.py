@@ -30,10 +30,7 @@ _REASONS = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v"), _THREE),
 }
 
-_ALONE = (
-    "its language part alone converts: AutoModelForCausalLM.from_pretrained(FOLDER)"
-    ".save_pretrained(OTHER), where transformers has that"
-)
+_ALONE = "--text-only converts the language part, where that is supported"
 
 _CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
 _HALF = ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])

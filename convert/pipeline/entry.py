@@ -75,7 +75,7 @@ def export(options: ConvertOptions) -> ExportResult:
 
 _TAKEN = (
     *("targets", "precision", "block", "name", "calibration", "adapters"),
-    *("unverified", "overwrite", "progress", "trust_source"),
+    *("text_only", "unverified", "overwrite", "progress", "trust_source"),
 )
 """What language models heed of a request."""
 

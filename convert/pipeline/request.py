@@ -129,6 +129,8 @@ def check_request(options: ConvertOptions) -> Request:
         raise UsageError(f"calibrator {options.calibrator!r} is unknown; known: {known}")
     if options.block != default_of(type(options), "block"):
         raise UsageError(f"block {options.block}: only weights of language models have blocks")
+    if options.text_only:
+        raise UsageError("text_only: only language models have a vision part to leave out")
     if options.adapters:
         raise UsageError(f"adapters {', '.join(options.adapters)}: only language models have such")
     if options.max_drop is not None and not 0.0 <= options.max_drop < 1.0:

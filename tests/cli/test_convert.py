@@ -155,6 +155,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "data": "in.npz",
         "calibration": "photos",
         "adapters": {},
+        "text_only": False,
         "block": 32,
         "calibrator": "minmax",
         "max_drop": 0.02,

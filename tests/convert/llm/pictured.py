@@ -54,6 +54,15 @@ PICTURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "resample": 3,
         },
     ),
+    "gemma3": (
+        "gemma3",
+        {
+            "vision_config": {**_VISION, **_SIGLIP},
+            "mm_tokens_per_image": 4,
+            "text_config": {**_TEXT, "model_type": "gemma3_text", "sliding_window": 16},
+        },
+        _HALF,
+    ),
     "llava-siglip": (
         "llava",
         {

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from edgeinfer.convert.llm import source, tokenizer, tower
+from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.vision import VisionSource
-from edgeinfer.errors import SourceError
+from edgeinfer.convert.options import ConvertOptions
+from edgeinfer.convert.pipeline.request import check_request
+from edgeinfer.errors import SourceError, UsageError
 from edgeinfer.llm.step import PAGE, StepBatch
 from edgeinfer.runtime.llm.pictures import ImagePrompt, PictureReader
 from edgeinfer.runtime.llm.reference import ReferenceExecutor
@@ -23,12 +26,13 @@ from tests.convert.llm import pictured
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 90, 3), np.uint8)
 TEXT = "a <image>, and <image> again?"
+SUPPORTED = [name for name in pictured.PICTURED if name != "gemma3"]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
     made = {}
-    for name in pictured.PICTURED:
+    for name in SUPPORTED:
         folder = tmp_path_factory.mktemp(name)
         made[name] = folder, pictured.save(name, folder)
     return made
@@ -48,7 +52,7 @@ class _Tower:
         return found
 
 
-@pytest.mark.parametrize("name", pictured.PICTURED)
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_logits_behind_pictures_are_those_of_transformers(
     name: str, folders: dict[str, tuple[Path, Any]]
 ) -> None:
@@ -147,6 +151,21 @@ def test_a_processor_lacks_or_is_in_the_newer_file(
         source.read(folder)
     (folder / "processor_config.json").write_text(json.dumps({"image_processor": given}))
     assert source.read(folder).vision == old
+
+
+def test_without_images_the_language_part_of_gemma_3_is_read(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = pictured.save("gemma3", tmp_path)
+    with pytest.raises(SourceError, match=r"'gemma3': tokens of an image.*; --text-only converts"):
+        source.read(tmp_path)
+    given = source.read(tmp_path, text_only=True)
+    assert given.vision is None
+    ids = np.random.default_rng(1).integers(3, 250, 40)
+    with torch.no_grad():
+        expected = model(input_ids=torch.from_numpy(ids)[None]).logits[0].numpy()
+    result = Oracle(given.config, given.tensors).logits([ids])[0]
+    atol = 2e-4 * np.abs(expected).max()
+    np.testing.assert_allclose(result, expected, rtol=0, atol=atol)
 
 
 def test_older_files_are_read_alike(folders: dict[str, tuple[Path, Any]], tmp_path: Path) -> None:
@@ -297,3 +316,8 @@ def test_sizes_that_a_description_leaves_out_are_those_of_transformers(
     for kind, sizes in TEXT_DEFAULTS.items():
         config = transformers.AutoConfig.for_model(kind).to_dict()
         assert {name: config[name] for name in sizes} == sizes, kind
+
+
+def test_other_models_have_no_vision_part_to_leave_out() -> None:
+    with pytest.raises(UsageError, match="text_only: only language models have a vision part"):
+        check_request(ConvertOptions("a.onnx", text_only=True))
