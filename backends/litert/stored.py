@@ -1,4 +1,4 @@
-"""Integers that a file takes or gives for floats, turned into them and back."""
+"""Integers that a file takes or gives for floats, converted both ways."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def _grouped(node: ir.Node) -> str | None:
 
 
 def _counted(batch: int, length: int, places: int) -> list[str]:
-    """How many tokens there are, where the new ones begin, and which places are taken."""
+    """How many tokens there are, where the new ones begin, and which positions are taken."""
     return [
         "one = Constant<value_int=1>()",
         f"count = Constant<value_int={length}>()",

@@ -86,7 +86,7 @@ def _dequantized(graph: ir.Graph, namer: Namer, old: ir.Node, kept: ir.Value) ->
         attributes["axis"] = ir.AttrInt64("axis", 1 - axis)
     node = ir.node("DequantizeLinear", [kept, *old.inputs[1:]], attributes)
     out, like = node.outputs[0], old.outputs[0]
-    node.name = out.name = namer.fresh(f"{like.name}.turned")
+    node.name = out.name = namer.fresh(f"{like.name}.transposed")
     node.metadata_props.update(old.metadata_props)
     out.type, out.shape = like.type, kept.shape
     graph.insert_before(old, node)

@@ -28,7 +28,7 @@ _VALUES = MOVES | {"ReduceMax", "ReduceMin", "Dropout", "TopK", "Unique"}
 """Operators that give values of their first operand only."""
 
 _ORDERED = frozenset({"TopK", "Unique"})
-"""Those whose further results are places and counts."""
+"""Those whose further results are positions and counts."""
 
 _HUGE = 1 << 80
 """What no integer reaches."""

@@ -136,7 +136,7 @@ def _stored(weights: ir.Value | None, product: ir.Node) -> ir.Node | None:
 
 
 def _rows_last(weights: Array, sizes: list[int], is_transposed: bool) -> Array:
-    """Reorder the axis of a matrix that counts channels first, then places."""
+    """Reorder the axis of a matrix that counts channels first, then positions."""
     rows = weights.T if is_transposed else weights
     channels = sizes[0]
     split = rows.reshape(channels, -1, rows.shape[1]).swapaxes(0, 1).reshape(rows.shape)

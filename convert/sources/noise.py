@@ -137,7 +137,7 @@ class _Work:
         return []
 
     def _replace(self, node: ir.Node, made: list[ir.Node], *places: int) -> None:
-        """Put nodes in the place of one whose outputs those at the places give, in order."""
+        """Put nodes in the place of one whose outputs those at the positions give, in order."""
         for one in made:
             one.outputs[0].name = self._namer.fresh("noise_part")
         replace_node(node, made, [made[p].outputs[0] for p in places[: len(node.outputs)]])

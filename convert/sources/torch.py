@@ -325,7 +325,7 @@ def _note_short_cut(
     pairs = zip(filter(is_tensor, leaves(outputs)), filter(is_tensor, found), strict=True)
     if not all(torch.allclose(a, b, rtol=1e-2, atol=1e-2) for a, b in pairs):
         notes.add(
-            "torch.nn.TransformerEncoder: padded places are computed, where PyTorch's own short "
+            "torch.nn.TransformerEncoder: padded tokens are computed, where PyTorch's own short "
             "cut (torch.backends.mha) gives zeros"
         )
 

@@ -68,7 +68,7 @@ def leaves(tree: Any) -> list[Any]:
 def as_exported() -> Iterator[None]:
     """PyTorch gives the numbers that its exporter's graph would where several are right.
 
-    Of equal values it takes the first, and layers of transformers compute padded places too: their
+    Of equal values it takes the first, and layers of transformers compute padded tokens too: their
     short cut, which is not what is traced, sets them to zero.
     """
     import torch

@@ -126,7 +126,7 @@ def _attention(
     return op.Where(op.Cast(allowed, to=BOOL), found, _like(0.0, found))
 
 
-# ---- sums at places
+# ---- sums at positions
 
 
 def _scatter_reduce(

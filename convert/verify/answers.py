@@ -49,7 +49,7 @@ class Answer:
         agreed: the oracles that gave the same within tolerance; one name means nobody confirmed.
         spread: by output name, how much plain rounding moves this model: the distance between two
             evaluations; empty if only one ran.
-        undecided: by output name, which elements rounding alone moves: places of scores that are
+        undecided: by output name, which elements rounding alone moves: positions of scores that are
             equal but for their last bits. They are not judged.
         shaky: by output name, which elements moving the scores themselves by a few last bits
             changes; only where an artifact is wrong in them they are not judged.

@@ -51,7 +51,7 @@ def carried(
     room: int,
     hardest: Collection[int] = (),
 ) -> list[int]:
-    """Return the places of the vectors that go into the bundle, in order.
+    """Return the positions of the vectors that go into the bundle, in order.
 
     Every one was checked here, and the smaller ones say as much about another machine: where sizes
     are open, made-up images of many sizes would outweigh a small model. The first one stays: it
@@ -62,7 +62,7 @@ def carried(
         vectors: all.
         answers: to them, in their order.
         room: bytes that made-up ones may take.
-        hardest: places of vectors that came closest to a budget, or needed a wider one: they stay,
+        hardest: indices of vectors that came closest to a budget, or needed a wider one: they stay,
             or the device would see an easier test than the one that was passed here.
     """
     left = room

@@ -1,4 +1,4 @@
-"""What rounding alone decides: places of scores that are equal but for their last bits.
+"""What rounding alone decides: positions of scores that are equal but for their last bits.
 
 A selection (the best so many, the largest, boxes by score) has no right order where scores are as
 near as the rounding of what they are computed from. Engines add up in orders of their own, so each

@@ -101,7 +101,7 @@ def table(errors: NodeErrors, profile: OperatorProfile | None, why_not: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Steps of an engine by the places of nodes; those of no node are the engine's own."""
+    """Steps of an engine by the positions of nodes; those of no node are the engine's own."""
 
     times: dict[int, float]
     steps: dict[int, str]

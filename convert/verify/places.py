@@ -1,4 +1,4 @@
-"""Places that a model writes to: each once, or the standard leaves open what comes out."""
+"""Positions that a model writes to: each once, or the standard leaves open what comes out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgeinfer.types import Array, Feeds
 TWICE = "made-up integers name a place twice that is written to, which ONNX leaves open"
 
 _SECONDS = 10.0
-"""CPU time after which nothing is known of the places."""
+"""CPU time after which nothing is known of the positions."""
 
 _TRIES = 20
 
@@ -21,7 +21,7 @@ class Places:
     """Tells whether inputs have a model write twice to one place, and gives others that do not."""
 
     def __init__(self, model: ir.Model) -> None:
-        """Look for scatters without a reduction whose places hang on integer inputs."""
+        """Look for scatters without a reduction whose positions hang on integer inputs."""
         found = [n for n in model.graph if _writes(n)]
         self._nodes = [
             (n.op_type, str(n.inputs[0].name), str(n.inputs[1].name), _axis(n))
@@ -31,7 +31,7 @@ class Places:
         self._sources = {str(v.name) for n in found for v in _inputs_behind(n.inputs[1])}
         self._evaluator = Evaluator(model, wide=False) if self._sources else None
         self.is_free = False
-        """Set where no inputs keep the places apart, so that any will do."""
+        """Set where no inputs keep the positions apart, so that any will do."""
 
     def clash(self, feeds: Feeds) -> bool:
         """Whether one place is written to twice; False where nobody can tell."""

@@ -78,9 +78,9 @@ def attend(what: Short) -> tirx.PrimFunc:
     """Attend.
 
     The kernel takes ``q`` (float32, (batch * heads, rows, size), a head's tokens side by side),
-    ``k`` and ``v`` (float32, (batch * heads, places, size or width)), with ``counted`` ``length``
+    ``k`` and ``v`` (float32, (batch * heads, tokens, size or width)), with ``counted`` ``length``
     (int32, (batch,)), and ``out`` (float32, (batch * heads, rows, width)). Lengths below zero or
-    above the places count as these. A row that sees nothing gets zeros.
+    above the positions count as these. A row that sees nothing gets zeros.
     """
     count = what.batch * what.heads
     buffers: dict[str, tuple[tuple[int, ...], str]] = {

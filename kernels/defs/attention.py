@@ -207,7 +207,7 @@ class _Pass:
             self._score(page)
             for row, (token, _) in enumerate(self.rows):
                 self._weigh(row, place * PAGE, past + token, page)
-            # Places behind the last token hold whatever was there, NaN too, which no weight stops.
+            # Positions behind the last token hold what was there, NaN too, which no weight stops.
             count = last + 1 - place * PAGE
             with T.If(count >= T.int32(PAGE)):
                 with T.Then():

@@ -99,7 +99,7 @@ def _append(out: Buffer, count: Buffer, column: list[int], value: Expr) -> None:
 
 
 def best(rows: int, size: int, count: int, dtype: str, *, largest: bool) -> tirx.PrimFunc:
-    """Find the places of the best elements of each row, the best first.
+    """Find the positions of the best elements of each row, the best first.
 
     The kernel takes ``x`` (rows, size) and gives ``at`` (int64, rows, count). Of equal elements the
     first is the better one; NaN is more than infinity. What is found so far is a heap with the
@@ -108,7 +108,7 @@ def best(rows: int, size: int, count: int, dtype: str, *, largest: bool) -> tirx
     Args:
         rows: Rows of the input.
         size: Size of a row.
-        count: places of each row, at least one and at most all.
+        count: positions of each row, at least one and at most all.
         dtype: Element type of the elements.
         largest: which are better.
     """
@@ -286,7 +286,7 @@ def regions(
         size: bins down and across.
         ratio: samples of a bin along an axis; 0 is as many as it has pixels.
         scale: Scale of the regions' coordinates.
-        half: pixels are at the middle of their places.
+        half: pixels are at the middle of their positions.
         largest: take the largest share of a sample, not the mean.
     """
     batch, channels, *space = shape

@@ -25,7 +25,7 @@ _LINE = 64
 
 
 STREAMS = (1, 2, 4, 8)
-"""Places that one core may read from together; the best number is the processor's."""
+"""Positions that one core may read from together; the best number is the processor's."""
 
 _AHEAD = 256
 """Elements of each place that are asked for ahead, where there are several."""

@@ -1,4 +1,4 @@
-"""Elements put at places, where several may meet at one."""
+"""Elements put at positions, where several may meet at one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def extremes(
 ) -> tirx.PrimFunc:
     """Keep the largest or smallest of an element and of all that is put there; NaN stays.
 
-    The kernel takes ``x`` (shape), ``at`` (int64, places along the axis, none of them outside) and
+    The kernel takes ``x`` (shape), ``at`` (int64, positions along the axis, none outside) and
     ``new`` of the same sizes, and gives ``y`` (shape).
     """
     buffers = {

@@ -54,7 +54,7 @@ def blocks(function: tirx.PrimFunc) -> list[Any]:
 
 
 def outputs(function: tirx.PrimFunc) -> list[int]:
-    """Return the places of what a function writes among its parameters."""
+    """Return the positions of what a function writes among its parameters."""
     sch = s_tir.Schedule(tvm.IRModule({NAME: plain(function)}))
     found = sch.get_child_blocks(sch.get_sblock("root"))
     written = {hash(r.source) for b in found for r in sch.get(b).writes}

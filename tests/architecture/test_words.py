@@ -42,6 +42,8 @@ BANNED = {
     r"\bTurned\b": "Rotated",
     r"\btold( = |: |\()": "reported, given, shown",
     r"\bturned_weights\b": "transposed weights",
+    r"\bturned( = |: |, )": "reversed, rotated, transposed, counted from the end",
+    r"\b(at|of|from|these|whole|nearest|known|padded|sampled|between) places\b": "positions",
 }
 """Regular expressions with what to write instead."""
 

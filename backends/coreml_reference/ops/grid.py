@@ -1,4 +1,4 @@
-"""Sampling of images at places that are computed."""
+"""Sampling of images at positions that are computed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _folded(place: Array, size: int, padding: str) -> Array:
 
 
 def _pick(x: Array, rows: Array, columns: Array, fill: float | None) -> Array:
-    """Return the pixels at whole places; ``fill`` stands for those outside."""
+    """Return the pixels at whole positions; ``fill`` stands for those outside."""
     height, width = x.shape[-2:]
     r = np.clip(np.nan_to_num(rows), 0, height - 1).astype(np.int64)
     c = np.clip(np.nan_to_num(columns), 0, width - 1).astype(np.int64)

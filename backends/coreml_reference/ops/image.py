@@ -145,7 +145,7 @@ def sample_places(size: int, length: int, mode: str) -> Array:
 
 
 def linear_samples(x: Array, axis: int, places: Array) -> Array:
-    """Return samples between neighbours; places outside of the axis take its ends."""
+    """Return samples between neighbours; positions outside of the axis take its ends."""
     last = x.shape[axis] - 1
     places = np.clip(places, 0, last)
     low = np.floor(places).astype(np.int64)

@@ -204,7 +204,7 @@ class Builder:
         return self._known(self.call("reshape", x, self.vector(wanted)), sizes)
 
     def insert_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
-        """Add axes of size 1 at these places of the result."""
+        """Add axes of size 1 at these positions of the result."""
         rank = x.rank + len(axes)
         places = sorted(a % rank for a in axes)
         if not places:
@@ -239,7 +239,7 @@ class Builder:
         end: Sequence[Extent],
         step: Sequence[int] | None = None,
     ) -> Tensor:
-        """Take a strided part; places count from the start, steps are above 0."""
+        """Take a strided part; positions count from the start, steps are above 0."""
         steps = list(step or [1] * x.rank)
         if x.data is not None and all(isinstance(v, int) for v in (*begin, *end)):
             cut = [slice(b, e, s) for b, e, s in zip(begin, end, steps, strict=True)]
@@ -339,7 +339,7 @@ class Builder:
         return self.call("scatter_nd", x, self.places(indices), updates)
 
     def scatter_by(self, x: Tensor, places: Tensor, updates: Tensor, mode: str) -> Tensor:
-        """Combine a vector's elements at these places with others: add, mul, max or min."""
+        """Combine a vector's elements at these positions with others: add, mul, max or min."""
         made = self.dialect.scatter_along_axis(
             self.type_of(x.dtype, x.shape),
             x.value,

@@ -320,7 +320,7 @@ class Builder(Emitter):
         return made
 
     def insert_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
-        """Add axes of size 1 at these places of the result."""
+        """Add axes of size 1 at these positions of the result."""
         rank = x.rank + len(axes)
         places = sorted(a % rank for a in axes)
         if not places:

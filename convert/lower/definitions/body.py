@@ -112,7 +112,7 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
 
 
 def table(body: Body, shape: tuple[int, ...]) -> str:
-    """Lay images (batch, channels, *sizes) as a table (batch * places, channels)."""
+    """Lay images (batch, channels, *sizes) as a table (batch * positions, channels)."""
     batch, channels, *space = shape
     flat = body.reshape("i0", batch, channels, math.prod(space))
     return body.reshape(body.op("Transpose", flat, perm=[0, 2, 1]), -1, channels)

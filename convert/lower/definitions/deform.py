@@ -60,7 +60,7 @@ def deform_conv(node: ir.Node) -> onnx.FunctionProto | None:
 
 
 def _windows(node: ir.Node, kernel: tuple[int, ...], made: tuple[int, int]) -> Array:
-    """Return where each tap of each window lies without an offset: (1, taps, 2, places)."""
+    """Return where each tap of each window lies without an offset: (1, taps, 2, positions)."""
     strides, dilations = attribute(node, "strides", [1, 1]), attribute(node, "dilations", [1, 1])
     pads = attribute(node, "pads", [0, 0, 0, 0])
     axes = []

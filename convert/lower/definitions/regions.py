@@ -40,7 +40,7 @@ def roi_align(node: ir.Node) -> onnx.FunctionProto | None:
         num_outputs=4,
     )  # fmt: skip
     ends = ((top, bottom, high, space[0]), (left, right, wide, space[1]))
-    # Bounded, so that a format of 32 bits knows that it holds the places.
+    # Bounded, so that a format of 32 bits knows that it holds the positions.
     last = body.const(np.array(batch - 1, np.int64))
     image = body.op("Clip", body.op("Cast", "i2", to=7), body.const(np.array(0, np.int64)), last)
     if ratio < 1:

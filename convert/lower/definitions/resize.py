@@ -195,7 +195,7 @@ def _rounded(node: ir.Node, body: Body, place: str) -> str:
 
 
 def _inside(body: Body, taps: list[tuple[str, str]], last: str) -> list[tuple[str, str]]:
-    """Let places outside count nothing, and the others what is left."""
+    """Let positions outside count nothing, and the others what is left."""
     held = []
     for where, share in taps:
         above = body.op("GreaterOrEqual", where, body.const(0.0))
@@ -206,6 +206,6 @@ def _inside(body: Body, taps: list[tuple[str, str]], last: str) -> list[tuple[st
 
 
 def _gathered(body: Body, x: str, where: str, last: str, axis: int) -> str:
-    """Take elements at places, the nearest for those outside."""
+    """Take elements at positions, the nearest for those outside."""
     held = body.op("Min", body.op("Max", where, body.const(0.0)), last)
     return body.op("Gather", x, body.op("Cast", held, to=_INT32), axis=axis)

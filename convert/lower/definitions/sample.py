@@ -1,4 +1,4 @@
-"""AffineGrid, GridSample, Col2Im and MaxUnpool: places, and elements that are taken from them."""
+"""AffineGrid, GridSample, Col2Im and MaxUnpool: positions, and elements taken from them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _reflect(body: Body, x: str, low: float, high: float) -> str:
 
 
 def affine_grid(node: ir.Node) -> onnx.FunctionProto | None:
-    """Places of pictures and volumes; the standard's definition loses a batch of one (onnx 1.23).
+    """Positions in images and volumes; the standard's definition loses a batch of one (onnx 1.23).
 
-    Theta times places, summed up in turn: the places of each axis are a vector.
+    Theta times positions, summed up in turn: the positions of each axis are a vector.
     """
     theta = input_at(node, 0)
     if theta is None or theta.shape is None or theta.dtype is None or len(theta.shape) != 3:
@@ -118,7 +118,7 @@ def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:
 def _taps(
     body: Body, x: str, size: int, mode: str, padding: str, corners: bool
 ) -> list[tuple[str, str]]:
-    """Places along one axis and their weights, empty for one; (batch, places, 1) each."""
+    """Positions along one axis and their weights, empty for one; (batch, positions, 1) each."""
     low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
     if corners:
         at = scaled(body, raised(body, x, 1.0), (size - 1) / 2)
@@ -219,7 +219,7 @@ def max_unpool(node: ir.Node) -> onnx.FunctionProto | None:
             shape[2:], strides, window, pads, pads[len(window) :], strict=False
         )
     ]
-    # Places count in the sizes that the windows give; sizes beyond are filled up behind.
+    # Positions count in the sizes that the windows give; sizes beyond are filled up behind.
     missing = [a - b for a, b in zip(result[2:], own, strict=True)]
     if min(missing) < 0:
         return None

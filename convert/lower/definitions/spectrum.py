@@ -72,7 +72,7 @@ def stft(node: ir.Node) -> onnx.FunctionProto | None:
 
 
 def mel_weight_matrix(node: ir.Node) -> onnx.FunctionProto | None:
-    """Triangles between places that are evenly spaced in mel: a constant."""
+    """Triangles between positions that are evenly spaced in mel: a constant."""
     given = [_constant(node, index) for index in range(5)]
     known = [c.array.reshape(-1)[0].item() for c in given if c is not None]
     if len(known) < len(given):

@@ -54,7 +54,7 @@ def _pool(values: list[int], starts: list[int]) -> list[tuple[int, Array]]:
 
 
 def _counts(body: Body, rows: str, grams: Array, places: int, step: int) -> str:
-    """How often each sequence is in each row, its words so many places apart."""
+    """How often each sequence is in each row, its words so many positions apart."""
     found = ""
     for word in range(grams.shape[1]):
         ends = (body.const([n]) for n in (word * step, word * step + places, 1))

@@ -1,4 +1,4 @@
-"""Rows that a range of places names."""
+"""Rows that a range of positions names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgeinfer.convert.passes.infra import is_op
 def sliced(node: ir.Node) -> str:
     """A gather of a range that may begin before zero: the optimiser makes a slice of both.
 
-    Places from -2 up to 2 are four rows, the last two and the first two; the slice has none.
+    Positions from -2 up to 2 are four rows, the last two and the first two; the slice has none.
     """
     places = given(node, 1)
     source = None if places is None else places.producer()
@@ -24,7 +24,7 @@ def sliced(node: ir.Node) -> str:
 
 
 def gather_cast(model: ir.Model, node: ir.Node) -> bool:
-    """Read the places through a cast, behind which no range is seen.
+    """Read the positions through a cast, behind which no range is seen.
 
     Given: ``y = Gather(x, Range(a, b, c))``
     Result: ``y = Gather(x, Cast<to=int32>(Range(a, b, c)))``

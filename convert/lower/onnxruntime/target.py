@@ -189,7 +189,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
 
 
 def _picks_from_end(node: ir.Node) -> bool:
-    """Whether places may count from the end, which ends a run of ONNX Runtime's kernel.
+    """Whether positions may count from the end, which ends a run of ONNX Runtime's kernel.
 
     scikit-learn's neighbours within a radius have -1 where there is none.
     """

@@ -38,7 +38,7 @@ def cut_unturned(model: ir.Model, notes: Remarks) -> None:
         for old in rows:
             new = made.add("Slice", old, zero, end, zero)
             new.type, new.shape = old.type, old.shape
-            new.name, old.name = old.name, f"{old.name}/turned"
+            new.name, old.name = old.name, f"{old.name}/reversed"
             slicing = new.producer()
             old.replace_all_uses_with(new, replace_graph_outputs=True)
             if slicing is not None:

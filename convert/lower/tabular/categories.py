@@ -92,7 +92,7 @@ def _looked_up(
     table = b.const(np.concatenate([default, values]).astype(values.dtype))
     low = int(keys[0]) if keys.dtype.kind in "iu" else 0
     if keys.dtype.kind in "iu" and np.array_equal(keys, np.arange(low, low + len(keys))):
-        # Integers in a row are places already.
+        # Integers in a row are positions already.
         least, most = (b.const(v, keys.dtype) for v in (low, low + len(keys) - 1))
         inside = b.op("And", b.op("GreaterOrEqual", x, least), b.op("LessOrEqual", x, most))
         # Within the ends first, so that nothing leaves a device's integers.
@@ -114,7 +114,7 @@ def _looked_up(
 
 
 def array_feature_extractor(b: TabularBody) -> list[str]:
-    """Define ArrayFeatureExtractor: places of the last axis, as a list."""
+    """Define ArrayFeatureExtractor: positions of the last axis, as a list."""
     value, places = b.node.inputs[:2]
     if value is None or value.shape is None or places is None:
         raise NotDefinedError("the rank of the input is not known")

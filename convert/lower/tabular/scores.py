@@ -22,7 +22,7 @@ _WINITZKI = 0.147
 
 
 def labels_of(node: ir.Node) -> Array:
-    """Integers that stand for the classes; for strings their places."""
+    """Integers that stand for the classes; for strings their positions."""
     for name in _INTEGERS:
         found = values_of(node, name)
         if found is not None and len(found):

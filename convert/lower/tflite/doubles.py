@@ -148,8 +148,8 @@ def _key(g: Builder, x: Tensor) -> Tensor:
         held = x.data.view(np.int64)
         return g.const(np.where(held < 0, _SIGN - np.minimum(held, 0), held))
     bits = _bits(g, x)
-    turned = g.binary("SUB", g.const(_SIGN, np.int64), bits)
-    return _select(g, g.binary("LESS", bits, 0), turned, bits)
+    mirrored = g.binary("SUB", g.const(_SIGN, np.int64), bits)
+    return _select(g, g.binary("LESS", bits, 0), mirrored, bits)
 
 
 def _div(g: Builder, a: Tensor, b: Tensor) -> Tensor:

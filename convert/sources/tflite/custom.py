@@ -57,7 +57,7 @@ class LandmarkCrop:
         subset: landmarks that must be inside.
         scale: Scale of the box around them, along x and y.
         size: height and width of what is cut out.
-        angle: radians that the line is turned to.
+        angle: direction of the line in radians.
     """
 
     left: int

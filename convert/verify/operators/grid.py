@@ -1,4 +1,4 @@
-"""Samples at places of a grid, where onnx's own evaluation is another function than its source."""
+"""Samples at positions of a grid: onnx's own evaluation is another function than its source."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Product:
         bias: there is one.
         target: elements of a row of the result.
         cap: sums are bent to within plus and minus it; 0 for none.
-        streams: places of the matrix that are read together, at most.
+        streams: positions of the matrix that are read together, at most.
         ahead: bytes that each stream asks for ahead; 0 for none.
         more: Whether something is added to the sums of each token; of a gated one only.
     """

@@ -1,4 +1,4 @@
-"""Scores of the places of an output to the pixels of the source: classes, objects, depth."""
+"""Scores of the positions of an output to the pixels of the source: classes, objects, depth."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def object_mask(
     for axis in (0, 1):
         where = _places(placement.source[axis], axis, placement, scores.shape[1 - axis])
         there = np.flatnonzero((scores > 0).any(axis=axis))
-        # Of what lies between two places neither of which is above 0, nothing is.
+        # Of what lies between two positions neither of which is above 0, nothing is.
         near = (where > there[0] - 1) & (where < there[-1] + 1) if len(there) else where < -1
         near[: low[axis]] = near[high[axis] :] = False
         kept = np.flatnonzero(near)

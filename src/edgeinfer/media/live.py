@@ -233,7 +233,7 @@ _BEGINNINGS = (
     *((0, mark) for mark in (b"\xff\xd8\xff", b"\x00\x00\x01", b"\x00\x00\x00\x01")),
     (0, b"0&\xb2u\x8ef\xcf\x11"),
 )
-"""First bytes of containers, at their places: FFmpeg takes what begins so for nothing else."""
+"""First bytes of containers, at their positions: FFmpeg takes what begins so for nothing else."""
 
 
 def _refuse_lists(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Neighbours of places between elements, and their weights."""
+"""Neighbours of positions between elements, and their weights."""
 
 from __future__ import annotations
 

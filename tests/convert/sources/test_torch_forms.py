@@ -202,7 +202,7 @@ def test_transformers_compute_padded_places() -> None:
     seen = ~padded.numpy()
     np.testing.assert_allclose(found[seen], expected[seen], rtol=1e-4, atol=1e-5)
     assert not expected[~seen].any()
-    assert any("padded places are computed" in line for line in got.notes.lines)
+    assert any("padded tokens are computed" in line for line in got.notes.lines)
 
 
 # ---- complex numbers

@@ -11,7 +11,7 @@ from edgeinfer.convert.lower.coreai.tensor import Tensor
 
 @OPS.lower("BitShift", dtypes=INTEGERS)
 def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
-    """A product or quotient with a power of two; places beyond the type shift everything out."""
+    """A product or quotient with a power of two; positions beyond the type shift everything out."""
     width = X.dtype.itemsize * 8
     gone = g.binary("or", g.less(Y, 0), g.binary("greater", Y, width - 1))
     by = g.select(gone, g.const(np.zeros((), Y.dtype)), Y)

@@ -34,16 +34,16 @@ def slice_(
     begin: list[Extent] = [0] * x.rank
     end: list[Extent] = [s if s is not None else LARGEST for s in x.shape]
     step = [1] * x.rank
-    turned = []
+    reversed_axes = []
     for axis, cut in enumerate(axes):
         if cut.step is None:
             raise Refusal("input 'steps' must be constant", "requires_constant")
         if not cut.is_whole:
             begin[axis], end[axis] = _bounds(g, x, axis, cut, (starts, ends))
             step[axis] = abs(cut.step)
-            turned += [axis] if cut.step < 0 else []
+            reversed_axes += [axis] if cut.step < 0 else []
     # A negative step ends before the first element, which has no number here.
-    return g.slice(g.reverse(x, turned) if turned else x, begin, end, step)
+    return g.slice(g.reverse(x, reversed_axes) if reversed_axes else x, begin, end, step)
 
 
 def _bounds(

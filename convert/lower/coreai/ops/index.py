@@ -35,7 +35,7 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> 
 @OPS.lower("GatherND")
 def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
     if batch_dims:
-        # The places of the batch go in front of each index.
+        # The positions of the batch go in front of each index.
         if indices.sizes is None:
             raise Refusal("batches of unknown size", "dynamic_shape")
         lines = indices.sizes[:-1]
@@ -55,8 +55,8 @@ def scatter_nd(
     if width is None:
         raise Refusal("the width of an index is only known to a run", "dynamic_shape")
     sizes = g.vector([g.extent(data, a) for a in range(width)], np.int64)
-    turned = g.binary("add", indices, sizes)
-    found = g.select(g.less(indices, 0), turned, indices)
+    from_end = g.binary("add", indices, sizes)
+    found = g.select(g.less(indices, 0), from_end, indices)
     if reduction == "none":
         return g.scatter(data, found, updates)
     return _combined(g, data, found, updates, reduction)
@@ -108,11 +108,11 @@ def one_hot(g: Builder, indices: Tensor, depth: Const, values: Tensor, *, axis: 
     count = int(depth.array.reshape(()))
     place = axis % (indices.rank + 1)
     whole = g.cast(indices, np.int64)
-    turned = g.select(g.less(whole, 0), g.binary("add", whole, count), whole)
+    from_start = g.select(g.less(whole, 0), g.binary("add", whole, count), whole)
     shape = [1] * (indices.rank + 1)
     shape[place] = count
     steps = g.const(np.arange(count, dtype=np.int64).reshape(shape))
-    hit = g.binary("equal", g.insert_axes(turned, [place]), steps)
+    hit = g.binary("equal", g.insert_axes(from_start, [place]), steps)
     off, on = (g.reshape(g.slice(values, [i], [i + 1]), []) for i in (0, 1))
     return g.select(hit, on, off)
 
@@ -166,7 +166,7 @@ def reverse_sequence(
     time, batch = time_axis % input.rank, batch_axis % input.rank
     steps = g.const(np.arange(size).reshape([size if a == time else 1 for a in range(input.rank)]))
     lengths = g.insert_axes(sequence_lens, [a for a in range(input.rank) if a != batch])
-    turned = g.binary("sub", g.binary("sub", lengths, steps), 1)
-    places = g.select(g.less(steps, lengths), turned, steps)
+    backwards = g.binary("sub", g.binary("sub", lengths, steps), 1)
+    places = g.select(g.less(steps, lengths), backwards, steps)
     whole = g.expand(places, g.extents(input))
     return g.call("gather_along_axis", input, g.places(whole), np.int32(time))

@@ -51,5 +51,5 @@ def arg_min(
     if data.is_float:
         return _arg(g, g.neg(data), axis, keepdims, select_last_index)
     # The complement turns the order of integers around, also at the ends of the type.
-    turned = g.binary("bitwise_xor", data, data.dtype.type(np.array(-1).astype(data.dtype)))
-    return _arg(g, turned, axis, keepdims, select_last_index)
+    inverted = g.binary("bitwise_xor", data, data.dtype.type(np.array(-1).astype(data.dtype)))
+    return _arg(g, inverted, axis, keepdims, select_last_index)

@@ -1,4 +1,4 @@
-"""Sampling at places that a run gives."""
+"""Sampling at positions that a run gives."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def grid_sample(
 
 
 def _scaled(g: Builder, place: Tensor, size: int, align: bool) -> Tensor:
-    """From -1 .. 1 to places in the image."""
+    """From -1 .. 1 to positions in the image."""
     if align:
         return g.binary("mul", g.binary("add", place, 1.0), (size - 1) / 2)
     whole = g.binary("mul", g.binary("add", place, 1.0), float(size))
@@ -117,7 +117,7 @@ def _corner(
         if padding == "zeros":
             counts = g.select(g.binary("equal", bound, held), counts, 0.0)
         weight = counts if weight is None else g.binary("mul", weight, counts)
-        # Places are counted in integers: half precision ends at 2048.
+        # Positions are counted in integers: half precision ends at 2048.
         whole = g.cast(bound, np.int32)
         index = whole if index is None else g.binary("add", g.binary("mul", index, size), whole)
     if weight is None or index is None:

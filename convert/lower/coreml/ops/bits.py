@@ -66,13 +66,13 @@ def _by_bits(g: Builder, kind: str, a: Tensor, b: Tensor) -> Tensor:
 def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     """A product or quotient with a power of two; bits that leave the type are cut before.
 
-    Places that are no bits of the type, negative ones too, shift everything out.
+    Positions that are no bits of the type, negative ones too, shift everything out.
     """
     by = g.cast(Y, np.int32)
     plain = Tensor(np.dtype(np.int32), X.shape, g.physical(X), span=X.bounds)
     if direction == "LEFT":
         return _left(g, X, plain, by)
-    # As no value has more than 32 bits, the sign is all that is left of it after 31 places.
+    # As no value has more than 32 bits, the sign is all that is left of it after 31 positions.
     places = _held(g, by, 31)
     half = g.binary("floor_div", places, 2, (0, 15))
     rest = g.binary("sub", places, half, (0, 16))
@@ -106,7 +106,7 @@ def _left(g: Builder, x: Tensor, plain: Tensor, by: Tensor) -> Tensor:
 
 
 def _held(g: Builder, by: Tensor, most: int) -> Tensor:
-    """Places up to a number, which stands for negative ones too."""
+    """Positions up to a number, which stands for negative ones too."""
     held = g.binary("minimum", by, most, (min(by.bounds[0], most), most))
     if by.bounds[0] >= 0:
         return held

@@ -119,7 +119,7 @@ def _high_concat(g: Builder, parts: list[Tensor], axis: int) -> Tensor:
 def split(
     g: Builder, input: Tensor, split: Tensor | None = None, *, axis: int, num_outputs: int | None
 ) -> tuple[Tensor, ...]:
-    """Split; slices between places known only at run time."""
+    """Split; slices between positions known only at run time."""
     at = axis % input.rank
     size = input.shape[at]
     known = numbers(split)

@@ -1,7 +1,7 @@
 """Operators on the bits of integers.
 
 LiteRT 2.3.0 has exclusive or and a shift to the right, of up to 32 bits; the others are composed.
-Integers of 64 bits are looked at as pairs of 32 where the places do not matter.
+Integers of 64 bits are looked at as pairs of 32 where the positions do not matter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _pairs(g: Builder, x: Tensor) -> Tensor:
 
 @OPS.lower("BitShift", dtypes=_WHOLE)
 def bit_shift(g: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
-    """Places that are no bits of the type, negative ones too, shift everything out."""
+    """Positions that are no bits of the type, negative ones too, shift everything out."""
     if x.dtype == np.uint64:
         return _shift_unsigned(g, x, y, direction)
     width = x.dtype.itemsize * 8

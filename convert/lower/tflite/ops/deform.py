@@ -1,4 +1,4 @@
-"""Convolution at places that are moved."""
+"""Convolution at positions that are moved."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _multiplied(
     group: int,
     sizes: tuple[int, ...],
 ) -> Tensor:
-    """``columns`` is (batch, places, offset groups, channels of each, taps)."""
+    """``columns`` is (batch, positions, offset groups, channels of each, taps)."""
     batch, *out = sizes
     features, depth = w.static_shape[0], math.prod(w.static_shape[1:])
     left = g.reshape(columns, [batch * math.prod(out), group, depth])

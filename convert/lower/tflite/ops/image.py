@@ -1,4 +1,4 @@
-"""Sampling at computed places: rows of a flattened image, gathered and weighted."""
+"""Sampling at computed positions: rows of a flattened image, gathered and weighted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _denormalised(g: Builder, grid: Tensor, column: int, size: int, align: bool)
 def axis_taps(
     g: Builder, place: Tensor, size: int, mode: str, padding: str, align: bool
 ) -> list[Tap]:
-    """The neighbours of places along one axis, in pixels."""
+    """The neighbours of positions along one axis, in pixels."""
     if mode not in ("nearest", "linear", "cubic"):
         raise Refusal(f"mode {mode!r}")
     if mode == "nearest":

@@ -38,7 +38,7 @@ def cumprod(g: Builder, x: Tensor, axis: Tensor, *, exclusive: int, reverse: int
 def _running(
     g: Builder, code: str, x: Tensor, axis: Tensor, exclusive: bool, reverse: bool
 ) -> Tensor:
-    """Combine each element with the one 1, 2, 4, ... places before."""
+    """Combine each element with the one 1, 2, 4, ... positions before."""
     if axis.data is None:
         raise Refusal("input 'axis' must be constant", "requires_constant")
     at = axis_of(int(axis.data.reshape(())[()]), x.rank)

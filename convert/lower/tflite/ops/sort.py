@@ -129,7 +129,7 @@ def _unique_slices(
     chosen = g.reshape(g.emit("WHERE", [is_first], (None, 1), np.int64), [-1])
     total = g.emit("SHAPE", [chosen], (1,), np.int32, out_type=np.dtype(np.int32))
     places = g.cast(g.gather(inverse, chosen, 0), np.int32)
-    # Their places are a permutation, so nothing is added up.
+    # Their positions are a permutation, so nothing is added up.
     found = g.emit(
         "SCATTER_ND", [g.insert_axis(places, 1), g.cast(chosen, np.int32), total], (None,), np.int32
     )

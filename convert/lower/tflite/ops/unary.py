@@ -99,13 +99,13 @@ def _angle(g: Builder, x: Tensor) -> Tensor:
     if _is_learned(g, x):
         return x
     beyond = g.binary("MUL", x, _BEYOND)
-    rest, turned = g.binary("ADD", x, g.binary("SUB", beyond, beyond)), None
+    rest, total = g.binary("ADD", x, g.binary("SUB", beyond, beyond)), None
     for multiple, more in _TURNS:
         count = g.unary("ROUND", g.binary("MUL", rest, 1 / multiple))
         rest = g.binary("SUB", rest, g.binary("MUL", count, multiple))
         part = g.binary("MUL", count, more)
-        turned = part if turned is None else g.binary("ADD", turned, part)
-    return rest if turned is None else g.binary("ADD", rest, turned)
+        total = part if total is None else g.binary("ADD", total, part)
+    return rest if total is None else g.binary("ADD", rest, total)
 
 
 def _is_learned(g: Builder, x: Tensor) -> bool:

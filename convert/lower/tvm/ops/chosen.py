@@ -20,7 +20,7 @@ _SERIAL = "a loop of one thread, and a GPU's kernels have none"
 
 @OPS.lower("NonZero")
 def non_zero(g: Builder, X: Tensor) -> Tensor:
-    """The places of what is not zero, an axis in each row."""
+    """The positions of what is not zero, an axis in each row."""
     if not g.on_cpu:
         raise Refusal(_SERIAL, "unsupported_op")
     if not X.rank:

@@ -59,7 +59,7 @@ def _taken(
     step: Tensor,
     counts: dict[int, tuple[int, Any]],
 ) -> Tensor:
-    """Take elements from places known only at run time.
+    """Take elements from positions known only at run time.
 
     Args:
         g: the graph.

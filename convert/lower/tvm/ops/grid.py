@@ -1,4 +1,4 @@
-"""Values of an image at places between its elements."""
+"""Values of an image at positions between its elements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CUBIC = -0.75
 def grid_sample(
     g: Builder, X: Tensor, grid: Tensor, *, align_corners: int, mode: str, padding_mode: str
 ) -> Tensor:
-    """Sample at places from -1 to 1, the last of which is the last axis."""
+    """Sample at positions from -1 to 1, the last of which is the last axis."""
     if X.dtype == "float64" or grid.dtype == "float64":
         raise Refusal("float64", "unsupported_dtype")
     axes = X.rank - 2

@@ -69,7 +69,7 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> 
 
 @OPS.lower("GatherND")
 def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
-    """Slices at places of several axes."""
+    """Slices at positions of several axes."""
     depth = indices.shape[-1]
     if not isinstance(depth, int):
         raise Refusal("an open number of axes", "dynamic_shape")
@@ -97,7 +97,7 @@ _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min"
 def scatter_elements(
     g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str
 ) -> Tensor:
-    """Elements put at places along an axis."""
+    """Elements put at positions along an axis."""
     if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
         raise Refusal(f"reduction {reduction!r} of {data.dtype}")
     if not g.on_cpu:
@@ -218,7 +218,7 @@ _COMBINED: dict[str, Any] = {
 def scatter_nd(
     g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str
 ) -> Tensor:
-    """Slices put at places of several axes."""
+    """Slices put at positions of several axes."""
     if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
         raise Refusal(f"reduction {reduction!r} of {data.dtype}")
     depth = indices.shape[-1]
@@ -325,9 +325,9 @@ def reverse_sequence(
         def element(*index: Any) -> Any:
             length = lengths(index[batch_axis]).astype("int64")
             step = index[time_axis].astype("int64")
-            turned = tirx.Select(step < length, length - 1 - step, step)
+            reversed_step = tirx.Select(step < length, length - 1 - step, step)
             at = list(index)
-            at[time_axis] = inside(turned, data.shape[time_axis])
+            at[time_axis] = inside(reversed_step, data.shape[time_axis])
             return data(*at)
 
         return te.compute(data.shape, element, name="reverse_sequence")
@@ -340,7 +340,7 @@ _COMPARED = 1024
 
 
 def _best(g: Builder, x: Tensor, at: int, count: int, largest: bool) -> Tensor:
-    """Find places along a long axis by a heap for each row."""
+    """Find positions along a long axis by a heap for each row."""
     order = (*(a for a in range(x.rank) if a != at), at)
     outer = [x.shape[a] for a in order[:-1]]
     rows, size = prod(outer), x.shape[at]
@@ -369,7 +369,7 @@ def _wanted(g: Builder, x: Tensor, given: Tensor, at: int) -> Any:
 def top_k(g: Builder, X: Tensor, K: Tensor, *, axis: int, largest: int) -> tuple[Tensor, Tensor]:
     """The largest elements along an axis, by how many others go before each.
 
-    NaN counts as more than infinity: places need one order of all that there may be.
+    NaN counts as more than infinity: positions need one order of all that there may be.
     """
     at, own = axis % X.rank, X
     if X.dtype == "float16":

@@ -18,7 +18,7 @@ from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.kernels.defs.math import constant, is_nan
 
 _POOLED = FLOATS | {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT64}
-"""The last one of places."""
+"""The last one of positions."""
 
 
 def _taken(w: Windows, place: Sequence[Any], taps: Sequence[Any], data: Any) -> tuple[Any, Any]:
@@ -54,8 +54,8 @@ def max_pool(
     return made, _places(g, X, made, w, bool(storage_order)) if g.wants(1) else made
 
 
-def _places(g: Builder, x: Tensor, found: Tensor, w: Windows, turned: bool) -> Tensor:
-    """Indices of the largest elements in the whole tensor; column-major where ``turned``."""
+def _places(g: Builder, x: Tensor, found: Tensor, w: Windows, column_major: bool) -> Tensor:
+    """Indices of the largest elements in the whole tensor; column-major where ``column_major``."""
     top = tirx.const(np.iinfo(np.int64).max, "int64")
 
     def first(data: Any, largest: Any) -> Any:
@@ -80,7 +80,7 @@ def _places(g: Builder, x: Tensor, found: Tensor, w: Windows, turned: bool) -> T
 
         def element(n: Any, c: Any, *rest: Any) -> Any:
             place = places(n, c, *rest)
-            if turned:
+            if column_major:
                 place = _in_columns(place, sizes)
             before = n.astype("int64") * data.shape[1] + c.astype("int64")
             return before * prod(sizes) + place

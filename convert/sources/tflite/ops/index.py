@@ -86,5 +86,5 @@ def one_hot(
 
 @READERS.reader("WHERE")
 def where(g: Importer, o: Options, condition: Operand) -> ir.Value:
-    """The places that are not zero, one a row."""
+    """The positions that are not zero, one a row."""
     return g.emit("Transpose", g.emit("NonZero", condition), perm=[1, 0])

@@ -260,7 +260,7 @@ def moved_picture(g: Importer, o: Options, x: Operand, matrix: Operand) -> ir.Va
 
 
 def _grid(height: int, width: int) -> Array:
-    """Places of an image's elements as columns (x, y, 0, 1), each at the middle of it."""
+    """Positions of an image's elements as columns (x, y, 0, 1), each at the middle of it."""
     y, x = np.mgrid[:height, :width].reshape(2, -1).astype(np.float32) + np.float32(0.5)
     return np.stack([x, y, np.zeros_like(x), np.ones_like(x)])
 

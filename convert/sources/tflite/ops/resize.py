@@ -1,4 +1,4 @@
-"""Resize, where ONNX's formula picks the same places."""
+"""Resize, where ONNX's formula picks the same positions."""
 
 from __future__ import annotations
 

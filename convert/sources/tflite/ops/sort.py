@@ -44,7 +44,7 @@ def non_max_suppression_v4(
     overlap: Operand,
     threshold: Operand,
 ) -> Sequence[ir.Value]:
-    """The best boxes' places, filled up with zeros, and their number."""
+    """The best boxes' positions, filled up with zeros, and their number."""
     (most,) = limit.known("the number of boxes")
     chosen = g.emit(
         "NonMaxSuppression",
