@@ -295,7 +295,7 @@ def frigate(tmp_path: Path) -> Iterator[str]:
         Detector(tmp_path / "y.edge") as detector,
         module.Server(detector, "127.0.0.1", 0) as server,
     ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 

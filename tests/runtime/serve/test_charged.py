@@ -84,7 +84,7 @@ def _whole() -> bytes:
 def url() -> Iterator[str]:
     Other.go_on.set()
     with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         Other.go_on.set()
