@@ -15,6 +15,7 @@ if importlib.util.find_spec("tvm") is None:
 
 from edgeinfer.backends.base import Executable
 from edgeinfer.errors import RunError
+from tests.convert.lower.tflite.together import joined, prefix
 from tests.convert.lower.tvm.run import Array, load
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
@@ -312,24 +313,31 @@ def _opened(name: str, folder: Path) -> tuple[onnx.ModelProto, Executable]:
     return model, load(model, folder)
 
 
-SLOWER = {"linear", "cubic", "corners", "as large as another picture", "a long sequence"} | {
-    "open sequences with lengths"
-}
+SLOWER = [
+    *("linear", "cubic", "corners", "as large as another picture", "a long sequence"),
+    "open sequences with lengths",
+]
 """Other resizings and recurrent layers take the same way."""
+
+USUAL = [name for name in RIGHT if name not in SLOWER]
+FAMILIES = [USUAL[first : first + 14] for first in range(0, len(USUAL), 14)]
+"""What is one library, which takes less than one for each."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n in SLOWER)) for n in RIGHT]
+    "names", [*FAMILIES, pytest.param(SLOWER, marks=pytest.mark.sweep)], ids=lambda names: names[0]
 )
-def test_a_run_decides(name: str, tmp_path: Path) -> None:
-    model, ready = _opened(name, tmp_path)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    for feeds in RIGHT[name][1]:
+def test_a_run_decides(names: list[str], tmp_path: Path) -> None:
+    model = joined([onnx.parser.parse_model(HEAD + RIGHT[name][0]) for name in names])
+    ready, session = load(model, tmp_path), onnxruntime.InferenceSession(model.SerializeToString())
+    for turn in range(max(len(RIGHT[name][1]) for name in names)):
+        runs = [RIGHT[name][1][turn % len(RIGHT[name][1])] for name in names]
+        feeds = {prefix(n) + key: x for n, run in enumerate(runs) for key, x in run.items()}
         found = ready.run(feeds)
         for out, wanted in zip(model.graph.output, session.run(None, feeds), strict=True):
             got = np.asarray(found[out.name])
-            assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+            assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype), (names, out.name)
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5, err_msg=out.name)
     ready.close()
 
 
