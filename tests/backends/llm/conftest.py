@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Path:
 
     kinds = {"": "Q4_0", "attn_v": "Q5_0", "ffn_down": "Q4_1", "token_embd": "Q8_0"}
     place = tmp_path_factory.mktemp("llm")
-    reading = Reading((1, 2, 3), (2, 2, 1), (256, 256, 0))
+    reading = Reading((1, 3), (2, 1), (256, 0))
     tensors = stored(CONFIG, kinds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGEINFER_CACHE", str(kernels))

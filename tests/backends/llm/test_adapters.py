@@ -60,7 +60,7 @@ def written(
     from edgeinfer.convert.llm.reading import Reading
     from edgeinfer.convert.lower.tvm.machines import machine
 
-    reading = Reading((1, 2, 3), (2, 2, 1), (256, 256, 0))
+    reading = Reading((1, 3), (2, 1), (256, 0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGEINFER_CACHE", str(cache))
         how: Any = {"reading": reading, "caches": (kind,), "adapters": ADAPTERS}
