@@ -40,6 +40,7 @@ def test_enlarged_pictures_of_integers_keep_them(dtype: str, tmp_path: Path) -> 
     np.testing.assert_array_equal(found[0, 0], x.repeat(2, 0).repeat(2, 1))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float"])
 @pytest.mark.parametrize("amounts", ["{1, 0, 0, 2}", "{-1, 1, 0, -2}"])
 def test_a_border_has_the_value_of_the_run(dtype: str, amounts: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.conformance.everywhere import lacking, run
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("transform", ["half_pixel", "asymmetric", "align_corners"])
 @pytest.mark.parametrize(("high", "wide"), [(3, 8), (6, 2), (1, 6), (3, 4)])
 @pytest.mark.parametrize("by", ["sizes", "scales"])

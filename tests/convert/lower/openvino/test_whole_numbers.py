@@ -43,6 +43,7 @@ def _computed(text: str, folder: Path, *feeds: Array) -> Array:
     return run_openvino(lower(model(text), folder, "openvino").files[0], *feeds)[0]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("op", "right"),
     [

@@ -123,6 +123,7 @@ APART = """(float[1,64] x) => (float[1,64] y, float[1,64] z) <float[1,64] a, flo
 { a = Exp(x)  y = Sqrt(a)  b = Cos(x)  z = Tanh(b) }"""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("gains", "kept"),
     [

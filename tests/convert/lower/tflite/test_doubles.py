@@ -60,6 +60,7 @@ def same(got: Array, want: Array, ulps: float) -> None:
     assert not bad.any(), (got[bad][:3], want[bad][:3])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("op", "function", "ulps"),
     [

@@ -74,6 +74,7 @@ def test_without_a_compiler_it_says_what_to_install(
         cuda_code.get_ready("sm_87")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "text",
     [

@@ -56,6 +56,7 @@ def _expected(model: onnx.ModelProto, x: Array) -> Array:
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("bits", "block", "level", "zeros", "vectors"),
     [

@@ -51,6 +51,7 @@ def test_elements_scattered_far_outside_stay_inside(reduction: str) -> None:
     assert got.tolist() == [7, 0, 9, 5]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["int8", "int32", "int64"])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_quotient_that_is_too_large_wraps(kind: str, known: bool) -> None:

@@ -314,8 +314,9 @@ CASES: dict[str, tuple[str, list[dict[str, Array]]]] = {
 
 
 def _is_more_of_the_same(case: str) -> bool:
-    """Say whether a cubic resizing takes the way of the usual one, but for its positions."""
-    return case.startswith("cubic ") and not case.startswith("cubic half_pixel ")
+    """Say whether a resizing takes the way of the usual one, but for its positions."""
+    usual = ("cubic half_pixel ", "linear half_pixel ", "linear align_corners ")
+    return case.startswith(("cubic ", "linear ")) and not case.startswith(usual)
 
 
 @pytest.mark.parametrize(

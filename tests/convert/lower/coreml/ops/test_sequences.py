@@ -26,6 +26,7 @@ def layer(op: str, attributes: str = "", steps: str = "5", directions: int = 1) 
     return f"g (float[{steps},2,{size}] x) => ({outs}) <{held}> {{{outs} = {call}}}"
 
 
+@pytest.mark.sample(each=("direction", "op"))
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_directions(op: str, direction: str) -> None:

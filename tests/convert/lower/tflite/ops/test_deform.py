@@ -13,15 +13,15 @@ RNG = np.random.default_rng(0)
 
 
 @rows(
-    ("group", "offsets", "attributes"),
+    ("group", "offsets", "attributes", "masked"),
     [
-        (1, 1, {}),
-        (1, 2, {"pads": [1, 2, 1, 0]}),
-        (2, 1, {"strides": [2, 1], "pads": [1, 1, 1, 1]}),
-        (2, 2, {"dilations": [1, 2], "pads": [2, 2, 2, 2]}),
+        (1, 1, {}, False),
+        (1, 1, {}, True),
+        (1, 2, {"pads": [1, 2, 1, 0]}, False),
+        (2, 1, {"strides": [2, 1], "pads": [1, 1, 1, 1]}, True),
+        (2, 2, {"dilations": [1, 2], "pads": [2, 2, 2, 2]}, True),
     ],
 )
-@rows("masked", [False, True])
 def test_deform_conv(group: int, offsets: int, attributes: dict[str, Any], masked: bool) -> None:
     x = RNG.normal(size=(2, 4, 6, 7)).astype(np.float32)
     w = RNG.normal(size=(6, 4 // group, 3, 2)).astype(np.float32)
