@@ -322,7 +322,8 @@ class LLM:
         Args:
             messages: each with a ``role`` and a ``content``, oldest first. A content may be a list
                 of parts: ``{"type": "text", "text": …}``, and for a model that sees ``{"type":
-                "image", "image": …}`` with an image as ``ImagePrompt`` takes it.
+                "image", "image": …}`` with an image as ``ImagePrompt`` takes it: a text names no
+                file.
             params: None for the model's own.
             tools: functions that the model may call: objects with ``name``, ``description`` and
                 ``parameters``, a JSON schema, or such objects in ``{"type": "function",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,14 +33,28 @@ _KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class LocalPicture:
+    """A file of this machine, named by whoever may read it.
+
+    Prompts and messages take no text as a path: what came from elsewhere, by JSON or in a file,
+    cannot be one of these.
+
+    Attributes:
+        path: Path of the file.
+    """
+
+    path: str | Path
+
+
+@dataclass(frozen=True, slots=True)
 class ImagePrompt:
     """A prompt with pictures.
 
     Attributes:
         text: has the model's text for an image, such as ``<image>``, where each is; where it has
             none they come first.
-        images: Pictures in their order: paths, contents of files, arrays (height, width, 3) of
-            uint8, or images of Pillow.
+        images: Pictures in their order: ``LocalPicture``, contents of files, arrays (height, width,
+            3) of uint8, or images of Pillow.
     """
 
     text: str
@@ -99,7 +115,8 @@ class PictureReader:
             NotAvailableError: Pillow is not installed.
         """
         about = self.about
-        opened = open_picture(picture)
+        _refuse_path(picture, "images")
+        opened = open_picture(picture.path if isinstance(picture, LocalPicture) else picture)
         if about.resize in ("tiles", "whole"):
             parts, rows, columns = _tiles(opened, about)
         else:
@@ -322,15 +339,26 @@ def _picture(part: Any, where: str) -> Picture | None:
     """The picture of a part; None for a part of another kind."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "image":
-        found = part.get("image", part.get("path"))
+        found = part.get("image")
         if found is None:
-            expected = 'an image as "image", or a file as "path"'
-            raise InputError(where, expected, ", ".join(map(repr, part)))
+            raise InputError(where, 'an image as "image"', ", ".join(map(repr, part)))
+        _refuse_path(found, where)
         return found
     if kind != "image_url":
         return None
     given = part.get("image_url")
     return from_address(given.get("url") if isinstance(given, Mapping) else given, where)
+
+
+def _refuse_path(picture: Picture, where: str) -> None:
+    """Refuse what may be a path of a stranger's.
+
+    Raises:
+        InputError: it is one, or a text.
+    """
+    if isinstance(picture, str | os.PathLike):
+        expected = "LocalPicture(path), contents of a file, an array or an image of Pillow"
+        raise InputError(where, expected, repr(picture)[:60], "a text names no file here")
 
 
 def from_address(address: Any, where: str) -> bytes:

@@ -180,7 +180,9 @@ def content(text: str, images: Sequence[str]) -> Any:
     """Return the content of a message: a text, or its parts where pictures come with it."""
     if not images:
         return text
-    pictures = [{"type": "image", "path": image} for image in images]
+    from edgeinfer.runtime.llm.pictures import LocalPicture
+
+    pictures = [{"type": "image", "image": LocalPicture(image)} for image in images]
     return [*pictures, {"type": "text", "text": text}]
 
 

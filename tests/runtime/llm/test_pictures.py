@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,17 @@ import pytest
 
 from edgeinfer.errors import BundleError, InputError
 from edgeinfer.llm.vision import VisionInput
+from edgeinfer.media.image import open_picture
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import SamplingParams
-from edgeinfer.runtime.llm.pictures import ImagePrompt, PictureReader, from_address, separated
+from edgeinfer.runtime.llm.pictures import (
+    ImagePrompt,
+    LocalPicture,
+    PictureReader,
+    from_address,
+    separated,
+)
 from edgeinfer.types import Array
 from tests.runtime.llm.seeing import IMAGE, ROWS, ColourTower, coloured, seeing
 from tests.runtime.llm.test_llm import model
@@ -198,12 +206,12 @@ def test_pictures_are_taken_out_of_conversations() -> None:
                 {"type": "image", "image": data},
                 {"type": "text", "text": "and"},
                 {"type": "image_url", "image_url": {"url": address}},
-                {"type": "image", "path": "cat.jpg"},
+                {"type": "image", "image": LocalPicture("cat.jpg")},
             ],
         },
     ]
     made, pictures = separated(messages)
-    assert pictures == [data, data, "cat.jpg"]
+    assert pictures == [data, data, LocalPicture("cat.jpg")]
     assert made[0] == messages[0]
     text = {"type": "text", "text": "and"}
     assert made[1]["content"] == [{"type": "image"}, text, {"type": "image"}, {"type": "image"}]
@@ -218,6 +226,9 @@ def test_pictures_are_taken_out_of_conversations() -> None:
         ({"type": "image_url", "image_url": "data:image/png;base64,???"}, "an image in base64"),
         ({"type": "image_url"}, "no address is fetched"),
         ({"type": "image", "url": "x"}, 'an image as "image"'),
+        ({"type": "image", "path": "/etc/passwd"}, 'an image as "image"'),
+        ({"type": "image", "image": "/etc/passwd"}, "a text names no file here"),
+        ({"type": "image", "image": Path("/etc/passwd")}, "a text names no file here"),
     ],
 )
 def test_parts_that_are_no_picture_say_where(part: dict[str, Any], message: str) -> None:
@@ -226,6 +237,34 @@ def test_parts_that_are_no_picture_say_where(part: dict[str, Any], message: str)
     assert message in str(caught.value)
     with pytest.raises(InputError):
         from_address(None, "x")
+
+
+def test_a_path_is_read_of_a_local_picture_alone(
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png(coloured(9)))
+    opened: list[Any] = []
+
+    def look(given: Any) -> Any:
+        opened.append(given)
+        return open_picture(given)
+
+    monkeypatch.setattr("edgeinfer.runtime.llm.pictures.open_picture", look)
+    for given in (str(path), path):
+        with pytest.raises(InputError, match="a text names no file here"):
+            llm.request(ImagePrompt("<image>", [given]), SHORT)
+        for part in ({"image": given}, {"path": given}, {"image": {"path": given}}):
+            messages = [{"role": "user", "content": [{"type": "image", **part}]}]
+            with pytest.raises(InputError):
+                llm.chat_request(messages, SHORT)
+    assert not any(isinstance(each, str | Path) for each in opened)
+    for local in (LocalPicture(path), LocalPicture(str(path))):
+        found = llm.request(ImagePrompt("<image>", [local]), SHORT)
+        right = llm.request(ImagePrompt("<image>", [path.read_bytes()]), SHORT)
+        assert found.prompt == right.prompt
+        content = [{"type": "image", "image": local}]
+        assert llm.chat_request([{"role": "user", "content": content}], SHORT).embedded
 
 
 PARTS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +96,18 @@ def test_what_is_no_image_here_is_refused(
     found = chat(sees, part)
     assert found.status_code == status
     assert message in found.json()["error"]["message"]
+
+
+def test_no_request_names_a_file_even_where_nobody_looks_at_its_parts(
+    sees: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(base64.b64decode(encoded(BLACK)))
+    monkeypatch.setattr("edgeinfer.runtime.serve.asked._message", lambda given, *_: given)
+    for name in ("image", "path"):
+        found = chat(sees, {"type": "image", name: str(path)})
+        assert found.status_code == 400
+        assert "messages[0].content[0]" in found.json()["error"]["message"]
 
 
 def test_images_have_limits(sees: Server) -> None:
