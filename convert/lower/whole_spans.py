@@ -344,10 +344,7 @@ def _filled(node: ir.Node) -> Span | None:
     found = attribute(node, "value", None)
     if found is None or not hasattr(found, "numpy"):
         return (0, 0) if node.op_type == "ConstantOfShape" else None
-    array = found.numpy()
-    if array.dtype.kind not in "iub" or not array.size:
-        return None
-    return int(array.min()), int(array.max())
+    return _of_array(found.numpy())
 
 
 def _remainder(node: ir.Node, first: Span | None, divisor: int) -> Span | None:

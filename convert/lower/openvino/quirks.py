@@ -320,7 +320,7 @@ WHOLE: tuple[Rule, ...] = (
     _whole("Pow", whole.raised, whole.power_by_products, _KNOWN),
     _whole("MatMul Gemm", whole.multiplied, by_definition, _KNOWN),
     _whole("Einsum", whole.multiplied, None, _KNOWN),
-    _whole("Add Sub Mul Neg Abs BitShift", whole.saturated, whole.wrap_bytes),
+    _whole("Add Sub Mul Div Neg Abs BitShift", whole.saturated, whole.wrap_bytes),
     _whole("BitShift", whole.shifted, moves.move_halves),
     _whole("ReverseSequence Resize", moves.moved, moves.move_halves),
     _whole("Pad", moves.padded, moves.fill_apart),
@@ -337,6 +337,12 @@ RULES: tuple[Rule, ...] = (
         repair=sixteen_bits.write_out,
         hint="quantize it to 8 bits, or with one scale for the whole tensor",
         domains=frozenset({"", "com.microsoft"}),
+    ),
+    Rule(
+        ops=frozenset({"DynamicQuantizeLinear"}),
+        fault=lambda _: "what lies halfway goes by x * 255 / (highest - lowest)",
+        source="ONNX node test test_dynamicquantizelinear, openvino 2026.4.1",
+        repair=by_definition,
     ),
     Rule(
         ops=frozenset({"Det", "DeformConv"}),

@@ -263,11 +263,18 @@ def saturated(node: ir.Node) -> str:
     x = given(node, 0)
     if x is None or x.dtype not in _BYTES:
         return ""
+    if node.op_type == "Div" and (x.dtype != ir.DataType.INT8 or not _may_be(given(node, 1), -1)):
+        return ""
     if node.op_type == "BitShift" and attribute(node, "direction", "") == "RIGHT":
         return ""
     low, high = np.iinfo(x.dtype.numpy()).min, np.iinfo(x.dtype.numpy()).max
     found = Spans().before_fitting(node)
     return "" if found is not None and low <= found[0] <= found[1] <= high else SATURATED
+
+
+def _may_be(value: ir.Value | None, number: int) -> bool:
+    known = constant(value)
+    return known is None or bool(np.any(known.numpy() == number))
 
 
 SATURATED = "bytes stop at the ends of their type"

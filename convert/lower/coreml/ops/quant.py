@@ -163,7 +163,9 @@ def dynamic_quantize_linear(g: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tens
     axes = list(range(x.rank))
     high = g.binary("maximum", g.reduce("reduce_max", x, axes, False), 0.0)
     low = g.binary("minimum", g.reduce("reduce_min", x, axes, False), 0.0)
-    scale = g.binary("real_div", g.binary("sub", high, low), 255.0)
+    span = g.binary("sub", high, low)
+    # A 255th as coremltools writes it, times the reciprocal, is the last bit off.
+    scale = g.binary("add", g.binary("mul", span, 1 / 256), g.binary("mul", span, 1 / 65280))
     shift = g.binary("real_div", g.binary("sub", 0.0, low), scale)
     zero = g.unary("clip", g.unary("round", shift), alpha=0.0, beta=255.0)
     steps = g.binary("add", g.unary("round", g.binary("real_div", x, scale)), zero)

@@ -12,6 +12,8 @@ from edgeinfer.convert.lower.tflite.ops.integer import (
     divide_unsigned,
     power,
     remainder,
+    select,
+    without_minus_one,
 )
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
@@ -23,7 +25,11 @@ def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Quotient; of integers it is truncated."""
     if a.dtype == np.uint64:
         return divide_unsigned(g, a, b)
-    return divide(g, a, b) if a.dtype == np.int64 else g.binary("DIV", a, b)
+    if a.dtype.kind == "f":
+        return g.binary("DIV", a, b)
+    divisor, trap = without_minus_one(g, b)
+    found = divide(g, a, divisor) if a.dtype == np.int64 else g.binary("DIV", a, divisor)
+    return found if trap is None else select(g, trap, g.binary("SUB", 0, a), found)
 
 
 @OPS.lower("Mod", dtypes=NUMBERS)
@@ -34,6 +40,9 @@ def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
         return g.binary("SUB", a, g.binary("MUL", divide_unsigned(g, a, b), b))
     if a.dtype == np.float64:
         raise Refusal("a remainder of float64: LiteRT has no kernel", "unsupported_dtype")
+    if a.dtype.kind != "f":
+        # By -1 and by 1 nothing is left.
+        b, _ = without_minus_one(g, b)
     if fmod:
         return remainder(g, a, b)
     return g.binary("FLOOR_MOD", a, b)

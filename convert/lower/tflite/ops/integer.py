@@ -34,6 +34,18 @@ def absolute(g: Builder, x: Tensor) -> Tensor:
     return g.unary("ABS", x)
 
 
+def without_minus_one(g: Builder, divisor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Put 1 in the place of -1; return where that is, or None where it is nowhere.
+
+    The least integer by -1 is one too many: LiteRT's quotient of int32 stops at the largest, and
+    its remainder ends the process.
+    """
+    if divisor.data is not None and not np.any(divisor.data == -1):
+        return divisor, None
+    found = g.binary("EQUAL", divisor, -1)
+    return select(g, found, g.const(1, divisor.dtype), divisor), found
+
+
 def remainder(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Remainder of truncated division: it has the sign of ``a``; floats too, exactly."""
     if a.dtype.kind == "i":
