@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from edgeinfer.backends.base import Executable
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.bundle.values import fits
-from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
+from edgeinfer.errors import BackendError, BundleError, InputError, NotAvailableError, UsageError
 from edgeinfer.metrics import WIDENED, OutputMetrics, budget_for, check, compare, worst
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.pairs import Pairs, open_pair, opened, pairs
@@ -59,7 +60,7 @@ class BundleVerification:
 
     Attributes:
         bundle: where it lies.
-        vectors: how many test vectors each artifact was run with.
+        vectors: how many test vectors each artifact was run with; those of parts have their own.
         signed_by: id of the trusted key that signed the bundle; empty where none was asked for.
         checked: one for each artifact on each engine that can run it here.
         not_run: the rest, with reasons.
@@ -115,15 +116,25 @@ def verify(
             place = open_bundle.location
             raise BundleError(f"{place}: has no test vectors, so nothing can be verified")
         found = pairs(open_bundle, None if backend == "all" else backend)
-        checked = _check_all(
-            *(open_bundle, found, threads, progress), fallback=allow_fallback, limit_s=time_limit_s
-        )
+        how: Any = {"fallback": allow_fallback, "limit_s": time_limit_s}
+        checked = _check_all(open_bundle, found, threads, progress, **how)
+        rejected = list(found.rejected)
+        for name in open_bundle.manifest.parts:
+            with open_bundle.part(name) as part:
+                try:
+                    inner = pairs(part, None if backend == "all" else backend)
+                except NotAvailableError as e:
+                    rejected.append(Rejected(name, backend or "all", "", str(e)))
+                    continue
+                of_part = _check_all(part, inner, threads, progress, **how)
+            checked += [replace(c, variant=f"{name}/{c.variant}") for c in of_part]
+            rejected += [replace(r, variant=f"{name}/{r.variant}") for r in inner.rejected]
         return BundleVerification(
             bundle=str(open_bundle.location),
             vectors=vectors,
             signed_by=open_bundle.signed_by,
             checked=tuple(checked),
-            not_run=found.rejected,
+            not_run=tuple(rejected),
         )
 
 

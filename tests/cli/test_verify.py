@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import InputError
 from edgeinfer.metrics import OutputMetrics
 from tests.cli.conftest import write_bundle
@@ -40,6 +41,34 @@ def test_wrong_numbers(cli: Any, tmp_path: Path) -> None:
         "cpu-onnx-fp32 on onnxruntime: vector 0, output 'scores': largest error 0.25 is "
     )
     assert lines[-1] == "1 test vector on each: 1 of 1 FAILED"
+
+
+def _with_part(folder: Path, wrong_by: float) -> Path:
+    """Write a bundle with another one inside, whose numbers are off by so much."""
+    with BundleWriter(folder / "whole.edge") as writer:
+        place = writer.folder("inside/it")
+        write_bundle(place, wrong_by=wrong_by)
+        names = [p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()]
+        extra = tuple(writer.adopt(f"inside/it/{name}") for name in sorted(names))
+        with Bundle.open(write_bundle(folder / "outer.edge")) as outer:
+            manifest = outer.manifest
+            for path, record in manifest.files().items():
+                writer.add_bytes(path, outer.read(record))
+        extra = (*manifest.extra_files, *extra)
+        return writer.finish(dataclasses.replace(manifest, extra_files=extra))
+
+
+def test_a_bundle_inside_is_verified_too(cli: Any, tmp_path: Path) -> None:
+    result = cli("verify", _with_part(tmp_path, 0.0), "-b", "onnxruntime")
+    assert result.code == 0
+    rows = [line.split()[0] for line in result.out.splitlines()[1:3]]
+    assert rows == ["cpu-onnx-fp32", "inside/it/cpu-onnx-fp32"]
+    (tmp_path / "wrong").mkdir()
+    wrong = _with_part(tmp_path / "wrong", 0.25)
+    result = cli("verify", wrong, "-b", "onnxruntime")
+    assert result.code == 1
+    assert "inside/it/cpu-onnx-fp32 on onnxruntime: vector 0, output 'scores'" in result.out
+    assert "inside/it: a bundle of its own, " in cli("inspect", wrong).out
 
 
 ENDLESS = """<ir_version: 10, opset_import: ["": 20]>

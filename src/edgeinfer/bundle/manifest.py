@@ -225,6 +225,12 @@ class Manifest:
             raise BundleError(_listing(found))
         return manifest
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Folders that are bundles of their own; see ``Bundle.part``."""
+        paths = (record.path.rpartition("/") for record in self.extra_files)
+        return tuple(folder for folder, _, name in paths if folder and name == rules.MANIFEST_NAME)
+
     def files(self) -> dict[str, FileRecord]:
         """Return every file beside the manifest itself, by path."""
         return {record.path: record for _, record in rules.records(self)}

@@ -262,6 +262,9 @@ def _bundle_view(
             yield f"{v.id}: {file}runs where {v.consent} is allowed (--allow {v.consent})"
         if v.constraints:
             yield f"{v.id}: asks for {', '.join(f'{k}={x}' for k, x in v.constraints.items())}"
+    for name in manifest.parts:
+        held = sum(f.size_bytes for f in manifest.extra_files if f.path.startswith(f"{name}/"))
+        yield f"{name}: a bundle of its own, {size(held)}"
     yield ""
     origins = Counter(v.origin for v in manifest.vectors)
     yield "test vectors: " + (", ".join(f"{n} {o}" for o, n in origins.items()) or "none")
