@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: site recordings fuzz test-faults lock locked test-lowest wheel demo picture test test-sweep lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
+.PHONY: site recordings fuzz test-faults lock locked test-lowest wheel demo picture test test-sweep lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-kserve test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -60,6 +60,12 @@ test-protocol: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet schemathesis
 	$(BIN)/python -m pip install --quiet --no-deps mlserver
 	$(PYTEST) -m 'slow' tests/runtime/serve/test_openapi.py
+
+# KServe's client, whose packages bring older ones of ours, in an environment of its own.
+test-kserve: $(VENV)/installed
+	$(PYTHON) -m venv build/kserve
+	build/kserve/bin/python -m pip install --quiet kserve
+	KSERVE_PYTHON=build/kserve/bin/python $(PYTEST) -m 'slow' tests/runtime/serve/test_kserve.py
 
 # Published dashboards' queries in a real Prometheus; needs Debian's package of that name.
 test-dashboards: $(VENV)/installed
