@@ -107,7 +107,9 @@ def clock_for(work: Callable[[], object]) -> Callable[[], float]:
             own += 2 * (_waits() == waits)
         elif busy >= _BUSY * (time.perf_counter() - start):
             own = _TRIES
-    return time.thread_time if own >= _TRIES else time.perf_counter
+        if own >= _TRIES:
+            return time.thread_time
+    return time.perf_counter
 
 
 def _waits() -> int | None:
