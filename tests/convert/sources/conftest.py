@@ -22,7 +22,7 @@ def functions_are_read_once(request: pytest.FixtureRequest) -> Iterator[None]:
     if not hasattr(request.module, "torch"):
         yield
         return
-    registry = getattr(importlib.import_module(REGISTRY), "ONNXRegistry", None)
+    registry: Any = getattr(importlib.import_module(REGISTRY), "ONNXRegistry", None)
     if not hasattr(registry, "from_torchlib"):
         yield
         return

@@ -8,8 +8,6 @@ import pytest
 
 from tests.runtime.serve.conftest import KEY, SCHEMA, Server, Start, held
 
-anthropic = pytest.importorskip("anthropic")
-
 URL = "/v1/messages"
 ASKED: dict[str, Any] = {
     "model": "tiny",
@@ -22,7 +20,13 @@ TOOLS = [{"name": "light", "description": "A lamp.", "input_schema": SCHEMA}]
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Any:
+def anthropic() -> Any:
+    """Give the package, which takes a second to import."""
+    return pytest.importorskip("anthropic")
+
+
+@pytest.fixture(scope="module")
+def client(server: Server, anthropic: Any) -> Any:
     return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
 
 
@@ -127,7 +131,7 @@ def test_a_system_text_and_blocks_are_read(server: Server) -> None:
         ({"stop_sequences": 3}, "stop: expected"),
     ],
 )
-def test_refusals(client: Any, changes: dict[str, Any], text: str) -> None:
+def test_refusals(client: Any, anthropic: Any, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.post(URL, body={**SENT, **changes}, cast_to=object)
     body = caught.value.body
@@ -136,7 +140,7 @@ def test_refusals(client: Any, changes: dict[str, Any], text: str) -> None:
     assert text in body["error"]["message"]
 
 
-def test_errors_have_the_protocols_kinds(start: Start) -> None:
+def test_errors_have_the_protocols_kinds(start: Start, anthropic: Any) -> None:
     server = start(keys=(KEY,))
     good = anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0)
     assert good.messages.create(**ASKED).usage.output_tokens == 6

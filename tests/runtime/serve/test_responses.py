@@ -9,8 +9,6 @@ import pytest
 
 from tests.runtime.serve.conftest import SCHEMA, Server
 
-openai = pytest.importorskip("openai")
-
 URL = "/v1/responses"
 ASKED: dict[str, Any] = {
     "model": "tiny",
@@ -23,6 +21,7 @@ TOOLS = [{"type": "function", "name": "light", "description": "A lamp.", "parame
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Any:
+    openai = pytest.importorskip("openai")
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
