@@ -266,6 +266,7 @@ class LLM:
         adapter: str = "",
         id: str | None = None,
         salt: bytes = b"",
+        go_on: Callable[[], None] = _do_nothing,
     ) -> SequenceRequest:
         """Return a request for ``engine``.
 
@@ -275,6 +276,7 @@ class LLM:
             adapter: name of a low-rank adapter; empty for none.
             id: Identifier of the request; None for a new one.
             salt: what was read before is shared only where it is the same.
+            go_on: Called before each tile of an image; what it raises ends it.
 
         Raises:
             InputError: the prompt is neither text nor tokens, or a text that can never fit.
@@ -283,7 +285,7 @@ class LLM:
         if isinstance(prompt, ImagePrompt):
             reader = self._picture_reader()
             encode = partial(self.model.tokenizer.encode, most=self.context)
-            read = reader.read(prompt, encode, self.context, salt)
+            read = reader.read(prompt, encode, self.context, salt, go_on)
             return SequenceRequest(
                 *(name, read.tokens, params or self.defaults, adapter),
                 embeddings=read.embeddings,
@@ -315,6 +317,7 @@ class LLM:
         adapter: str = "",
         id: str | None = None,
         salt: bytes = b"",
+        go_on: Callable[[], None] = _do_nothing,
         **template: Any,
     ) -> SequenceRequest:
         """Return a request for ``engine`` that goes on with a conversation.
@@ -333,6 +336,7 @@ class LLM:
             adapter: name of a low-rank adapter; empty for none.
             id: Identifier of the request; None for a new one.
             salt: what was read before is shared only where it is the same.
+            go_on: Called before each tile of an image; what it raises ends it.
             template: further variables of the chat template.
 
         Raises:
@@ -356,7 +360,8 @@ class LLM:
                 params = replace(params, grammar=grammar)
             params = replace(params, skip_special=False)
         prompt: Prompt = ImagePrompt(text, images) if images else text
-        return self.request(prompt, params, adapter=adapter, id=id, salt=salt)
+        more: dict[str, Any] = {"adapter": adapter, "id": id, "salt": salt, "go_on": go_on}
+        return self.request(prompt, params, **more)
 
     # Results.
 

@@ -138,6 +138,7 @@ class PictureReader:
         encode: Callable[[str], list[int]],
         most: int,
         salt: bytes = b"",
+        go_on: Callable[[], None] = lambda: None,
     ) -> PicturedPrompt:
         """Return the tokens of a prompt, and the embeddings of its pictures.
 
@@ -146,6 +147,7 @@ class PictureReader:
             encode: makes tokens of a text.
             most: tokens that it may have.
             salt: embeddings that are kept are shared only where it is the same.
+            go_on: Called before each tile; what it raises ends it.
 
         Raises:
             InputError: pictures are none, too many, or more or less than the prompt has places.
@@ -166,7 +168,7 @@ class PictureReader:
             if count >= most:
                 hint = "give fewer or smaller pictures"
                 raise InputError("images", f"less than {most} tokens", f"{count} or more", hint)
-            rows.append(self.embeddings(picture, salt))
+            rows.append(self.embeddings(picture, salt, go_on))
             parts += [picture.text, rest]
         tokens = encode("".join(parts))
         places = tuple(i for i, token in enumerate(tokens) if token == self.about.token)
@@ -190,8 +192,13 @@ class PictureReader:
             return [{**m, "content": _joined(m.get("content"), place)} for m in messages]
         return list(messages)
 
-    def embeddings(self, picture: TiledPicture, salt: bytes = b"") -> Floats:
-        """Return (embeddings, hidden) float32 of an image.
+    def embeddings(
+        self,
+        picture: TiledPicture,
+        salt: bytes = b"",
+        go_on: Callable[[], None] = lambda: None,
+    ) -> Floats:
+        """Return (embeddings, hidden) float32 of an image; the arguments are those of ``read``.
 
         Raises:
             BackendError: the tower cannot run here, or failed.
@@ -202,7 +209,10 @@ class PictureReader:
             if found is None:
                 if self._tower is None:
                     self._tower = self._open_tower()
-                made = [self._tower(tile[None])[0] for tile in picture.tiles]
+                made = []
+                for tile in picture.tiles:
+                    go_on()
+                    made.append(self._tower(tile[None])[0])
                 found = np.ascontiguousarray(np.concatenate(made), np.float32)
                 self._keep(key, found)
             self._known.move_to_end(key)

@@ -84,7 +84,7 @@ class Anthropic:
     async def _count(self, receive: Receive, send: Send) -> None:
         data, _, llm = await self._hub.asked(receive)
         given = {**data, "max_tokens": 1}
-        (one,) = await read_asked(self._hub, llm, self._reading(llm, given, "count"))
+        (one,) = await read_asked(self._hub, llm, receive, self._reading(llm, given, "count"))
         await answer_json(send, {"input_tokens": len(one.request.prompt)})
 
     def _reading(self, llm: LLM, data: Mapping[str, Any], id: str) -> Callable[[], list[Asked]]:
@@ -94,7 +94,7 @@ class Anthropic:
         data, model, llm = await self._hub.asked(receive)
         id = f"msg_{secrets.token_hex(12)}"
         with self._hub.counted(model), self._hub.place(model):
-            (one,) = await read_asked(self._hub, llm, self._reading(llm, data, id))
+            (one,) = await read_asked(self._hub, llm, receive, self._reading(llm, data, id))
             del data
             held().drop_data()
             form = _Form(id, model.name, len(one.request.prompt))

@@ -16,6 +16,7 @@ from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
 from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.serve.http import Harmless, RequestError, not_known
+from edgeinfer.runtime.serve.meaning import reads
 from edgeinfer.runtime.serve.seeing import KINDS, contents
 
 _NUMBERS = {
@@ -63,7 +64,10 @@ _HARMLESS: Harmless = {
     "web_search_options": (None,),
 }
 
-_OWN = {"self", "messages", "params", "tools", "tool_choice", "adapter", "id", "prompt", "salt"}
+_OWN = {
+    *("self", "messages", "params", "tools", "tool_choice", "adapter", "id", "prompt", "salt"),
+    "go_on",
+}
 """What a template is given by other fields."""
 
 MOST_TEXTS = 128
@@ -153,6 +157,7 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str, *, most: int) -> list[Aske
         tool_choice=_choice(data.get("tool_choice"), bool(tools)),
         id=id,
         salt=salt,
+        go_on=reads,
         **template,
     )
     _place(request, data)

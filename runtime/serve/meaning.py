@@ -88,7 +88,7 @@ class Shared:
         Raises:
             DisconnectedError: nobody waits for the answer any more.
         """
-        _reads()
+        reads()
         return self._model.run(feeds)
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ def vectors(pipeline: Pipeline, texts: Sequence[str]) -> tuple[Array, int]:
     total = 0
     for text in texts:
         tokens = pipeline.count(text)
-        _reads(tokens)
+        reads(tokens)
         total += tokens
         found += [each.vector for each in pipeline(text) if isinstance(each, Embedding)]
     return np.asarray(found, np.float32).reshape(len(texts), -1), total
@@ -219,7 +219,7 @@ def states(model: LLM, texts: Sequence[Prompt], pooling: str) -> tuple[Array, in
     """
     read = [model.request(text).prompt for text in texts]
     tokens = _counted(model, read)
-    made = model.embed(read, pooling=cast("Pooling", pooling), go_on=_reads)
+    made = model.embed(read, pooling=cast("Pooling", pooling), go_on=reads)
     return made, tokens
 
 
@@ -237,7 +237,7 @@ def judged(
     instruction = INSTRUCTION if instruction is None else instruction
     asked = (question(query, text, instruction) for text in documents)
     tokens = _counted(model, [model.request(text).prompt for text in asked])
-    return model.rank(query, documents, instruction=instruction, go_on=_reads), tokens
+    return model.rank(query, documents, instruction=instruction, go_on=reads), tokens
 
 
 def _counted(model: LLM, read: Sequence[Sequence[int]]) -> int:
@@ -252,7 +252,7 @@ def _counted(model: LLM, read: Sequence[Sequence[int]]) -> int:
     return tokens
 
 
-def _reads(tokens: int = 0) -> None:
+def reads(tokens: int = 0) -> None:
     """Count tokens that are about to be read.
 
     Raises:

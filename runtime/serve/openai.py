@@ -99,7 +99,7 @@ class OpenAI:
         most = self._hub.options.limits.elements
         read = partial(reader.chats, most=most) if is_chat else reader.completions
         with self._hub.counted(model), self._hub.place(model):
-            several = await read_asked(self._hub, llm, partial(read, llm, data, id))
+            several = await read_asked(self._hub, llm, receive, partial(read, llm, data, id))
             del data
             held().drop_data()
             form = _Form(id, model.name, llm, is_chat)

@@ -94,7 +94,7 @@ class Responses:
         with self._hub.counted(model), self._hub.place(model):
             read = partial(_asked, llm, data, form.id, self._hub.options.limits.elements)
             del data
-            (one,) = await read_asked(self._hub, llm, read)
+            (one,) = await read_asked(self._hub, llm, receive, read)
             del read
             form.params = one.request.params
             held().drop_data(weigh(to_json(shown)))

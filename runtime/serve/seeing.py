@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeinfer.media import image
 from edgeinfer.runtime.llm.pictures import from_address
-from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.http import Receive, RequestError
 from edgeinfer.runtime.serve.inflight import held
+from edgeinfer.runtime.serve.meaning import ASKING, Asking
+from edgeinfer.runtime.serve.streams import watched
 from edgeinfer.types import ImageInput
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ KINDS = ("image_url", "input_image")
 _DETAILS = (None, "auto", "low", "high")
 
 
-async def read_asked(hub: Hub, llm: LLM, read: Callable[[], T]) -> T:
+async def read_asked(hub: Hub, llm: LLM, receive: Receive, read: Callable[[], T]) -> T:
     """Read a request for texts in a thread, and hold what its images became.
 
     Who looks at images keeps nobody waiting who asks a model of texts alone.
@@ -32,13 +36,25 @@ async def read_asked(hub: Hub, llm: LLM, read: Callable[[], T]) -> T:
     Args:
         hub: the models.
         llm: the one that is asked.
+        receive: ASGI's receive function.
         read: reads it.
 
     Raises:
         RequestError: it is wrong, or there is no memory for it.
+        DisconnectedError: the client left.
     """
-    pool = hub.words if llm.model.pictures is None else hub.images
-    found = await pool.run(read)
+    if llm.model.pictures is None:
+        return await hub.words.run(read)
+    asking = Asking()
+    token = ASKING.set(asking)
+    context = contextvars.copy_context()
+    ASKING.reset(token)
+    try:
+        async with watched(receive):
+            found = await hub.images.run(partial(context.run, read))
+    finally:
+        # Before its next tile.
+        asking.left.set()
     given = [one.request.embeddings for one in found]
     if size := sum(each.nbytes for each in given if each is not None):
         await held().take(size)

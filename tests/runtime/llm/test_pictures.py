@@ -273,11 +273,28 @@ PARTS = (
     "{% endfor %}{% endfor %}"
 )
 STRINGS = "{% for m in messages %}{{ m['content'] }};{% endfor %}"
+BEGINS = (
+    "{% for m in messages %}{% if m['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}"
+    "{% for c in m['content'] %}{% if c['type'] == 'text' %}{{ c['text'] }}"
+    "{% elif c['type'] == 'image' %}<image>{% endif %}{% endfor %}{% endfor %}"
+)
+"""It looks at the first part, as SmolVLM's does."""
+FIRST = (
+    "{% for m in messages %}{% for c in m['content'] | selectattr('type', 'equalto', 'image') %}"
+    "<image>\n{% endfor %}{% for c in m['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{{ c['text'] + ' ' }}{% endfor %}{% endfor %}"
+)
+"""It shows images first, as LLaVA's does, and nothing of a text."""
 
 
 @pytest.mark.parametrize(
     ("template", "expected"),
-    [(PARTS, ("hi", "<image>what?")), (STRINGS, ("hi;", "<image>what?;"))],
+    [
+        (PARTS, ("hi", "<image>what?")),
+        (STRINGS, ("hi;", "<image>what?;")),
+        (BEGINS, (": hi", ":<image>what?")),
+        (FIRST, ("hi ", "<image>\nwhat? ")),
+    ],
 )
 def test_contents_get_the_form_that_a_template_shows(
     template: str, expected: tuple[str, str]

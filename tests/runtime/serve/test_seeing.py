@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import numpy as np
 import pytest
 
 from edgeinfer.runtime.llm.llm import LLM
+from edgeinfer.runtime.llm.pictures import PictureReader
+from edgeinfer.runtime.serve import seeing as seeing_requests
+from edgeinfer.runtime.serve.meaning import Asking
 from edgeinfer.runtime.serve.options import RequestLimits
-from tests.runtime.llm.seeing import ROWS, coloured, seeing
+from edgeinfer.types import Array
+from tests.runtime.llm.seeing import ROWS, ColourTower, coloured, seeing
 from tests.runtime.serve.conftest import Server, Start, starter
 
 BLACK, WHITE = 0, 255
@@ -137,3 +144,39 @@ def test_a_model_of_text_alone_says_so(start: Start) -> None:
     assert found.status_code == 400
     message = "messages[0].content[0]: type 'image_url' is not supported; this model reads text"
     assert found.json()["error"]["message"] == message
+
+
+def test_who_leaves_has_no_further_images_read(
+    sees: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Asking] = []
+    held, done = threading.Event(), threading.Event()
+    runs, read = [], PictureReader.read
+
+    class Recorded(Asking):
+        def __init__(self) -> None:
+            super().__init__()
+            asked.append(self)
+
+    def waits(tower: ColourTower, tile: Array) -> Array:
+        runs.append(tile)
+        assert held.wait(30)
+        return np.zeros((1, ROWS, 24), np.float32)
+
+    def ends(*given: Any) -> Any:
+        try:
+            return read(*given)
+        finally:
+            done.set()
+
+    monkeypatch.setattr(seeing_requests, "Asking", Recorded)
+    monkeypatch.setattr(ColourTower, "__call__", waits)
+    monkeypatch.setattr(PictureReader, "read", ends)
+    content = [shown(level) for level in range(100, 106)]
+    body = {"model": "tiny", "messages": [{"role": "user", "content": content}], **USAGE}
+    with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=sees.url, timeout=1) as client:
+        client.post("/v1/chat/completions", json=body)
+    assert asked[0].left.wait(30)
+    held.set()
+    assert done.wait(30)
+    assert len(runs) == 1

@@ -368,7 +368,7 @@ def test_who_leaves_ends_the_reading_of_texts(monkeypatch: pytest.MonkeyPatch) -
         steps += 1
         if steps == 3:
             asking.left.set()
-        meaning._reads(tokens)
+        meaning.reads(tokens)
 
     try:
         with pytest.raises(DisconnectedError):
