@@ -8,6 +8,7 @@ rational forms of ``erf`` and of gates are the ones published with Eigen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -103,15 +104,15 @@ def is_nan(x: Expr) -> Expr:
 
 
 def unknown_zero(x: Expr) -> Expr:
-    """Hide a zero from the compiler, which has it be the product with whatever else."""
+    """Hide a zero from the compiler: it has a product with it be zero, a sum the other number."""
     if not isinstance(x, tirx.FloatImm) or x.value != 0:
         return x
     bits = {"float16": 16, "float32": 32, "float64": 64}.get(element_type(x))
     if bits is None:
         return x
-    # Of the bits of zero TVM makes a pointer; those of its opposite stay.
-    opposite = tirx.const(-(1 << (bits - 1)), f"int{bits}")
-    return tirx.reinterpret(element_type(x), opposite) * constant(-1.0, x)
+    # Of the bits of zero TVM makes a pointer; those of minus zero stay.
+    minus = tirx.reinterpret(element_type(x), tirx.const(-(1 << (bits - 1)), f"int{bits}"))
+    return minus if math.copysign(1.0, x.value) < 0 else minus * constant(-1.0, x)
 
 
 def known_bits(module: tvm.IRModule) -> tvm.IRModule:

@@ -56,12 +56,12 @@ class Scalars:
     def add(self, a: Any, b: Any) -> Value:
         """Sum."""
         a, b = self._pair(a, b)
-        return a + b
+        return unknown_zero(a) + unknown_zero(b)
 
     def sub(self, a: Any, b: Any) -> Value:
         """Difference."""
         a, b = self._pair(a, b)
-        return a - b
+        return a - unknown_zero(b)
 
     def mul(self, a: Any, b: Any) -> Value:
         """Product."""
