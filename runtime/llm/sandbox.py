@@ -300,11 +300,20 @@ def _of_texts(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> No
         charge(max([*numbers, 0]))
 
 
+_WHOLE = frozenset({"lower", "upper", "filter", "test"})
+"""Tests that walk the whole text that they are given, if only to look it up."""
+
+_REMAINDERS = frozenset({"odd", "even", "divisibleby"})
+"""Tests that divide; the remainder of a text is a form that is filled in."""
+
+
 def _of_tests(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Charge for a test that looks at more than what kind of value it has."""
     charge(STEP)
-    if len(args) > 1 or kwargs:
+    if len(args) > 1 or kwargs or name in _WHOLE:
         weigh((args, kwargs))
+    if name in _REMAINDERS and not all(isinstance(arg, int | float) for arg in args):
+        raise TemplateError(f"{name}: expected a number")
     if name == "in" and len(args) > 1:
         _charge_search(name, args[1], args[:1])
 

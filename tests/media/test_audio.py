@@ -1,7 +1,11 @@
 """Recordings to tensors: exact samples, and resampling against the sine it must give."""
 
+import contextlib
+import itertools
+import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +147,61 @@ def test_rare_kinds_are_refused_unread(form: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a recording"):
         load_audio(path, AudioInput(16_000))
     assert measured(path.read_bytes(), 16_000) == (0, 0)
+
+
+GSM = struct.pack("<HHIIHHHH", 0x31, 1, 8000, 1625, 65, 0, 2, 320)
+
+
+def wav(form: bytes, data: bytes) -> bytes:
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form
+    body += b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def test_kinds_that_can_only_be_read_on(tmp_path: Path) -> None:
+    """Telephones record in GSM; of such files nobody can say where a sample is."""
+    signal = sine(8000, 2.0)
+    soundfile.write(tmp_path / "a.wav", signal, 8000, format="WAV", subtype="GSM610")
+    found = open_recording((tmp_path / "a.wav").read_bytes(), 8000)
+    assert not soundfile.SoundFile(tmp_path / "a.wav").seekable()
+    assert 0 <= len(found) - len(signal) < 320
+    assert np.abs(found[: len(signal)] - signal).mean() < 0.1
+    assert len(open_recording(wav(GSM, bytes(6500)), 8000)) == 32_000
+    unknown = b".snd" + struct.pack(">IIIII", 24, 0xFFFFFFFF, 23, 8000, 1) + b"\x55" * 4000
+    assert len(open_recording(unknown, 8000)) > 0
+
+
+def test_places_that_no_file_has_are_asked_for_in_silence(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """libsndfile seeks by what the file says."""
+    common = struct.pack(">HIH", 1, 100, 16) + b"\x40\x0b\xfa" + bytes(7)
+    chunks = ((b"COMM", common), (b"COMT", b"\xff\xff" + bytes(20)), (b"SSND", bytes(208)))
+    body = b"AIFF" + b"".join(kind + struct.pack(">I", len(c)) + c for kind, c in chunks)
+    given = b"FORM" + struct.pack(">I", len(body)) + body
+    with contextlib.suppress(InputError):
+        open_recording(given, 8000)
+    measured(given, 8000)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("second", [0xFF, 0xFE, 0xF7, 0xE9, 0xEB, 0xF1, 0xF9])
+def test_frames_of_mpeg_that_no_file_has_are_refused_unread(second: int) -> None:
+    """Layer I, and versions and layers that there are not."""
+    given = (bytes((0xFF, second)) + b"\x10" + bytes(29)) * 100
+    assert measured(given, 16_000) == (0, 0)
+    with pytest.raises(InputError, match="expected a recording"):
+        open_recording(given, 16_000)
+
+
+def test_damaged_frames_have_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each took longer than the one before."""
+    given = (b"\xff\xf3\x10\xc0" + b"\xff" * 22) * 10_000
+    assert len(open_recording(given, 22_050)) > 1 << 20
+    ticks = itertools.count(step=6)
+    monkeypatch.setattr(time, "thread_time", lambda: float(next(ticks)))
+    with pytest.raises(InputError, match="that is soon decoded"):
+        open_recording(given, 22_050)
 
 
 def tag(size: int, version: int = 3) -> bytes:

@@ -165,6 +165,20 @@ def test_a_jpeg_has_so_many_scans(between: bytes) -> None:
     assert crowd(io.BytesIO(whole[:-2] + last * 50)) == ""
 
 
+@pytest.mark.parametrize("kind", [0x02, 0xBF, 0xC0, 0xC2, 0xC8, 0xD8, 0xDE, 0xF0, 0xFD])
+def test_scans_hide_behind_no_marker_that_decoders_skip(kind: int) -> None:
+    """In a scan with restarts a decoder throws such a marker away alone, and reads what follows."""
+    whole = written("JPEG", progressive=True)
+    at = whole.rindex(b"\xff\xda")
+    restarts = b"\xff\xdd\0\4\0\1"
+    hidden = b"\0" + restarts + whole[at:-2] * (60_000 // len(whole[at:-2]))
+    mark = bytes((0xFF, kind)) + struct.pack(">H", len(hidden) + 2)
+    given = whole[:at] + restarts + whole[at:-2] + mark + hidden + whole[-2:]
+    assert crowd(io.BytesIO(given)) == f"a marker FF {kind:02X} behind the first scan"
+    with pytest.raises(InputError, match="save it anew"):
+        open_picture(given)
+
+
 def test_segments_between_scans_are_counted() -> None:
     whole = written("JPEG", progressive=True)
     few, many = (whole[:-2] + PARTS["JPEG"] * n + whole[-2:] for n in (900, MOST))

@@ -29,6 +29,12 @@ _MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
 _BARE = frozenset({0xC8, *range(0xD0, 0xDA), *range(0xF0, 0xFE)})
 """Markers of a JPEG that Pillow takes for ones without content."""
 
+_LONG = frozenset({0xC4, 0xCC, *range(0xDA, 0xDE), *range(0xE0, 0xF0), 0xFE})
+"""Markers of segments, which say their length, that may be behind the first scan of a JPEG.
+
+Others a decoder throws away and looks for the next marker, or ends there.
+"""
+
 _END = -1
 """In the place of a marker: the file ends."""
 
@@ -128,6 +134,8 @@ def _scans(data: bytes) -> str:
         scans += kind == 0xDA
         if scans > _MOST_SCANS:
             return f"more than {_MOST_SCANS} scans"
+        if kind not in _LONG:
+            return f"a marker FF {kind:02X} behind the first scan"
         (length,) = struct.unpack_from(">H", data, found.end())
         place = found.end() + length
     return f"more than {MOST} segments behind the first scan"

@@ -108,6 +108,11 @@ ENDLESS = {
     "what stands in": "{{ ([{}] * 50000) | map(attribute='x', default='y' * 99999) | join }}",
     "many pieces": "{% set s = 'ab ' * 99999 %}{% for i in range(999) %}{% set t = s.split() %}"
     + END,
+    "letters": "{% set s = 'a' * 999999 %}{% for i in range(9999) %}{{ s is lower }}" + END,
+    "capitals": "{% set s = 'A' * 999999 %}{% for i in range(9999) %}{{ s is upper }}" + END,
+    "names of tests": "{% for i in range(99999) %}{{ ('a' * 9999) is test }}" + END,
+    "a width that is tested": "{{ '%9999999999d' is odd }}",
+    "a width that is divided": "{{ ('%9999999999d', 2) | first is divisibleby 2 }}",
     "choices": "{{ ([['x'] * 9999] * 999) | select('eq', ['x'] * 9999) | list | length }}",
 }
 
