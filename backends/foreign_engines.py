@@ -21,6 +21,9 @@ _MODEL_GRAPH, _GRAPH_INITIALIZER = 7 << 3 | 2, 5 << 3 | 2
 _BYTES = 2
 _FIXED = {1: 8, 5: 4}
 
+_MOST_PARTS = 1 << 20
+"""Nodes, weights and other fields of a graph that are stepped over to look for a name."""
+
 _ORT = b"ORTM"
 """At byte 4 the mark of ONNX Runtime's own format, which is no protobuf."""
 
@@ -31,7 +34,13 @@ def holds_engine(path: Path) -> bool:
         if not os.fstat(file.fileno()).st_size:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return any(_names_one(data, *span) for span in _outside_weights(data))
+            # Nearly no file has the name at all: none of its parts is looked at then.
+            if not _names_one(data, 0, len(data)):
+                return False
+            try:
+                return any(_names_one(data, *span) for span in _outside_weights(data))
+            except ValueError:
+                return True
 
 
 def _names_one(data: mmap.mmap, start: int, end: int) -> bool:
@@ -45,22 +54,25 @@ def _names_one(data: mmap.mmap, start: int, end: int) -> bool:
     return False
 
 
-def _outside_weights(data: mmap.mmap) -> list[tuple[int, int]]:
-    """Return where something else lies than weights; all of a file that is no plain message."""
-    whole = [(0, len(data))]
+def _outside_weights(data: mmap.mmap) -> Iterator[tuple[int, int]]:
+    """Yield where something else lies than weights.
+
+    Raises:
+        ValueError: it is no plain message, or one of more parts than any model has.
+    """
     if data[4:8] == _ORT:
-        return whole
-    spans, start = [], 0
-    try:
-        for tag, graph, graph_end in _fields(data, 0, len(data)):
-            inside = _fields(data, graph, graph_end) if tag == _MODEL_GRAPH else ()
-            for part, value, end in inside:
-                if part == _GRAPH_INITIALIZER:
-                    spans.append((start, value))
-                    start = end
-    except ValueError:
-        return whole
-    return [*spans, (start, len(data))]
+        raise ValueError("no message")
+    start = parts = 0
+    for tag, graph, graph_end in _fields(data, 0, len(data)):
+        inside = _fields(data, graph, graph_end) if tag == _MODEL_GRAPH else ()
+        for part, value, end in inside:
+            parts += 1
+            if parts > _MOST_PARTS:
+                raise ValueError("too many parts")
+            if part == _GRAPH_INITIALIZER:
+                yield start, value
+                start = end
+    yield start, len(data)
 
 
 def _fields(data: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -60,26 +60,26 @@ class Connections:
 
     def enter(self, door: Door, address: str) -> bool:
         """Take in a connection that has asked nothing yet; False where it may not come."""
-        network = _network(address)
-        if self._networks[network] >= self.share:
+        whose = network(address)
+        if self._networks[whose] >= self.share:
             return False
         if len(self._open) >= self.most and not self._made_room():
             return False
-        self._networks[network] += 1
-        self._open[door] = network
+        self._networks[whose] += 1
+        self._open[door] = whose
         self._silent[door] = None
         return True
 
     def leave(self, door: Door) -> None:
         """Forget a connection; may be called again."""
-        network = self._open.pop(door, None)
-        if network is None:
+        whose = self._open.pop(door, None)
+        if whose is None:
             return
         self._silent.pop(door, None)
         self._resting.pop(door, None)
-        self._networks[network] -= 1
-        if not self._networks[network]:
-            del self._networks[network]
+        self._networks[whose] -= 1
+        if not self._networks[whose]:
+            del self._networks[whose]
 
     def asks(self, door: Door) -> None:
         """Note that the head of a request has come."""
@@ -115,7 +115,7 @@ class Connections:
         return False
 
 
-def _network(address: str) -> str:
+def network(address: str) -> str:
     """Return whose an address is: who has one of IPv6 has the 2^64 beside it."""
     if ":" not in address:
         return address

@@ -12,6 +12,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from edgeinfer.runtime.serve.keys import sharer
+
 KEY = "edgeinfer.exchange"
 """Where it is found in the scope."""
 
@@ -75,6 +77,7 @@ class Exchange:
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = cycle.chunked_encoding = False
         cycle.message_event.set()
+        cycle.transport.share = sharer()
         cycle.transport.write_now(whole_answer(status, every, body, is_kept=cycle.keep_alive))
         if not cycle.keep_alive:
             cycle.transport.close()
@@ -94,11 +97,12 @@ class WholeRequest:
         headers: by name in small letters, as ASGI has them.
         body: all of it.
         left: is called where the client leaves before the answer.
+        share: whose share it counts for.
     """
 
     __slots__ = (
         *("_connection", "body", "disconnected", "headers", "keep_alive", "left"),
-        *("response_complete", "url"),
+        *("response_complete", "share", "url"),
     )
 
     more_body = False
@@ -108,6 +112,7 @@ class WholeRequest:
         self.url: bytes = connection.url
         self.headers: list[tuple[bytes, bytes]] = connection.headers
         self.left: Callable[[], None] | None = None
+        self.share = b""
         self.disconnected = self.response_complete = False
 
     @property
@@ -132,6 +137,7 @@ class WholeRequest:
         connection = self._connection
         every = (*connection.server_state.default_headers, *headers)
         transport, is_kept = connection.transport, self.keep_alive
+        transport.share = self.share
         transport.write_now(whole_answer(status, every, body, is_kept=is_kept))
         if not is_kept:
             transport.close()

@@ -120,6 +120,7 @@ class FastPath:
 
         Raises:
             RequestError: it is not let in, and was not counted.
+            QueueFullError: likewise, its key has its share of what waits.
         """
         grant = self._keys.find(header(scope, b"authorization"), header(scope, b"x-api-key"))
         if grant is None:
@@ -127,8 +128,10 @@ class FastPath:
         if grant.models and model.name not in grant.models:
             raise RequestError(404, model.name)
         grant.check_ahead(ahead)
-        if not self.hub.memory.is_free(size, 0, share_of(grant)):
+        share = share_of(grant)
+        if not self.hub.memory.is_free(size, 0, share):
             raise RequestError(429, model.name)
+        model.check_place(self.hub.options.limits.queue, share)
         grant.count_request()
         return grant
 
@@ -148,7 +151,7 @@ class _Call:
 
     __slots__ = (
         *("_asked", "_grant", "_held", "_hub", "_id", "_is_done", "_model", "_request"),
-        *("_running", "_started"),
+        *("_running", "_share", "_started"),
     )
 
     def __init__(
@@ -165,9 +168,10 @@ class _Call:
         self._id, self._grant, self._started = id, grant, started
         self._is_done = False
         self._running: asyncio.Future[None] | Future[Outputs] | None = None
-        self._held = Held(hub.memory, share_of(grant))
+        self._share = request.share = share_of(grant)
+        model.enter(self._share)
+        self._held = Held(hub.memory, self._share)
         self._held.add(len(request.body))
-        model.waiting += 1
         request.left = self._left
 
     def done(self) -> bool:
@@ -231,7 +235,7 @@ class _Call:
 
     def _account(self, status: int) -> None:
         self._is_done, self._request.left = True, None
-        self._model.waiting -= 1
+        self._model.leave(self._share)
         self._held.release()
         seconds = time.perf_counter() - self._started
         self._model.metrics.ended(status, seconds)

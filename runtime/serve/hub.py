@@ -18,7 +18,6 @@ from edgeinfer.errors import (
     ClosedError,
     EdgeInferError,
     NotAvailableError,
-    QueueFullError,
     UsageError,
 )
 from edgeinfer.llm.generation import FORMAT
@@ -40,7 +39,7 @@ from edgeinfer.runtime.serve.http import (
     without_folders,
 )
 from edgeinfer.runtime.serve.inflight import InFlight, held, weigh
-from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner
+from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner, sharer
 from edgeinfer.runtime.serve.lanes import Lane, Ran
 from edgeinfer.runtime.serve.metrics import Engine, Metrics
 from edgeinfer.runtime.serve.options import (
@@ -122,9 +121,9 @@ class Hub:
         self.memory = InFlight(options.limits.memory_bytes)
         self.states = KeptStates(options.limits.memory_bytes // 2)
         queue = options.limits.queue
-        self.words = Pool("edgeinfer-words", 2, queue)
-        self.images = Pool("edgeinfer-images", 2, queue)
-        self.numbers = Pool("edgeinfer-numbers", 2, queue)
+        self.words = _SharedPool("edgeinfer-words", 2, queue)
+        self.images = _SharedPool("edgeinfer-images", 2, queue)
+        self.numbers = _SharedPool("edgeinfer-numbers", 2, queue)
         self.changes = Pool("edgeinfer-changes", 2, 64)
         self.facts = Pool("edgeinfer-facts", 1, 64)
         self.answers = Answers(int(options.answers_mb * 2**20)) if options.answers_mb else None
@@ -341,9 +340,9 @@ class Hub:
         """
         terms = request.terms
         check_ahead(terms.priority or 0)
-        if model.waiting >= self.options.limits.queue:
-            raise _full(model)
-        model.waiting += 1
+        share = sharer()
+        model.check_place(self.options.limits.queue, share)
+        model.enter(share)
         try:
             if terms.sequence is None:
                 return await self._kept(model, request.feeds, terms, left)
@@ -357,7 +356,7 @@ class Hub:
 
             return await model.sequences.step(terms.sequence, terms, request.feeds, run)
         finally:
-            model.waiting -= 1
+            model.leave(share)
 
     async def _kept(
         self, model: Served, feeds: Feeds, terms: Terms, left: Left | None
@@ -408,13 +407,13 @@ class Hub:
         Raises:
             QueueFullError: there is none.
         """
-        if model.waiting >= self.options.limits.queue:
-            raise _full(model)
-        model.waiting += 1
+        share = sharer()
+        model.check_place(self.options.limits.queue, share)
+        model.enter(share)
         try:
             yield
         finally:
-            model.waiting -= 1
+            model.leave(share)
 
     @contextlib.contextmanager
     def counted(self, model: Served) -> Iterator[None]:
@@ -563,8 +562,12 @@ class Hub:
                 yield model.name, text.stats(), text.histograms(), text.sizes()
 
 
-def _full(model: Served) -> QueueFullError:
-    return QueueFullError(f"model {model.name!r}: {model.waiting} requests wait already")
+class _SharedPool(Pool):
+    """Threads of which each key of several has its share."""
+
+    async def run(self, function: Callable[[], T], owner: bytes = b"") -> T:
+        """Call a function for the key of the request that is answered."""
+        return await super().run(function, owner or sharer())
 
 
 def _without_paths(text: str, model: Served) -> str:

@@ -17,8 +17,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from edgeinfer.runtime.serve.connections import Connections, Handshake, address_of, files
 from edgeinfer.runtime.serve.exchange import KEY, Exchange, WholeRequest
 from edgeinfer.runtime.serve.http import number
-from edgeinfer.runtime.serve.inflight import LENGTH
+from edgeinfer.runtime.serve.inflight import LENGTH, InFlight
+from edgeinfer.runtime.serve.keys import sharer
 from edgeinfer.runtime.serve.reading import BodyReader, RequestBody
+from edgeinfer.runtime.serve.unread import Unread
 
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers, and of all else that is no body."""
@@ -89,17 +91,21 @@ class Joined:
     Args:
         transport: Transport of the connection.
         loop: that it belongs to.
+
+    Attributes:
+        share: whose share what was written last counts for.
     """
 
-    __slots__ = ("_loop", "_parts", "_transport")
+    __slots__ = ("_loop", "_parts", "_transport", "share")
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
+        self._transport, self._loop, self.share = transport, loop, b""
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
         """Write at the end of this turn."""
         if not self._parts:
+            self.share = sharer()
             self._loop.call_soon(self._flush)
         self._parts.append(data)
 
@@ -139,6 +145,7 @@ class _Protocol(HttpToolsProtocol):
         taker: answers what came whole; None where ASGI answers all.
         doors: Connections of the server.
         room: what they are read into.
+        patience: memory that answers count for until they are read, and seconds for that.
         body: what is waited for; None where the parser reads.
     """
 
@@ -146,6 +153,7 @@ class _Protocol(HttpToolsProtocol):
     taker: ClassVar[RequestTaker | None]
     doors: ClassVar[Connections]
     room: ClassVar[memoryview]
+    patience: ClassVar[tuple[InFlight, float] | None]
     body: RequestBody | None = None
     _head: asyncio.TimerHandle | None = None
     _around = _inside = 0
@@ -155,6 +163,7 @@ class _Protocol(HttpToolsProtocol):
     _early: bytes | None = None
     _soon: asyncio.TimerHandle | None = None
     _awaited = 0.0
+    _unread: Unread | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
@@ -170,7 +179,25 @@ class _Protocol(HttpToolsProtocol):
         for timer in (self._rest, self._soon):
             if timer is not None:
                 timer.cancel()
+        self._read_on()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Count what the client does not read."""
+        super().pause_writing()
+        if self.patience is not None and self._unread is None:
+            (memory, seconds), transport = self.patience, cast("Joined", self.transport)
+            self._unread = Unread(transport, memory, transport.share, seconds)
+
+    def resume_writing(self) -> None:
+        """Count it no more."""
+        self._read_on()
+        super().resume_writing()
+
+    def _read_on(self) -> None:
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            unread.end()
 
     @property
     def is_inside(self) -> bool:
@@ -364,7 +391,10 @@ class _Protocol(HttpToolsProtocol):
 
 
 def protocol(
-    seconds: float, taker: RequestTaker | None = None, tls: ssl.SSLContext | None = None
+    seconds: float,
+    taker: RequestTaker | None = None,
+    tls: ssl.SSLContext | None = None,
+    patience: tuple[InFlight, float] | None = None,
 ) -> Any:
     """Return what makes the protocol of a connection for uvicorn.
 
@@ -377,11 +407,14 @@ def protocol(
         seconds: from the first byte, or from the connection, to the end of the head.
         taker: answers what came whole; None where ASGI answers all.
         tls: the certificate and its key; None for plain HTTP.
+        patience: memory that answers count for until they are read, and the seconds in which
+            something must be; None for no limit.
     """
     logging.getLogger("uvicorn.error").addFilter(_SELDOM)
     connections = Connections(files())
     room = np.empty(ROOM_BYTES, np.uint8).data
     own: dict[str, Any] = {"seconds": seconds, "taker": taker, "doors": connections, "room": room}
+    own["patience"] = patience
     kind = type("Protocol", (_Protocol,), own)
 
     def make(**given: Any) -> BodyReader | Handshake:

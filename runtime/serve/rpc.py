@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors, wire
 from edgeinfer.runtime.serve.calls import CallPlans
-from edgeinfer.runtime.serve.connections import files
+from edgeinfer.runtime.serve.connections import files, network
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, in_time, status_of
-from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
 from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, Held
 from edgeinfer.runtime.serve.keys import GRANT, Keys, sharer
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.options import MOST_KEYS
 from edgeinfer.runtime.serve.requestlog import log_line
+from edgeinfer.runtime.serve.rpc_requests import read
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
-from edgeinfer.runtime.serve.terms import read_terms
 from edgeinfer.runtime.serve.traces import Traces
-from edgeinfer.runtime.serve.turns import OpenStreams, Turns
+from edgeinfer.runtime.serve.turns import Callers, OpenStream, OpenStreams, Turns
 from edgeinfer.runtime.serve.v2 import change
-from edgeinfer.types import Array, TensorSpec
+from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from grpc.aio import ServicerContext
@@ -51,17 +51,6 @@ _CODES = {
 }
 """Codes of gRPC for a status of HTTP; others are INTERNAL."""
 
-_CONTENTS = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    "INT64": "int64_contents",
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
-
 _OPEN = frozenset({"ServerLive", "ServerReady", "Check"})
 """What probes ask without a key."""
 
@@ -69,13 +58,15 @@ _WHOLE = ("", SERVICE)
 """What ``Check`` is asked for where it is no model."""
 
 _STREAMS, _CALLS = 100, 1024
-"""Calls of one connection, and of all, that are under way at once: each may have sent 64 KiB."""
+"""Calls of one connection, and of all, that are under way at once."""
+
+_AHEAD = 64 << 10
+"""Bytes that each of them may have sent."""
 
 _PROBES, _PROBE_S = 4, 5.0
 """Messages of probes that are received at once, without a key, and seconds for each."""
 
-_MOST_PARAMETERS = 64
-"""Of one request or tensor; those that are known are far fewer."""
+_RESTED = RequestError(503, "others came, and this stream was silent", 1.0)
 
 _FINAL = "triton_enable_empty_final_response"
 
@@ -107,8 +98,8 @@ class Rpc:
         limits = hub.options.limits
         # Nobody says how large a message is, and gRPC takes memory for it as it comes.
         most, what = max(1, limits.memory_bytes // limits.body_bytes), "messages are received"
-        self._reading, self._probing = Turns(most, what), Turns(_PROBES, what)
-        self._streams = OpenStreams(most)
+        self._reading, self._probing = Turns(most, what), Callers(_PROBES)
+        self._streams = OpenStreams(most, limits.body_s)
         self._server: Any = None
         self.port = 0
         self.problem: UsageError | None = None
@@ -125,6 +116,9 @@ class Rpc:
             options=[
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", -1),
+                # More is taken of a message once somebody receives it, and not before.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", _AHEAD),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", _STREAMS),
                 ("grpc.max_allowed_incoming_connections", files() // 4),
@@ -188,11 +182,14 @@ class Rpc:
         async def call(requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]) -> Any:
             given = dict(context.invocation_metadata() or ())
             id, held = str(given.get("x-request-id", "")), Held(self._hub.memory)
+            unsent = _Unsent(context, held)
             with self._traces.span(name, given.get("traceparent"), id) as note:
                 try:
                     if name not in _OPEN:
                         self._let_in(given)
-                    raw = await self._received(requests, name in _OPEN)
+                        raw = await self._received(requests)
+                    else:
+                        raw = await self._probed(requests, context.peer())
                     await held.take(len(raw))
                     # Most of those are known, and need not be read.
                     request: Any = raw if name == "ModelInfer" else self._parsed(kind, raw)
@@ -200,13 +197,14 @@ class Rpc:
                         # Which models there are is told to who has a key.
                         self._let_in(given)
                     answer = await work(request)
+                    unsent.is_large = await self._hold(held, answer, len(raw))
                 except Exception as error:
                     known = self._known(name, error)
                     code = self._code(known)
                     note("rpc.grpc.status_code", code.value[0])
                     await context.abort(code, known.text)
                 finally:
-                    held.release()
+                    unsent.made()
                 note("rpc.grpc.status_code", 0)
             log_line(f"{name} OK")
             return answer
@@ -217,22 +215,27 @@ class Rpc:
             response_serializer=_serialized,
         )
 
-    async def _received(self, requests: AsyncIterator[bytes], is_open: bool) -> bytes:
+    async def _received(self, requests: AsyncIterator[bytes]) -> bytes:
         """Receive the message of a call, as many at once as there is memory for.
 
         Raises:
             RequestError: others are received, it did not come in time, or there is none.
         """
-        seconds = _PROBE_S if is_open else self._hub.options.limits.body_s
-        turns, share = (self._probing, b"") if is_open else (self._reading, sharer())
-        await turns.take(share)
+        share = sharer()
+        await self._reading.take(share)
         try:
-            late = RequestError(408, f"the message did not come within {seconds:g} s")
-            return await in_time(anext(requests), seconds, late)
-        except StopAsyncIteration as e:
-            raise RequestError(400, "the call has no message") from e
+            return await _next(requests, self._hub.options.limits.body_s)
         finally:
-            turns.give(share)
+            self._reading.give(share)
+
+    async def _probed(self, requests: AsyncIterator[bytes], peer: str) -> bytes:
+        """Receive the message of a call that needs no key.
+
+        Raises:
+            RequestError: others came, it did not come in time, or there is none.
+        """
+        with self._probing.waiting(network(_address(peer))):
+            return await _next(requests, _PROBE_S)
 
     def _let_in(self, given: Mapping[str, str | bytes]) -> None:
         key, other = (_bytes(given.get(name)) for name in ("authorization", "x-api-key"))
@@ -351,52 +354,81 @@ class Rpc:
         self, requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
         """Answer requests in the order they came; they run together."""
+        running: asyncio.Queue[asyncio.Task[Any] | RequestError | None]
+        running = asyncio.Queue(self._hub.options.limits.queue)
         try:
             self._let_in(dict(context.invocation_metadata() or ()))
-            share = sharer()
-            self._streams.take(share)
+            place = self._streams.take(sharer(), partial(running.put_nowait, _RESTED))
         except RequestError as error:
             await context.abort(self._code(error), error.text)
-        try:
-            async with contextlib.aclosing(self._answered(requests)) as answers:
-                async for answer in answers:
-                    yield answer
-        finally:
-            self._streams.give(share)
-
-    async def _answered(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[Any, None]:
-        most = self._hub.options.limits.queue
-        running: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(most)
-
-        async def take() -> None:
-            async for raw in requests:
-                held = Held(self._hub.memory)
-                problem: RequestError | None = None
-                try:
-                    await held.take(len(raw))
-                except RequestError as error:
-                    problem = error
-                # Steps of a sequence start in their order: each is read before the next.
-                read: Awaitable[Any] = self._streamed(raw, held, problem)
-                await running.put(asyncio.ensure_future(read))
-            await running.put(None)
-
-        taking = asyncio.ensure_future(take())
+        taking = asyncio.ensure_future(self._take(requests, running, place))
         try:
             while (task := await running.get()) is not None:
-                yield await task
+                if isinstance(task, RequestError):
+                    await context.abort(self._code(task), task.text)
+                    return
+                answer, kept = await task
+                place.answers()
+                try:
+                    yield answer
+                finally:
+                    kept.release()
         finally:
+            self._streams.give(place)
             taking.cancel()
             while not running.empty():
-                if (left := running.get_nowait()) is not None:
+                if isinstance(left := running.get_nowait(), asyncio.Task):
+                    left.add_done_callback(_released)
                     left.cancel()
 
-    async def _streamed(self, raw: bytes, held: Held, problem: RequestError | None) -> Any:
-        """Return the answer to one request of a stream; an error ends only that one.
+    async def _hold(self, held: Held, answer: Any, own: int) -> bool:
+        """Hold a large answer, until it is taken, in the place of what was asked.
+
+        Returns:
+            Whether it is large.
+
+        Raises:
+            RequestError: there is no memory for it.
+        """
+        # What is known is bytes already.
+        size = len(answer) if isinstance(answer, bytes) else answer.ByteSize()
+        is_large = size >= LARGE_BYTES
+        if is_large:
+            await held.take(max(0, size - own))
+        return is_large
+
+    async def _take(
+        self, requests: AsyncIterator[bytes], running: asyncio.Queue[Any], place: OpenStream
+    ) -> None:
+        """Begin what a stream asks for."""
+        try:
+            raw: bytes | None = await _next(requests, self._hub.options.limits.body_s)
+        except RequestError as error:
+            # One that ends at once is no fault.
+            await running.put(None if error.status == 400 else error)
+            return
+        while raw is not None:
+            place.asks()
+            held = Held(self._hub.memory)
+            problem: RequestError | None = None
+            try:
+                await held.take(len(raw))
+            except RequestError as error:
+                problem = error
+            # Steps of a sequence start in their order: each is read before the next.
+            read: Awaitable[Any] = self._streamed(raw, held, problem)
+            await running.put(asyncio.ensure_future(read))
+            raw = await anext(requests, None)
+        await running.put(None)
+
+    async def _streamed(
+        self, raw: bytes, held: Held, problem: RequestError | None
+    ) -> tuple[Any, Held]:
+        """Return the answer to one request of a stream, and its memory; an error ends it alone.
 
         Args:
             raw: the message.
-            held: its memory; given back.
+            held: its memory.
             problem: why there is none.
         """
         response = self._messages["ModelStreamInferResponse"]()
@@ -408,14 +440,17 @@ class Rpc:
             answer = await self._infer(request)
             if final:
                 answer.parameters["triton_final_response"].bool_param = True
+            await self._hold(held, answer, len(raw))
             response.infer_response.CopyFrom(answer)
+        except asyncio.CancelledError:
+            held.release()
+            raise
         except Exception as error:
+            held.release()
             response.error_message = self._known("ModelStreamInfer", error).text
             response.infer_response.id = request.id
             response.infer_response.model_name = request.model_name
-        finally:
-            held.release()
-        return response
+        return response, held
 
     def _model(self, request: Any) -> Served:
         facts.check_version(request.model_name, request.model_version)
@@ -447,92 +482,53 @@ class Rpc:
         return answer
 
 
-def read(
-    request: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], limit: int
-) -> InferRequest:
-    """Read a request.
-
-    Args:
-        request: the message.
-        inputs: Inputs of the model.
-        outputs: Outputs of the model.
-        limit: elements of one tensor.
+async def _next(requests: AsyncIterator[bytes], seconds: float) -> bytes:
+    """Return the next message.
 
     Raises:
-        RequestError: with status 400 and what is wrong.
+        RequestError: it did not come in time, or there is none.
     """
-    known = {spec.name: spec for spec in inputs}
-    _check_counts(request, len(inputs), len(outputs))
-    raw = list(request.raw_input_contents)
-    feeds: dict[str, Array] = {}
-    for number, given in enumerate(request.inputs):
-        item = {
-            "name": given.name,
-            "datatype": given.datatype,
-            "shape": list(given.shape),
-            "parameters": _parameters(given.parameters),
-        }
-        name = tensors.name_of(item, f"inputs[{number}]", known)
-        if name in feeds:
-            raise RequestError(400, f"input {name!r}: given twice")
-        if raw:
-            if given.contents.ListFields():
-                raise RequestError(400, f"input {name!r}: contents beside raw_input_contents")
-            feeds[name] = tensors.from_bytes(item, known[name], memoryview(raw[number]), limit)
-        else:
-            item["data"] = _values(given, known[name])
-            feeds[name] = tensors.from_values(item, known[name], limit)
-    asked = [
-        {"name": each.name, "parameters": _parameters(each.parameters)} for each in request.outputs
-    ]
-    names, binary = tensors.wanted_outputs({"outputs": asked} if asked else {}, {}, outputs)
-    return InferRequest(
-        request.id, feeds, names, binary, read_terms(_parameters(request.parameters))
-    )
-
-
-def _check_counts(request: Any, inputs: int, outputs: int) -> None:
-    """Refuse more than a model has before lists are made of it: the event loop waits for them."""
-    count = len(request.raw_input_contents)
-    if count and count != len(request.inputs):
-        raise RequestError(
-            400, f"raw_input_contents: expected {len(request.inputs)}, received {count}"
-        )
-    sides = (("inputs", request.inputs, inputs), ("outputs", request.outputs, outputs))
-    for what, given, most in sides:
-        if len(given) > most:
-            raise RequestError(400, f"{what}: the model has {most}, received {len(given)}")
-    for given in request.inputs:
-        if len(given.shape) > tensors.MOST_AXES:
-            raise RequestError(400, f"input {given.name!r}: shape: {len(given.shape)} sizes")
-
-
-def _values(given: Any, spec: TensorSpec) -> list[Any]:
-    field = _CONTENTS.get(tensors.datatype(spec))
-    if field is None:
-        raise RequestError(400, f"input {spec.name!r}: {given.datatype} travels as raw bytes only")
-    others = [f.name for f, _ in given.contents.ListFields() if f.name != field]
-    if others:
-        raise RequestError(
-            400, f"input {spec.name!r}: expected values in {field}, received {', '.join(others)}"
-        )
-    values = list(getattr(given.contents, field))
-    if field != "bytes_contents":
-        return values
+    late = RequestError(408, f"the message did not come within {seconds:g} s")
     try:
-        return [str(value, "utf-8") for value in values]
-    except UnicodeDecodeError as e:
-        raise RequestError(400, f"input {spec.name!r}: a text is not UTF-8") from e
+        return await in_time(anext(requests), seconds, late)
+    except StopAsyncIteration as e:
+        raise RequestError(400, "the call has no message") from e
 
 
-def _parameters(given: Any) -> dict[str, Any]:
-    if len(given) > _MOST_PARAMETERS:
-        raise RequestError(400, f"parameters: at most {_MOST_PARAMETERS}, received {len(given)}")
-    found = {}
-    for name, value in given.items():
-        kind = value.WhichOneof("parameter_choice")
-        found[name] = None if kind is None else getattr(value, kind)
-    return found
+class _Unsent:
+    """The memory of a call, given back when its answer was taken; a small one's when it is made.
+
+    Args:
+        context: Context of the call.
+        held: its memory.
+
+    Attributes:
+        is_large: the answer is.
+    """
+
+    def __init__(self, context: ServicerContext[Any, Any], held: Held) -> None:
+        self._held, self.is_large, self._is_over = held, False, False
+        context.add_done_callback(self._over)
+
+    def made(self) -> None:
+        """Hand the answer to gRPC, or an error in its place."""
+        if self._is_over or not self.is_large:
+            self._held.release()
+
+    def _over(self, _: Any) -> None:
+        self._is_over = True
+        self._held.release()
+
+
+def _released(task: asyncio.Task[tuple[Any, Held]]) -> None:
+    """Give back the memory of an answer that nobody takes any more."""
+    if not task.cancelled() and task.exception() is None:
+        task.result()[1].release()
+
+
+def _address(peer: str) -> str:
+    """Return the address of who calls, as gRPC says it: ``ipv4:1.2.3.4:5``, ``ipv6:[::1]:5``."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 def _count(problem: RequestError | None) -> None:

@@ -78,18 +78,19 @@ def serve(
     tls = tls_of(options)
     listening = _listen(options.host, options.port)
     try:
-        app = App(Hub(models, options, trust, text, pipelines))
+        app = App(hub := Hub(models, options, trust, text, pipelines))
+        limits, patience = options.limits, (hub.memory, options.limits.body_s)
         config = uvicorn.Config(
             app,
             loop=_LOOP,
-            http=protocol(options.limits.head_s, app.fast, tls),
+            http=protocol(limits.head_s, app.fast, tls, patience),
             ws="none",
             proxy_headers=False,
             log_config=None,
             access_log=False,
             server_header=False,
             lifespan="on",
-            timeout_graceful_shutdown=max(1, round(options.limits.drain_s)),
+            timeout_graceful_shutdown=max(1, round(limits.drain_s)),
         )
         # Who connects from now on waits for the loop to begin, and is not refused.
         listening.listen(_BACKLOG)

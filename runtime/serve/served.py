@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgeinfer.errors import QueueFullError
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.serve.http import RequestError
@@ -16,6 +18,7 @@ from edgeinfer.runtime.serve.metrics import ModelMetrics
 from edgeinfer.runtime.serve.options import Upstream
 from edgeinfer.runtime.serve.plans import Plans
 from edgeinfer.runtime.serve.sequences import Sequences
+from edgeinfer.runtime.serve.turns import own_of
 from edgeinfer.types import Feeds, TensorSpec
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ class Served:
             ``upstream`` for texts of another server.
         state: ``loading``, ``ready``, ``unloaded`` or why it failed.
         waiting: requests without an answer.
+        waiting_of: those of each key of several.
         created: when it was added, in seconds since 1970.
         batch: requests that one run may hold.
         lane: runs requests on the event loop, where the model's runs are brief.
@@ -60,6 +64,7 @@ class Served:
     kind: str = "tensors"
     state: str = "loading"
     waiting: int = 0
+    waiting_of: Counter[bytes] = field(default_factory=Counter)
     created: int = 0
     tensors: FleetModel | None = None
     text: LLM | None = None
@@ -85,6 +90,35 @@ class Served:
     def is_ready(self) -> bool:
         """Whether it takes requests."""
         return self.state == "ready"
+
+    def check_place(self, most: int, share: bytes) -> None:
+        """Raise where there is no place in its queue.
+
+        Args:
+            most: places.
+            share: whose share one is; empty for nobody's.
+
+        Raises:
+            QueueFullError: none is free, or the key has its share.
+        """
+        if self.waiting >= most:
+            raise QueueFullError(f"model {self.name!r}: {self.waiting} requests wait already")
+        if share and (own := self.waiting_of[share]) >= own_of(most):
+            raise QueueFullError(f"model {self.name!r}: {own} requests of this key wait already")
+
+    def enter(self, share: bytes) -> None:
+        """Take a place, which ``leave`` gives back."""
+        self.waiting += 1
+        if share:
+            self.waiting_of[share] += 1
+
+    def leave(self, share: bytes) -> None:
+        """Give a place back."""
+        self.waiting -= 1
+        if share:
+            self.waiting_of[share] -= 1
+            if not self.waiting_of[share]:
+                del self.waiting_of[share]
 
     @property
     def role(self) -> tuple[object, ...]:

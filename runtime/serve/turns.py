@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import contextlib
+from collections.abc import Callable, Iterator
 
 from edgeinfer.runtime.serve.http import RequestError, in_time
 from edgeinfer.runtime.serve.inflight import WAIT_S
@@ -14,7 +15,8 @@ _SHARES = 2
 _OPEN = "streams are open (--max-requests-mb)"
 
 
-def _own(most: int) -> int:
+def own_of(most: int) -> int:
+    """Return how many of so many places one key of several may have."""
     return max(1, most // _SHARES)
 
 
@@ -40,7 +42,7 @@ class Turns:
             RequestError: none becomes free in time: 503; 429 where the key has its share.
         """
         if share:
-            own = self._of.setdefault(share, asyncio.Semaphore(_own(self._most)))
+            own = self._of.setdefault(share, asyncio.Semaphore(own_of(self._most)))
             await _taken(own, 429, f"too many {self._what} of this key")
         try:
             await _taken(self._all, 503, f"too many {self._what}")
@@ -64,30 +66,111 @@ async def _taken(places: asyncio.Semaphore, status: int, text: str) -> None:
         await places.acquire()
 
 
+class Callers:
+    """Those that nobody has asked for a key: whoever waits the longest gives way to one that comes.
+
+    Args:
+        most: that may wait; those of one network, a half of them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[asyncio.Task[object], str] = {}
+
+    @contextlib.contextmanager
+    def waiting(self, network: str) -> Iterator[None]:
+        """Be one of them, in a task that is cancelled when it gives way.
+
+        Raises:
+            RequestError: 503, it gave way.
+        """
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("requests are received within tasks")
+        own = [each for each, whose in self._waiting.items() if whose == network]
+        if len(own) >= own_of(self._most):
+            self._end(own[0])
+        elif len(self._waiting) >= self._most:
+            self._end(next(iter(self._waiting)))
+        self._waiting[task] = network
+        try:
+            yield
+        except asyncio.CancelledError as e:
+            if task in self._waiting:
+                raise
+            # Before Python 3.11 to catch it is enough.
+            getattr(task, "uncancel", int)()
+            raise RequestError(503, "others came meanwhile, and this one sent nothing", 1.0) from e
+        finally:
+            self._waiting.pop(task, None)
+
+    def _end(self, task: asyncio.Task[object]) -> None:
+        del self._waiting[task]
+        task.cancel()
+
+
+class OpenStream:
+    """A stream that is open.
+
+    Args:
+        share: whose share it counts for.
+        end: ends it, while nothing is under way in it.
+
+    Attributes:
+        under_way: messages without an answer.
+        since: time of the loop at which it last took or gave one.
+    """
+
+    def __init__(self, share: bytes, end: Callable[[], None]) -> None:
+        self.share, self.end, self.under_way = share, end, 0
+        self.since = asyncio.get_running_loop().time()
+
+    def asks(self) -> None:
+        """Note that a message came."""
+        self.under_way += 1
+
+    def answers(self) -> None:
+        """Note that one was answered."""
+        self.under_way -= 1
+        self.since = asyncio.get_running_loop().time()
+
+
 class OpenStreams:
     """The streams that are open; nobody waits for a place.
 
     Args:
         most: that may be.
+        rest_s: after so much silence a stream gives way where there is no other place.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._of: Counter[bytes] = Counter()
+    def __init__(self, most: int, rest_s: float) -> None:
+        self._most, self._rest_s = most, rest_s
+        self._open: set[OpenStream] = set()
 
-    def take(self, share: bytes) -> None:
+    def take(self, share: bytes, end: Callable[[], None]) -> OpenStream:
         """Take a place, which ``give`` gives back.
 
         Raises:
             RequestError: none is free: 503; 429 where the key has its share.
         """
-        if share and self._of[share] >= _own(self._most):
-            text = f"{_own(self._most)} {_OPEN}, all that one key of several may have"
-            raise RequestError(429, text, 1.0)
-        if self._of.total() >= self._most:
-            raise RequestError(503, f"{self._most} {_OPEN}", 1.0)
-        self._of[share] += 1
+        own = [stream for stream in self._open if stream.share == share]
+        if share and len(own) >= own_of(self._most):
+            text = f"{own_of(self._most)} {_OPEN}, all that one key of several may have"
+            self._make_room(own, RequestError(429, text, 1.0))
+        elif len(self._open) >= self._most:
+            self._make_room([*self._open], RequestError(503, f"{self._most} {_OPEN}", 1.0))
+        self._open.add(stream := OpenStream(share, end))
+        return stream
 
-    def give(self, share: bytes) -> None:
-        """Give a place back."""
-        self._of[share] -= 1
+    def _make_room(self, streams: list[OpenStream], problem: RequestError) -> None:
+        late = asyncio.get_running_loop().time() - self._rest_s
+        silent = [each for each in streams if not each.under_way and each.since <= late]
+        if not silent:
+            raise problem
+        longest = min(silent, key=lambda each: each.since)
+        self.give(longest)
+        longest.end()
+
+    def give(self, stream: OpenStream) -> None:
+        """Give a place back; twice is harmless."""
+        self._open.discard(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeinfer.backends import foreign_engines
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.foreign_engines import holds_engine
 from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
@@ -103,3 +105,29 @@ def test_what_only_sounds_like_one_is_opened(tmp_path: Path) -> None:
     assert not holds_engine(tmp_path / "m")
     (tmp_path / "empty").touch()
     assert not holds_engine(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("last", [b"", b"EPContext"])
+def test_many_empty_weights_are_not_kept(
+    tmp_path: Path, last: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cost a hundred times its bytes, before an engine was asked."""
+    name = b"\x0a\x0b" + b"\x0a" + varint(len(last)) + last if last else b""
+    monkeypatch.setattr(foreign_engines, "_MOST_PARTS", 50_000)
+    inner = b"\x2a\x00" * 60_000 + name
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x08\x3a" + varint(len(inner)) + inner)
+    tracemalloc.start()
+    try:
+        assert holds_engine(tmp_path / "m.onnx") == bool(last)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_name_in_weights_alone_is_none(tmp_path: Path) -> None:
+    made = model(helper.make_node("Identity", ["x"], ["y"]))
+    made.graph.initializer.append(
+        numpy_helper.from_array(np.frombuffer(b"\x09EPContext", "u1"), "n")
+    )
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    assert not holds_engine(tmp_path / "m.onnx")

@@ -91,14 +91,15 @@ class Starter:
             ServeOptions(port=0, **options),
             pipelines=pipelines,
         )
-        app = App(hub)
+        app, limits = App(hub), hub.options.limits
+        patience = hub.memory, limits.body_s
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=protocol(hub.options.limits.head_s, app.fast, tls_of(hub.options)),
+            http=protocol(limits.head_s, app.fast, tls_of(hub.options), patience),
             log_config=None,
             lifespan="on",
         )

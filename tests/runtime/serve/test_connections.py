@@ -71,7 +71,7 @@ def test_a_stream_whose_answers_nobody_reads_is_not_read_further() -> None:
     class Echo(Rpc):
         async def _streamed(self, raw: bytes, held: Held, problem: Any) -> Any:
             held.release()
-            return raw
+            return raw, held
 
     taken: list[int] = []
 

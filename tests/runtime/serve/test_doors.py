@@ -144,7 +144,7 @@ def test_handshakes_that_never_end_are_counted(
 
 def test_one_that_is_answered_is_no_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     names = itertools.count()
-    monkeypatch.setattr(connections_module, "_network", lambda address: str(next(names)))
+    monkeypatch.setattr(connections_module, "network", lambda address: str(next(names)))
     monkeypatch.setattr(protocol_module, "files", lambda: 4)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -22,6 +22,7 @@ from edgeinfer.runtime.serve.http import RequestError, from_json, to_json
 from edgeinfer.runtime.serve.inflight import Held, InFlight, weigh
 from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.runtime.serve.streams import submit
+from edgeinfer.runtime.serve.unread import Unread
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import Server, Start
 from tests.runtime.serve.test_faults import raw
@@ -325,3 +326,67 @@ def test_grpc_counts_too(start: Start, fakes: Fakes, monkeypatch: pytest.MonkeyP
         assert done.wait(60)
         triton.infer("double", large)
     ends_empty(server)
+
+
+def test_an_answer_that_nobody_reads_counts(start: Start) -> None:
+    """It left the count when it was handed to the connection, which kept it for ever."""
+    server = start(limits=RequestLimits(elements=1 << 23))
+    rows, memory = 1 << 20, server.hub.memory
+    size = 20 * rows
+    x, k = (
+        {"name": name, "datatype": kind, "shape": shape, "parameters": {"binary_data_size": own}}
+        for name, kind, shape, own in (
+            *(("x", "FP32", [rows, 3], 12 * rows), ("k", "INT64", [rows], 8 * rows)),
+        )
+    )
+    text = to_json({"inputs": [x, k], "parameters": {"binary_data_output": True}})
+    head = (
+        f"POST {URL} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(text) + size}\r\n"
+        f"inference-header-content-length: {len(text)}\r\n\r\n"
+    )
+    with raw(server, head) as client:
+        client.sendall(text + bytes(size))
+        client.settimeout(60)
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+        # For a moment it may be counted as neither: it is on its way to the connection.
+        time.sleep(0.2)
+        assert memory.used > size // 4
+        taken = 0
+        while taken < size:
+            taken += len(client.recv(1 << 20))
+        end = time.monotonic() + 60
+        while memory.used and time.monotonic() < end:
+            time.sleep(0.01)
+        assert memory.used == 0
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_who_reads_nothing_is_let_go(is_read: bool) -> None:
+    """Who reads, however slowly, is not."""
+
+    class Transport:
+        left, is_aborted = 100, False
+
+        def get_write_buffer_size(self) -> int:
+            self.left -= is_read
+            return self.left
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    async def main() -> None:
+        memory, transport = InFlight(1000), Transport()
+        found = Unread(transport, memory, b"a", 0.1)
+        assert memory.used in (99, 100)
+        if is_read:
+            while transport.left > 50:
+                await asyncio.sleep(0.01)
+            assert memory.used == transport.left
+        else:
+            while not transport.is_aborted:
+                await asyncio.sleep(0.01)
+        assert transport.is_aborted != is_read
+        found.end()
+        assert memory.used == 0
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import logging
 import threading
@@ -15,7 +16,14 @@ from edgeinfer.errors import UsageError
 from edgeinfer.runtime.serve import keys
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.keys import Allowance
-from edgeinfer.runtime.serve.options import AccessKey, Rate, ServeOptions, keys_of, read_key
+from edgeinfer.runtime.serve.options import (
+    AccessKey,
+    Rate,
+    RequestLimits,
+    ServeOptions,
+    keys_of,
+    read_key,
+)
 from tests.runtime.serve.conftest import KEY, Start
 from tests.runtime.serve.test_v2 import URL, body
 
@@ -210,6 +218,24 @@ def test_who_leaves_early_has_used_what_came(start: Start) -> None:
             if number > 150:
                 break
     assert server.client.post("/v1/completions", json=given, headers=mine).status_code == 429
+
+
+def test_one_key_of_several_has_half_of_a_queue(start: Start) -> None:
+    """Its small requests took all places; nobody else's was taken."""
+    server = start(keys=(KEY, OTHER), limits=RequestLimits(queue=4))
+    model, share = server.hub.models["double"], hashlib.sha256(KEY.encode()).digest()
+    for _ in range(2):
+        model.enter(share)
+    post = server.client.post
+    for given in (body(), body(parameters={"priority": 0})):
+        refused = post(URL, json=given, headers={"x-api-key": KEY})
+        assert refused.status_code == 429
+        assert "2 requests of this key wait already" in refused.text
+        assert post(URL, json=given, headers={"x-api-key": OTHER}).status_code == 200
+    for _ in range(2):
+        model.leave(share)
+    assert post(URL, json=body(), headers={"x-api-key": KEY}).status_code == 200
+    assert (model.waiting, model.waiting_of) == (0, {})
 
 
 def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

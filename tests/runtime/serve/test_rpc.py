@@ -6,6 +6,7 @@ import contextlib
 import queue
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.runtime.serve import turns
+from edgeinfer.runtime.serve import rpc, turns
 from edgeinfer.runtime.serve.messages import SERVICE, messages
 from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.conftest import Fakes
@@ -359,6 +360,153 @@ def test_a_stream_too_many_is_refused(start: Start) -> None:
                 assert result.as_numpy("k'") is not None
             else:
                 assert "1 streams are open" in str(error)
+
+
+def _silent(server: Server, count: int, *messages: bytes) -> tuple[list[Any], Any]:
+    """Open streams that ask this much and then nothing; return them and what ends them."""
+    assert server.app.rpc is not None
+    channel, over = grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}"), threading.Event()
+
+    def asking() -> Iterator[bytes]:
+        yield from messages
+        over.wait(60)
+
+    open_one = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+    calls = [open_one(asking(), timeout=60) for _ in range(count)]
+
+    def end() -> None:
+        over.set()
+        channel.close()
+
+    return calls, end
+
+
+def test_a_stream_that_never_begins_is_ended(start: Start) -> None:
+    server = start(grpc_port=0, limits=RequestLimits(body_s=0.3))
+    (call,), end = _silent(server, 1)
+    try:
+        with pytest.raises(grpc.RpcError, match=r"did not come within 0\.3 s") as caught:
+            next(call)
+        assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    finally:
+        end()
+
+
+def _message(x: Any = X, k: Any = K) -> bytes:
+    request = messages()["ModelInferRequest"](model_name="double")
+    for name, array, kind in (("x", x, "FP32"), ("k", k, "INT64")):
+        request.inputs.add(name=name, datatype=kind, shape=array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    return bytes(request.SerializeToString())
+
+
+def test_a_silent_stream_gives_way(start: Start) -> None:
+    """It kept its place for as long as its client liked."""
+    limits = RequestLimits(body_bytes=1 << 20, memory_bytes=1 << 20)
+    server = start(grpc_port=0, limits=limits)
+    assert server.app.rpc is not None
+    (first,), end = _silent(server, 1, _message())
+    try:
+        assert next(first)
+        (refused,), end_refused = _silent(server, 1, _message())
+        with pytest.raises(grpc.RpcError, match="1 streams are open"):
+            next(refused)
+        end_refused()
+        # As if it had been silent for half a minute.
+        server.app.rpc._streams._rest_s = 0.0
+        (second,), end_second = _silent(server, 1, _message())
+        try:
+            assert next(second)
+            with pytest.raises(grpc.RpcError, match="this stream was silent") as caught:
+                next(first)
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        finally:
+            end_second()
+    finally:
+        end()
+
+
+def test_probes_are_answered_beside_calls_without_a_message(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has no key kept them waiting, and a cluster's probes end a server."""
+    monkeypatch.setattr(rpc, "_PROBE_S", 60.0)
+    server = start(keys=(KEY,), grpc_port=0)
+    assert server.app.rpc is not None
+    over, ended = threading.Event(), queue.Queue[Any]()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait(60)
+        yield from ()
+
+    with grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}") as channel:
+        call = channel.stream_unary(f"/{SERVICE}/ServerLive")
+        for _ in range(8):
+            call.future(nothing()).add_done_callback(ended.put)
+        try:
+            # Two of one network may wait: the others gave way, and so will these.
+            gone = [ended.get(timeout=60) for _ in range(6)]
+            assert {each.code() for each in gone} == {grpc.StatusCode.UNAVAILABLE}
+            assert "sent nothing" in gone[0].details()
+            for _ in range(4):
+                with connected(server) as triton:
+                    assert triton.is_server_live()
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize("form", ["stream", "unary"])
+def test_answers_that_nobody_reads_count(start: Start, form: str) -> None:
+    """A client that sent much and read nothing had the server keep all of it, uncounted."""
+    server = start(grpc_port=0, limits=RequestLimits(elements=1 << 22))
+    assert server.app.rpc is not None
+    rows, memory = 1 << 19, server.hub.memory
+    x, k = np.zeros((rows, 3), np.float32), np.zeros(rows, np.int64)
+    size, message, over = x.nbytes + k.nbytes, _message(x, k), threading.Event()
+
+    def asking() -> Iterator[bytes]:
+        yield message
+        over.wait(60)
+
+    def held(wanted: bool) -> bool:
+        end = time.monotonic() + 60
+        while (memory.used >= size) != wanted and time.monotonic() < end:
+            time.sleep(0.01)
+        return memory.used >= size
+
+    address = f"127.0.0.1:{server.app.rpc.port}"
+    most = [("grpc.max_receive_message_length", -1), ("grpc.http2.lookahead_bytes", 1 << 16)]
+    with grpc.insecure_channel(address, most) as channel:
+        if form == "stream":
+            call = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(asking())
+        else:
+            call = channel.unary_stream(f"/{SERVICE}/ModelInfer")(message)
+        assert held(True)
+        # It is answered, and counts all the same.
+        end = time.monotonic() + 60
+        while not server.hub.models["double"].metrics.statuses and time.monotonic() < end:
+            time.sleep(0.01)
+        assert [*server.hub.models["double"].metrics.statuses] == [200]
+        time.sleep(0.1)
+        assert memory.used >= size
+        assert len(next(call)) > size
+        assert not held(False)
+        over.set()
+        call.cancel()
+    assert memory.used == 0
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:10.0.0.1:5", "10.0.0.1"),
+        ("ipv6:[2001:db8::1]:5", "2001:db8::1"),
+        ("ipv6:%5B2001:db8::1%5D:5", "2001:db8::1"),
+        ("unix:", ""),
+    ],
+)
+def test_who_calls_has_an_address(peer: str, address: str) -> None:
+    assert rpc._address(peer) == address
 
 
 def test_what_is_no_message_is_told(server: Server) -> None:
