@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.bundle import headrules
-from edgeinfer.decode import boxes, extras, regions
+from edgeinfer.decode import boxes, extras, regions, rotated_boxes
 from edgeinfer.decode.boxes import detect, from_anchors
 from edgeinfer.decode.masks import depth, object_mask, segment
 from edgeinfer.decode.notes import hear_notes
@@ -86,6 +86,21 @@ def peak_mb(act: Callable[[], object]) -> float:
         return tracemalloc.get_traced_memory()[1] / 2**20
     finally:
         tracemalloc.stop()
+
+
+def test_rotated_boxes_are_compared_in_blocks() -> None:
+    count = boxes.MOST_ROTATED
+    corners = np.zeros((count, 4), np.float32)
+    corners[:, 0] = np.arange(count) * 10
+    corners[:, 2:] = corners[:, :2] + 5
+    kept: list[int] = []
+
+    def thin() -> None:
+        angles, classes = np.zeros(count, np.float32), np.zeros(count, int)
+        kept.extend(rotated_boxes.thinned(corners, angles, classes, 0.5))
+
+    assert peak_mb(thin) < 60
+    assert kept == [*range(count)]
 
 
 def test_a_spectrogram_is_made_in_blocks() -> None:

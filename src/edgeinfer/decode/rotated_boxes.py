@@ -9,8 +9,8 @@ from edgeinfer.types import Array
 _LEAST = 1e-7
 """Keeps quotients of boxes without an area finite."""
 
-_MOST = 1 << 22
-"""Pairs of boxes that are looked at together."""
+_MOST = 1 << 18
+"""Pairs of boxes that are looked at together: a dozen arrays of that many numbers in float64."""
 
 
 def cornered(corners: Array, angles: Array) -> Array:
