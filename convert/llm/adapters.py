@@ -39,6 +39,13 @@ _GGUF = re.compile(r"(.+)\.weight\.lora_([ab])")
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _PLAIN = re.compile(r"[\w.]+")
 
+_ALL = "all-linear"
+"""As ``target_modules``: all that an adapter may have here."""
+
+_MOST, _MOST_RANK = float(np.finfo(np.float32).max), 1 << 16
+_LONGEST, _LONGEST_EXPRESSION, _MOST_REPEATS = 200, 1000, 2
+"""Letters of a module's name, and of an expression for such names, and what repeats in it."""
+
 _KNOWN = frozenset({
     *("auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules"),
     *("inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout"),
@@ -137,12 +144,15 @@ def read(path: Path, config: LlmConfig) -> Adapter:
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder")
     family = next(f for f in FAMILIES if f.name == config.family)
+    problems: list[str] = []
     with undamaged(path):
         if path.is_dir() or path.suffix == ".safetensors":
-            found = _folder(path if path.is_dir() else path.parent, family, config)
+            folder = path if path.is_dir() else path.parent
+            found = _folder(folder, family, config, problems)
         else:
-            found = _file(path, family, config)
-    if problems := list(_problems(found, config)):
+            found = _file(path, family, config, problems)
+    problems += _problems(found, config)
+    if problems:
         more = len(problems) - MOST_LISTED
         tail = f"; and {more} more" if more > 0 else ""
         raise SourceError(f"{path}: " + "; ".join(problems[:MOST_LISTED]) + tail)
@@ -165,14 +175,21 @@ def _problems(found: Adapter, config: LlmConfig) -> Iterator[str]:
             yield f"{name!r}: expected A {shapes[0]} and B {shapes[1]}, received {received}"
         elif not all(np.isfinite(x).all() for x in (pair.low, pair.high, pair.scale)):
             yield f"{name!r}: numbers that are not finite"
+        elif _largest(pair) > _MOST:
+            yield f"{name!r}: B A may have numbers that are not finite in float32"
 
 
-def _paired(path: Path, tensors: Mapping[str, StoredTensor], form: re.Pattern[str]) -> Pairs:
-    """Put halves together.
+def _largest(pair: LowRank) -> float:
+    """Return a number that no element of ``scale B A`` is beyond, nor any part of its sum."""
+    low = np.abs(pair.low).max(1, initial=0).astype(np.float64)
+    high = np.abs(pair.high).astype(np.float64)
+    return float((high @ low).max(initial=0) * max(abs(pair.scale), 1))
 
-    Raises:
-        SourceError: a tensor is no half of a pair, or its other one is missing.
-    """
+
+def _paired(
+    tensors: Mapping[str, StoredTensor], form: re.Pattern[str], problems: list[str]
+) -> Pairs:
+    """Put halves together; what is no half of a pair, or lacks its other one, is a problem."""
     pairs: Pairs = {}
     others = []
     for name, tensor in tensors.items():
@@ -185,11 +202,11 @@ def _paired(path: Path, tensors: Mapping[str, StoredTensor], form: re.Pattern[st
     others += [f"{name} with {next(iter(p))} alone" for name, p in pairs.items() if len(p) != 2]
     if others:
         listed = ", ".join(map(repr, sorted(others)[:MOST_LISTED]))
-        raise SourceError(f"{path}: {len(others)} tensors that no adapter here has: {listed}")
-    return pairs
+        problems.append(f"{len(others)} tensors that no adapter here has: {listed}")
+    return {name: pair for name, pair in pairs.items() if len(pair) == 2}
 
 
-def _file(path: Path, family: Family, config: LlmConfig) -> Adapter:
+def _file(path: Path, family: Family, config: LlmConfig, problems: list[str]) -> Adapter:
     file = gguf.read(path)
     kinds = file.fields.get("general.type"), file.fields.get("adapter.type")
     if kinds != ("adapter", "lora"):
@@ -200,49 +217,53 @@ def _file(path: Path, family: Family, config: LlmConfig) -> Adapter:
             f"{path}: an adapter of {architecture!r}, and the model is of {family.name!r}"
         )
     own = {key.removeprefix("adapter.") for key in file.fields if key.startswith("adapter.")}
-    if odd := sorted(own - _GGUF_KNOWN):
-        raise SourceError(f"{path}: adapter.{odd[0][:60]} is not supported")
+    problems += [f"adapter.{name[:60]} is not supported" for name in sorted(own - _GGUF_KNOWN)]
     alpha = file.fields.get("adapter.lora.alpha", 0.0)
     if not _is_number(alpha):
-        raise SourceError(f"{path}: adapter.lora.alpha: {str(alpha)[:60]!r} is no number")
+        problems.append(f"adapter.lora.alpha: {str(alpha)[:60]!r} is no number")
+        alpha = 0.0
     made: Adapter = {}
-    for name, pair in _paired(path, file.tensors, _GGUF).items():
+    for name, pair in _paired(file.tensors, _GGUF, problems).items():
         low = pair["A"].float32()
         scale = alpha / len(low) if alpha else 1.0
         # What is in pairs are rows of the product, of which B has as many.
         highs = {name: in_halves(name, pair["B"], config) if family.paired else pair["B"]}
         if family.split is not None:
             highs = family.split(highs, config)
-        _take(made, path, low, highs, scale)
+        _take(made, low, highs, scale, problems)
     return made
 
 
 def _take(
-    made: Adapter, path: Path, low: Array, highs: Mapping[str, StoredTensor], scale: float
+    made: Adapter,
+    low: Array,
+    highs: Mapping[str, StoredTensor],
+    scale: float,
+    problems: list[str],
 ) -> None:
-    """Add the pairs of one product.
-
-    Raises:
-        SourceError: a matrix has one already.
-    """
+    """Add the pairs of one product; a matrix that has one already is a problem."""
     if twice := sorted(made.keys() & highs.keys()):
-        raise SourceError(f"{path}: more than one pair for {twice[0]!r}")
+        problems.append(f"more than one pair for {twice[0]!r}")
     made |= {ours: LowRank(low, high.float32(), scale) for ours, high in highs.items()}
 
 
-def _folder(folder: Path, family: Family, config: LlmConfig) -> Adapter:
+def _folder(folder: Path, family: Family, config: LlmConfig, problems: list[str]) -> Adapter:
     data = read_json(folder / _CONFIG)
-    if refused := list(_unsupported(data)):
-        raise SourceError(f"{folder / _CONFIG}: " + "; ".join(refused))
-    pairs = _paired(folder, safetensors.read(folder, (_WEIGHTS,)), _PEFT)
+    problems += (f"{_CONFIG}: {each}" for each in _unsupported(data))
+    is_read = not problems
     made: Adapter = {}
-    for name, pair in pairs.items():
+    tensors = safetensors.read(folder, (_WEIGHTS,))
+    for name, pair in _paired(tensors, _PEFT, problems).items():
         low = pair["A"].float32()
-        scale = _scale(data, name, len(low))
+        scale = 1.0
+        # Further ones are none of a model's, and an expression takes its time with them.
+        if is_read and len(name) <= _LONGEST:
+            problems += _left_out(data, name)
+            scale = _scale(data, name, len(low), problems)
         highs = dict(renamed(family, {f"{name}.weight": pair["B"]}))
         if family.split is not None:
             highs = family.split(highs, config)
-        _take(made, folder, low, highs, scale)
+        _take(made, low, highs, scale, problems)
     return made
 
 
@@ -255,9 +276,11 @@ def _unsupported(data: Any) -> Iterator[str]:
     for name in sorted(data.keys() - _KNOWN):
         if data[name]:
             yield f"{name[:60]}: {str(data[name])[:60]} is not supported"
-    for name in ("r", "lora_alpha"):
-        if not _is_number(data.get(name)):
-            yield f"{name}: expected a number, received {str(data.get(name))[:60]!r}"
+    if not _is_number(data.get("lora_alpha")):
+        yield f"lora_alpha: expected a number, received {str(data.get('lora_alpha'))[:60]!r}"
+    if not _is_rank(data.get("r")):
+        yield f"r: expected a whole number from 1, received {str(data.get('r'))[:60]!r}"
+    yield from _unread(data)
     if data.get("use_rslora") not in (None, True, False):
         yield f"use_rslora: expected true or false, received {str(data['use_rslora'])[:60]!r}"
     if data.get("bias", "none") != "none":
@@ -265,34 +288,100 @@ def _unsupported(data: Any) -> Iterator[str]:
     begun = data.get("init_lora_weights")
     if begun not in _KEPT_BASE:
         yield f"init_lora_weights: {str(begun)[:60]!r} changes the model's own weights"
-    for name in ("rank_pattern", "alpha_pattern"):
+    for name, fits in (("rank_pattern", _is_rank), ("alpha_pattern", _is_number)):
         pattern = data.get(name) or {}
-        if not isinstance(pattern, dict) or not all(map(_is_number, pattern.values())):
+        if not isinstance(pattern, dict) or not all(map(fits, pattern.values())):
             yield f"{name}: expected numbers by name, received {str(pattern)[:60]}"
         elif odd := [key for key in pattern if not _PLAIN.fullmatch(key)]:
             yield f"{name}: {str(odd[0])[:60]!r} is no plain name"
 
 
+def _unread(data: Mapping[str, Any]) -> Iterator[str]:
+    """Say which choice of modules is not read here."""
+    targets, excluded = data.get("target_modules"), data.get("exclude_modules")
+    for name, given in (("target_modules", targets), ("exclude_modules", excluded)):
+        if given is None and name == "exclude_modules":
+            continue
+        if isinstance(given, str):
+            if given != _ALL and not _is_quick(given):
+                yield f"{name}: {given[:60]!r} may take long to match, or is none; list the names"
+        elif not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+            yield f"{name}: expected names, received {str(given)[:60]}"
+    layers, pattern = data.get("layers_to_transform"), data.get("layers_pattern")
+    of_list = layers if isinstance(layers, list) else [layers]
+    if layers is not None and not all(type(each) is int for each in of_list):
+        yield f"layers_to_transform: expected numbers of layers, received {str(layers)[:60]}"
+    if layers not in (None, []) and isinstance(targets, str):
+        yield "layers_to_transform: expected none beside an expression as target_modules"
+    if pattern and (layers in (None, []) or not all(map(_PLAIN.fullmatch, _listed(pattern)))):
+        yield f"layers_pattern: {str(pattern)[:60]!r} is not supported"
+
+
+def _listed(pattern: Any) -> list[str]:
+    return [pattern] if isinstance(pattern, str) else [str(each) for each in pattern]
+
+
+def _is_quick(expression: str) -> bool:
+    """Whether an expression is one whose search ends soon: nothing repeats what repeats."""
+    repeats = re.findall(r"[*+{]|\)\?", expression)
+    if len(expression) > _LONGEST_EXPRESSION or len(repeats) > _MOST_REPEATS:
+        return False
+    try:
+        re.compile(expression)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return not re.search(r"\)[*+{]|\\[1-9]|\(\?(?!:)", expression)
+
+
+def _left_out(data: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Say which key leaves a matrix out that has a pair; PEFT gives it none then.
+
+    Source: ``check_target_module_exists`` of PEFT.
+    """
+    targets, layers = data["target_modules"], data.get("layers_to_transform")
+    if not _is_chosen(targets, name):
+        yield f"{name!r}: {_CONFIG}: target_modules {str(targets)[:60]} leaves it out"
+    if (excluded := data.get("exclude_modules")) and _is_chosen(excluded, name):
+        yield f"{name!r}: {_CONFIG}: exclude_modules {str(excluded)[:60]} leaves it out"
+    if layers not in (None, []):
+        patterns = _listed(data.get("layers_pattern") or []) or ["[^.]*"]
+        found = next(filter(None, (re.match(rf".*\.{p}\.(\d+)\.", name) for p in patterns)), None)
+        if found is None or int(found[1]) not in (layers if isinstance(layers, list) else [layers]):
+            yield f"{name!r}: {_CONFIG}: layers_to_transform {str(layers)[:60]} leaves it out"
+
+
+def _is_chosen(names: str | list[str], name: str) -> bool:
+    """Whether a module is one of those that are named by an expression, or by ends of names."""
+    if isinstance(names, str):
+        return names == _ALL or re.fullmatch(names, name) is not None
+    return any(f".{name}".endswith(f".{each}") for each in names)
+
+
+def _is_rank(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= _MOST_RANK
+
+
 def _is_number(value: Any) -> bool:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return plain and abs(value) <= float(np.finfo(np.float32).max)
+    return plain and abs(value) <= _MOST
 
 
 def _of(data: Mapping[str, Any], pattern: str, usual: str, name: str) -> float:
-    """Return what a configuration says of a matrix."""
+    """Return what a configuration says of a matrix: keys are expressions, the first one counts.
+
+    Source: ``get_pattern_key`` of PEFT.
+    """
     matching = (
-        value for end, value in (data.get(pattern) or {}).items() if f".{name}".endswith(f".{end}")
+        value
+        for key, value in (data.get(pattern) or {}).items()
+        if re.fullmatch(rf"(.*\.)?({key})", name)
     )
     return float(next(matching, data[usual]))
 
 
-def _scale(data: Mapping[str, Any], name: str, rank: int) -> float:
-    """Return the factor of a pair.
-
-    Raises:
-        SourceError: its rank is another than the configuration says.
-    """
+def _scale(data: Mapping[str, Any], name: str, rank: int, problems: list[str]) -> float:
+    """Return the factor of a pair; a rank other than the configuration says is a problem."""
     if (said := _of(data, "rank_pattern", "r", name)) != rank:
-        raise SourceError(f"{name!r}: the rank is {rank}, and {_CONFIG} says {said:g}")
+        problems.append(f"{name!r}: the rank is {rank}, and {_CONFIG} says {said:g}")
     alpha = _of(data, "alpha_pattern", "lora_alpha", name)
     return alpha / (math.sqrt(rank) if data.get("use_rslora") else rank)

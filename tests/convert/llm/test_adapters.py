@@ -33,7 +33,9 @@ def safetensors(path: Path, tensors: dict[str, Array]) -> None:
 def peft(folder: Path, tensors: dict[str, Array], **changes: Any) -> Path:
     """A folder as PEFT writes it; tensors by the end of their names."""
     folder.mkdir(exist_ok=True)
-    about = {"peft_type": "LORA", "r": 4, "lora_alpha": 6, "bias": "none", **changes}
+    modules = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors})
+    about = {"peft_type": "LORA", "r": 4, "lora_alpha": 6, "bias": "none"}
+    about |= {"target_modules": modules, **changes}
     (folder / "adapter_config.json").write_text(json.dumps(about))
     named = {f"base_model.model.model.layers.{n}.weight": v for n, v in tensors.items()}
     safetensors(folder / "adapter_model.safetensors", named)
@@ -127,6 +129,14 @@ def test_scales_are_those_of_peft(config: Any, tmp_path: Path) -> None:
         ({"alpha_pattern": {"q_proj": 8}}, 2.0),
         ({"alpha_pattern": {"k_proj": 8}}, 1.5),
         ({"alpha_pattern": {"1.self_attn.q_proj": 8}}, 1.5),
+        # Keys are expressions, and the first one that matches counts.
+        ({"alpha_pattern": {"q.proj": 8}}, 2.0),
+        ({"alpha_pattern": {"proj": 8, "self_attn.q_proj": 4, "q_proj": 8}}, 1.0),
+        ({"r": 9, "rank_pattern": {"q.proj": 4}}, 1.5),
+        ({"target_modules": "all-linear"}, 1.5),
+        ({"target_modules": r".*\.(?:q|v)_proj", "exclude_modules": ["v_proj"]}, 1.5),
+        ({"target_modules": ["self_attn.q_proj"], "layers_to_transform": [1, 0]}, 1.5),
+        ({"layers_to_transform": 0, "layers_pattern": ["h", "layers"]}, 1.5),
     ):
         found = adapters.read(peft(tmp_path / "lora", GOOD, **changes), config)
         assert found["blk.0.attn_q"].scale == scale
@@ -147,6 +157,29 @@ def test_scales_are_those_of_peft(config: Any, tmp_path: Path) -> None:
         (GOOD, {"rank_pattern": {"q_proj": 9}}, "the rank is 4, and adapter_config.json says 9"),
         (GOOD, {"of_tomorrow": {"x": 1}}, "of_tomorrow: .* is not supported"),
         ({**GOOD, f"{Q}A.default": GOOD[f"{Q}A"]}, {}, "once more"),
+        (GOOD, {"target_modules": ["v_proj"]}, r"q_proj': .*target_modules \['v_proj'\] leaves it"),
+        (GOOD, {"target_modules": ["proj"]}, "leaves it out"),
+        (GOOD, {"target_modules": []}, "leaves it out"),
+        (GOOD, {"target_modules": None}, "target_modules: expected names, received None"),
+        (GOOD, {"target_modules": ".*up_proj"}, "leaves it out"),
+        (GOOD, {"target_modules": "(.*)*x"}, "may take long to match"),
+        (GOOD, {"target_modules": ".*.*.*.*x"}, "may take long to match"),
+        (GOOD, {"target_modules": "(q"}, "may take long to match, or is none"),
+        (GOOD, {"exclude_modules": ["q_proj"]}, "exclude_modules .* leaves it out"),
+        (GOOD, {"exclude_modules": ".*q_proj"}, "exclude_modules .* leaves it out"),
+        (GOOD, {"layers_to_transform": [5]}, r"layers_to_transform \[5\] leaves it out"),
+        (GOOD, {"layers_to_transform": 1}, "layers_to_transform 1 leaves it out"),
+        (GOOD, {"layers_to_transform": ["0"]}, "expected numbers of layers"),
+        (GOOD, {"layers_to_transform": 0, "layers_pattern": "h"}, "leaves it out"),
+        (GOOD, {"layers_pattern": "h"}, "layers_pattern: 'h' is not supported"),
+        (GOOD, {"target_modules": ".*", "layers_to_transform": 0}, "expected none beside an expr"),
+        (GOOD, {"r": 4.0}, "r: expected a whole number"),
+        (
+            {**GOOD, f"{Q}A": np.full((4, 64), 10)},
+            {"lora_alpha": 1e38},
+            "B A may have numbers that are not finite",
+        ),
+        ({f"{Q}A": np.full((4, 64), 3e38), f"{Q}B": np.full((64, 4), 3e38)}, {}, "B A may have"),
         (GOOD, {"peft_type": "IA3"}, "expected 'LORA', received 'IA3'"),
         ({f"{Q}A": GOOD[f"{Q}A"]}, {}, "q_proj with A alone"),
         ({**GOOD, "0.extra": np.ones(3)}, {}, "1 tensors that no adapter here has"),
@@ -168,6 +201,22 @@ def test_what_no_adapter_here_does_is_refused(
 ) -> None:
     with pytest.raises(SourceError, match=text):
         adapters.read(peft(tmp_path / "lora", tensors, **changes), config)
+
+
+def test_all_that_is_wrong_is_one_list(config: Any, tmp_path: Path) -> None:
+    wrong = {**GOOD, "0.extra": np.ones(3), "1.self_attn.k_proj.lora_A": np.ones((4, 64))}
+    wrong |= {
+        "1.self_attn.v_proj.lora_A": np.ones((4, 60)),
+        "1.self_attn.v_proj.lora_B": np.ones(1),
+    }
+    wrong["1.self_attn.v_proj.lora_B"] = np.full((64, 4), np.nan)
+    place = peft(tmp_path / "lora", wrong, r=5, target_modules=["v_proj"])
+    with pytest.raises(SourceError) as caught:
+        adapters.read(place, config)
+    for part in ("0.extra", "k_proj with A alone", "says 5", "leaves it out", "expected A (4, "):
+        assert part in str(caught.value)
+    with pytest.raises(SourceError, match=r"use_dora.*0\.extra"):
+        adapters.read(peft(tmp_path / "lora", wrong, use_dora=True), config)
 
 
 def test_names_and_places_are_checked(config: Any, tmp_path: Path) -> None:
