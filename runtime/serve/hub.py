@@ -21,7 +21,7 @@ from edgeinfer.errors import (
     UsageError,
 )
 from edgeinfer.llm.generation import FORMAT
-from edgeinfer.machine.pages import give_back_code
+from edgeinfer.machine.pages import give_back_start
 from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.bell import Bell
 from edgeinfer.runtime.fleet import FleetModel, ModelStats, Runtime
@@ -251,7 +251,7 @@ class Hub:
         """Load every model and run it once; from a thread."""
         for model in list(self.models.values()):
             self.load(model)
-        give_back_code()
+        give_back_start()
 
     def load(self, model: Served) -> None:
         """Load a model and run it once; what goes wrong is its state."""

@@ -74,25 +74,31 @@ def give_back(above_mb: float = 0.0) -> None:
     """
     if above_mb and 0.0 < resident_mb() - _code_mb <= above_mb:
         return
+    _give_freed()
+    if sys.platform == "linux":
+        _drop("/proc/self/maps", _MAPPED_FILE)
+
+
+def give_back_start() -> None:
+    """Give back what only a program's start needed; Linux only.
+
+    That is freed memory, and pages of libraries: of a server of one small model a third of its
+    memory. What is touched again comes back from the system's cache. Weights stay where they are.
+    """
+    if sys.platform == "linux":
+        _give_freed()
+        _drop("/proc/self/smaps", _UNTOUCHED)
+
+
+def _give_freed() -> None:
+    """Give freed memory back, also such between what is used; a library of C may know no way."""
     gc.collect()
     for action in _asked:
         action()
-    if sys.platform != "linux":
-        return
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
-    _drop("/proc/self/maps", _MAPPED_FILE)
-
-
-def give_back_code() -> None:
-    """Give pages of libraries back, most of which only their start needed; Linux only.
-
-    Of a server of one small model that is a third of its memory. What is touched again comes back
-    from the system's cache.
-    """
     if sys.platform == "linux":
-        _drop("/proc/self/smaps", _UNTOUCHED)
+        library = ctypes.CDLL(None)
+        if hasattr(library, "malloc_trim"):
+            library.malloc_trim(0)
 
 
 def _drop(table: str, kind: str) -> None:
