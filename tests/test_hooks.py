@@ -165,6 +165,7 @@ def test_a_model_that_is_refused_fails(photos: Path, tmp_path: Path) -> None:
     assert "not converted: " in done.stderr
 
 
+@pytest.mark.sweep
 def test_data_that_cannot_be_measured_fails_with_the_reason(photos: Path, tmp_path: Path) -> None:
     done = budget(photos, "0.1", tmp_path / "s.md", "--metric", "map")
     assert done.returncode == 1
@@ -173,6 +174,7 @@ def test_data_that_cannot_be_measured_fails_with_the_reason(photos: Path, tmp_pa
     assert "kept" not in done.stdout
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
     reason="ONNX Runtime here is built for CUDA",

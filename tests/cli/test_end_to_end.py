@@ -75,6 +75,7 @@ def test_a_model_is_benchmarked_against_the_plain_engine(cli: Any, model: Path) 
     }
 
 
+@pytest.mark.sweep
 def test_a_torch_module_named_by_its_callable(cli: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "net.py").write_text(

@@ -67,7 +67,7 @@ def test_a_files_expressions_have_a_bound_together() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("expression", [r"(.)*(.)*(?!)", r".*(?!)", r".*.*.*(?=\x00)"])
+@pytest.mark.parametrize("expression", [r".*(?!)", r"(.)*(.)*(?!)", r".*.*.*(?=\x00)"])
 def test_the_longest_text_takes_seconds(expression: str) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     rule = tokenizers.pre_tokenizers.Split(tokenizers.Regex(expression), "isolated")

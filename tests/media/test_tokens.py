@@ -201,6 +201,7 @@ def test_an_expression_whose_time_has_no_bound_is_an_error(split: str, why: str)
         Tokenizer(_json(split=split), TextInput("t.json", max_tokens=8))
 
 
+@pytest.mark.sweep
 def test_a_text_is_no_longer_than_its_expressions_allow() -> None:
     """It took minutes for a few thousand characters, and eight such steps eight times that."""
     tokenizer = Tokenizer(_json(split="(?m:(.)*(.)*(?!))"), TextInput("t.json", max_tokens=8))

@@ -141,6 +141,7 @@ def _run(place: Place, commands: Commands, operation: str, kind: Kind, most: int
 OPERATIONS = ["load", "convert", "convert-folder", "sign", "encrypt"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["terminate", "kill"])
 @pytest.mark.parametrize("operation", ["sign", "encrypt"])
 def test_a_few_steps(place: Place, commands: Commands, operation: str, kind: Kind) -> None:

@@ -95,7 +95,7 @@ def _whole(executor: CudaExecutor, table: Array, ids: list[int]) -> Array:
 
 
 def logits(name: str, count: int) -> dict[str, Any]:
-    """Of a prompt, read at once and one by one, beside those of the definition."""
+    """Of a prompt, read at once and its last tokens one by one, beside those of the definition."""
     config, make = CASES[name]
     tensors, ids = make(), IDS[:count]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,10 @@ def logits(name: str, count: int) -> dict[str, Any]:
     right = Oracle(config, tensors).logits([np.array(ids)])[0]
     found = _whole(executor, table, ids)
     best = None if executor.best is None else executor.best.copy()
-    single = [executor.step(batch(table, [(1, [t], i, 1)]))[0].copy() for i, t in enumerate(ids)]
+    start = count - 5
+    executor.step(batch(table, [(1, ids[:start], 0, 0)]))
+    steps = (batch(table, [(1, ids[i : i + 1], i, 1)]) for i in range(start, count))
+    single = [executor.step(step)[0].copy() for step in steps]
     executor.close()
     return {"right": right, "found": found, "best": best, "single": np.array(single)}
 

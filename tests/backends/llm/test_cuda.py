@@ -63,7 +63,7 @@ def test_logits_are_those_of_the_definition(name: str, answers: dict[str, Any]) 
     assert np.median(error) < 1e-3
     assert error.max() < 5e-3
     assert found["best"].tolist() == found["found"].argmax(-1).tolist()
-    assert np.array_equal(found["single"], found["found"])
+    assert np.array_equal(found["single"], found["found"][-len(found["single"]) :])
 
 
 @pytest.fixture(scope="module")

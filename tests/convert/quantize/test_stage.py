@@ -40,6 +40,7 @@ def one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "apart", lambda units, ranges: {})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["onnxruntime", "android"])
 def test_scores_of_a_detector_keep_steps_of_their_own(
     target: str, clipped_detector: tuple[Path, Path], tmp_path: Path

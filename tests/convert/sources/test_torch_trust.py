@@ -549,6 +549,7 @@ def test_who_looks_at_one_has_no_network_and_writes_nothing(
         assert connected == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("conversions_apart")
 def test_an_honest_one_is_looked_at_within_bounds(plain: Path) -> None:
     """PyTorch and its exporter took more than a small file explains."""

@@ -412,6 +412,7 @@ def server() -> Iterator[str]:
     process.stderr.close()
 
 
+@pytest.mark.sweep
 def test_a_kernel_is_measured_and_compared_on_a_device(server: str) -> None:
     """It is built and linked where nothing but its folder is written, and runs over there."""
     name = {"x86_64": "x86-64-v3", "aarch64": "cortex-a72"}[platform.machine()]
