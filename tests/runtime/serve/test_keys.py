@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import hmac
 import logging
 import threading
@@ -223,15 +222,16 @@ def test_who_leaves_early_has_used_what_came(start: Start) -> None:
 def test_one_key_of_several_has_half_of_a_queue(start: Start) -> None:
     """Its small requests took all places; nobody else's was taken."""
     server = start(keys=(KEY, OTHER), limits=RequestLimits(queue=4))
-    model, share = server.hub.models["double"], hashlib.sha256(KEY.encode()).digest()
+    model, given = server.hub.models["double"], keys.Keys([KEY, OTHER]).find(None, KEY.encode())
+    share = keys.share_of(given)
     for _ in range(2):
         model.enter(share)
     post = server.client.post
-    for given in (body(), body(parameters={"priority": 0})):
-        refused = post(URL, json=given, headers={"x-api-key": KEY})
+    for asked in (body(), body(parameters={"priority": 0})):
+        refused = post(URL, json=asked, headers={"x-api-key": KEY})
         assert refused.status_code == 429
         assert "2 requests of this key wait already" in refused.text
-        assert post(URL, json=given, headers={"x-api-key": OTHER}).status_code == 200
+        assert post(URL, json=asked, headers={"x-api-key": OTHER}).status_code == 200
     for _ in range(2):
         model.leave(share)
     assert post(URL, json=body(), headers={"x-api-key": KEY}).status_code == 200
