@@ -11,7 +11,7 @@ from edgeinfer import forks
 from edgeinfer.backends.llm.adapters import ARGUMENTS, AdaptedPhases, arrays_of
 from edgeinfer.backends.llm.arrays import BEST, SLACK, Arrays, aligned, map_weights, together
 from edgeinfer.backends.llm.batch import USUAL, Taker
-from edgeinfer.backends.llm.team import PHASE, Team
+from edgeinfer.backends.llm.team import PHASE, TILES, Team, ask_for_tiles
 from edgeinfer.backends.tvm import library as tvm_library
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.llm import LlmConfig
@@ -22,7 +22,7 @@ from edgeinfer.machine.device import DeviceKind
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
-COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3}
+COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3, 16: 3.6}
 """Time of a product by the tokens that it takes at once; of one token it is 1."""
 
 
@@ -110,7 +110,10 @@ class NativeExecutor:
     def __init__(
         self, config: LlmConfig, tape: Tape, weights: Path, library: Path, sizes: ExecutorSizes
     ) -> None:
-        tvm_library.check_machine(library, tvm_library.read(library))
+        about = tvm_library.read(library)
+        tvm_library.check_machine(library, about)
+        if TILES in about.features:
+            ask_for_tiles()
         self._config, self._tape = config, tape
         self.vocab, self.hidden, self.layers = config.vocab, config.hidden, config.layers
         self.context = sizes.context or config.context

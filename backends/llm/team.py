@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,6 +34,25 @@ SPAN = 16
 
 _SPINS = 20000
 """Looks for the next step before a thread sleeps: some tens of microseconds."""
+
+TILES = "amx_tile"
+"""The feature of a processor whose state a process has to ask for."""
+
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+"""Numbers of Linux on x86-64; see Documentation/arch/x86/xstate.rst."""
+
+
+def ask_for_tiles() -> None:
+    """Ask the system to let this process and its children use AMX tiles.
+
+    Raises:
+        NotAvailableError: it does not.
+    """
+    system = ctypes.CDLL(None, use_errno=True)
+    asked = map(ctypes.c_long, (_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA))
+    if system.syscall(*asked):
+        why = os.strerror(ctypes.get_errno())
+        raise NotAvailableError(f"the system does not let this process use AMX tiles: {why}")
 
 
 class Team:

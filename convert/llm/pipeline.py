@@ -60,7 +60,7 @@ _ALIASES = {"int4": "w4", "int8": "w8", "float16": "fp16", "bfloat16": "bf16", "
 
 _HERE = "cpu"
 _BEST = {
-    "x86_64": ("x86-64-v4-vnni", "x86-64-v3-vnni", "x86-64-v3"),
+    "x86_64": ("x86-64-v4-amx", "x86-64-v4-vnni", "x86-64-v3-vnni", "x86-64-v3"),
     "aarch64": ("cortex-a76",),
 }
 """Instruction sets for this machine's CPU, the fastest one first."""

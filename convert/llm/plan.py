@@ -11,7 +11,7 @@ import numpy as np
 from edgeinfer.convert.llm.adapters import Adapter
 from edgeinfer.convert.llm.blocks import Integers, StoredTensor
 from edgeinfer.convert.llm.pack import Matrix, Packer, joined
-from edgeinfer.convert.llm.reading import READING, Reading
+from edgeinfer.convert.llm.reading import Reading, reading_of
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import UsageError
 from edgeinfer.kernels.defs.emit import KernelCpu
@@ -241,7 +241,7 @@ def plan(
     """
     if config.head_dim % 32:
         caches = tuple(kind for kind in caches if kind != "uint4")
-    made = TapePlan(machine, config, packer, reading or READING[packer.dot.name], caches)
+    made = TapePlan(machine, config, packer, reading or reading_of(packer.dot), caches)
     made.adapters = adapters or {}
     lay_out(made, tensors)
     return made

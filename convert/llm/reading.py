@@ -17,6 +17,7 @@ from edgeinfer.backends.llm.backend import open_native
 from edgeinfer.backends.llm.executor import ExecutorSizes
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.llm.step import StepBatch
 from edgeinfer.machine.cpu import read_cpu
 from edgeinfer.records import dataclass
@@ -92,10 +93,12 @@ READING = {
     "avx2": Reading((1, 2, 3, 4, 6), (4, 4, 4, 4, 4), (1024, 1024, 1024, 1024, 1024)),
     # Measured on a Xeon with AVX-512 VNNI and AMX.
     "vnni512": Reading((1, 2, 3, 4, 8), (8, 4, 2, 2, 1), (1024, 1024, 3072, 3072, 3072)),
+    # Not measured at sixteen, where tiles multiply.
+    "tiles": Reading((1, 2, 3, 4, 8, 16), (8, 4, 2, 2, 1, 1), (1024, 1024, 3072, 3072, 3072, 3072)),
     "vnni256": Reading((1, 2, 3, 4, 6), (4, 4, 4, 4, 4), (1024, 1024, 1024, 1024, 1024)),
     "sdot": Reading((1, 2, 3, 4, 8), (4, 4, 2, 2, 1), (1024, 1024, 1024, 1024, 1024)),
 }
-"""By the processor's way of multiplying."""
+"""By the processor's way of multiplying, see ``reading_of``."""
 
 CHOICES = {
     1: ((4, 1024), (2, 4096), (1, 4096), (8, 2048), (4, 2048), (8, 512)),
@@ -103,6 +106,12 @@ CHOICES = {
     4: ((1, 4096), (4, 1024)),
 }
 """Streams and bytes ahead that are tried besides the table's, by tokens at once."""
+
+
+def reading_of(dot: Dot) -> Reading:
+    """What the table says of a processor."""
+    return READING["tiles" if dot.tiles else dot.name]
+
 
 _TURNS, _ROUNDS = 3, 5
 _LEAST = 0.97

@@ -50,14 +50,17 @@ class Dot:
         name: ``vnni512``, ``vnni256``, ``avx2``, ``sdot`` or ``smmla``.
         rows: rows side by side, one in each 32-bit lane of a vector.
         together: vectors that one instruction multiplies.
+        tiles: Whether it has AMX tiles, too.
     """
 
     name: str
     rows: int
     together: int = 1
+    tiles: bool = False
 
 
 DOTS = {
+    "x86-64-v4-amx": Dot("vnni512", 16, tiles=True),
     "x86-64-v4-vnni": Dot("vnni512", 16),
     "x86-64-v3-vnni": Dot("vnni256", 8),
     "x86-64-v3": Dot("avx2", 8),

@@ -110,6 +110,15 @@ MACHINES = {
             attributes=("+avx512vnni",),
             **_X86,
         ),
+        Machine(
+            "x86-64-v4-amx",
+            cpu="x86-64-v4",
+            lanes=16,
+            registers=32,
+            features=(*_V4, "avx512_vnni", "amx_tile", "amx_int8"),
+            attributes=("+avx512vnni", "+amx-tile", "+amx-int8"),
+            **_X86,
+        ),
         Machine("cortex-a72", cpu="cortex-a72", features=("asimd",), **_ARM),
         Machine("cortex-a76", cpu="cortex-a76", features=("asimd", "asimddp", "fphp"), **_ARM),
         Machine(

@@ -8,6 +8,7 @@ each asks for its bytes ahead. What is summed, and in which order, depends on ne
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Literal
 
 from tvm import tirx
@@ -16,6 +17,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, prefetch, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
+from edgeinfer.kernels.defs.llm import tiles
 from edgeinfer.kernels.defs.llm.form import STEP, SUPER, Form
 from edgeinfer.kernels.defs.llm.rounding import rounded_buffers
 from edgeinfer.kernels.defs.llm.steps import (
@@ -75,6 +77,11 @@ class Product:
         return self.epilogue in ("silu", "gelu_tanh")
 
     @property
+    def tiled(self) -> bool:
+        """Whether tiles of AMX multiply."""
+        return self.dot.tiles and self.width == tiles.WIDTH and not self.form.floats
+
+    @property
     def runs(self) -> int:
         """Runs of rows of which one, or one pair, is an item by itself."""
         return self.rows // self.dot.rows // (2 if self.gated else 1)
@@ -115,12 +122,15 @@ def product(what: Product) -> tirx.PrimFunc:
     def body(*made: Buffer) -> None:
         named = dict(zip(buffers, made, strict=True))
         first, end = span_of(named["span"])
-        with between(first, end) as item, T.serial(T.BufferLoad(named["span"], [2])) as tile:
-            token = tile * what.width
-            if what.gated:
-                gated(what, named, item, token, token)
-            else:
-                _plain(what, named, item, token)
+        count = T.BufferLoad(named["span"], [2])
+        with tiles.configured(what.form) if what.tiled else nullcontext({}) as more:
+            used = {**named, **more}
+            with between(first, end) as item, T.serial(count) as tile:
+                token = tile * what.width
+                if what.gated:
+                    gated(what, used, item, token, token)
+                else:
+                    _plain(what, used, item, token)
 
     return function("product", buffers, body)
 
@@ -146,7 +156,7 @@ def walked(
     what: Product, named: dict[str, Buffer], ats: list[Expr], first: Expr
 ) -> list[list[Buffer]]:
     """Sum runs of rows, for each of some tokens."""
-    walk = _walk_floats if what.form.floats else _walk
+    walk = _walk_floats if what.form.floats else _walk_tiles if what.tiled else _walk
     return walk(what, named, ats, first)
 
 
@@ -239,16 +249,58 @@ def _walk(
             for column, total in enumerate(into):
                 token = first + column
                 sums = _sums(what, weights, named, token, g)
-                factor = splat(T.BufferLoad(named["scales"], [token, g]), rows)
-                value = load(total, [0], rows)
                 for scale, whole in zip(scales, sums, strict=True):
-                    wide = tirx.Cast(f"float32x{rows}", whole)
-                    value = fma(wide, load(scale, [0], rows) * factor, value, rows)
+                    _add_whole(named, (token, g), whole, scale, total)
                 for place, offset in enumerate(offsets or []):
-                    given = splat(_sum_of(form, named["sums"], token, g, place), rows)
-                    value = fma(load(offset, [0], rows), given, value, rows)
-                store(total, [0], value, rows)
+                    _add_offset(what, named, (token, g, place), offset, total)
     return totals
+
+
+def _walk_tiles(
+    what: Product, named: dict[str, Buffer], ats: list[Expr], first: Expr
+) -> list[list[Buffer]]:
+    """The same by tiles."""
+    form, rows = what.form, what.dot.rows
+    totals = [[zeros(rows) for _ in range(what.width)] for _ in ats]
+    unpacked, whole = named["unpacked"], named["whole"]
+    with T.serial(what.columns // STEP) as g:
+        tiles.take_vectors(form, what.columns, named["words"], first, g)
+        for at, into in zip(ats, totals, strict=True):
+            _ask_ahead(what, named["w"], at, g)
+            tiles.take_weights(form, _weights(form, named["w"], at, g, rows), unpacked)
+            for part, scale in enumerate(_factors(form, named, "s", form.scale, at, g, rows)):
+                sums = tiles.multiply(form, part, unpacked, whole)
+                for column, (one, total) in enumerate(zip(sums, into, strict=True)):
+                    _add_whole(named, (first + column, g), one, scale, total)
+            if not form.offset:
+                continue
+            for place, offset in enumerate(_factors(form, named, "m", form.offset, at, g, rows)):
+                for column, total in enumerate(into):
+                    _add_offset(what, named, (first + column, g, place), offset, total)
+    return totals
+
+
+def _add_whole(
+    named: dict[str, Buffer], place: tuple[Expr, Expr], whole: Expr, scale: Buffer, total: Buffer
+) -> None:
+    """Add a group's sum of integers, at a token and a step."""
+    rows = int(total.shape[0])
+    factor = load(scale, [0], rows) * splat(T.BufferLoad(named["scales"], list(place)), rows)
+    wide = tirx.Cast(f"float32x{rows}", whole)
+    store(total, [0], fma(wide, factor, load(total, [0], rows), rows), rows)
+
+
+def _add_offset(
+    what: Product,
+    named: dict[str, Buffer],
+    place: tuple[Expr, Expr, int],
+    offset: Buffer,
+    total: Buffer,
+) -> None:
+    """Add what a group's offset comes to, at a token, a step and a place in it."""
+    rows = what.dot.rows
+    given = splat(_sum_of(what.form, named["sums"], *place), rows)
+    store(total, [0], fma(load(offset, [0], rows), given, load(total, [0], rows), rows), rows)
 
 
 def _sum_of(form: Form, sums: Buffer, token: Expr, g: Expr, place: int) -> Expr:
