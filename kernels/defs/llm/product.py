@@ -8,7 +8,7 @@ each asks for its bytes ahead. What is summed, and in which order, depends on ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 from tvm import tirx
@@ -123,14 +123,17 @@ def product(what: Product) -> tirx.PrimFunc:
         named = dict(zip(buffers, made, strict=True))
         first, end = span_of(named["span"])
         count = T.BufferLoad(named["span"], [2])
-        with tiles.configured(what.form) if what.tiled else nullcontext({}) as more:
+        with _tiles_of(what) as more:
             used = {**named, **more}
-            with between(first, end) as item, T.serial(count) as tile:
-                token = tile * what.width
-                if what.gated:
-                    gated(what, used, item, token, token)
-                else:
-                    _plain(what, used, item, token)
+            with between(first, end) as item:
+                if what.tiled:
+                    _unpack(what, used, item)
+                with T.serial(count) as tile:
+                    token = tile * what.width
+                    if what.gated:
+                        gated(what, used, item, token, token)
+                    else:
+                        _plain(what, used, item, token)
 
     return function("product", buffers, body)
 
@@ -153,10 +156,12 @@ def buffers_of(what: Product, matrices: int = 1) -> dict[str, tuple[tuple[int, .
 
 
 def walked(
-    what: Product, named: dict[str, Buffer], ats: list[Expr], first: Expr
+    what: Product, named: dict[str, Buffer], ats: list[Expr], first: Expr, behind: int = 0
 ) -> list[list[Buffer]]:
-    """Sum runs of rows, for each of some tokens."""
-    walk = _walk_floats if what.form.floats else _walk_tiles if what.tiled else _walk
+    """Sum runs of rows, for each of some tokens; there are others of the same item before them."""
+    if what.tiled:
+        return [_walk_tiles(what, named, at, first, behind + j) for j, at in enumerate(ats)]
+    walk = _walk_floats if what.form.floats else _walk
     return walk(what, named, ats, first)
 
 
@@ -169,7 +174,8 @@ def gated(what: Product, named: dict[str, Buffer], item: Expr, first: Expr, into
         gates, others = both[: len(ats)], both[len(ats) :]
     else:
         # Both together would not stay in registers.
-        gates, others = walked(what, named, ats, first), walked(what, named, pairs, first)
+        gates = walked(what, named, ats, first)
+        others = walked(what, named, pairs, first, len(ats))
     if what.more:
         for at, totals in zip([*ats, *pairs], [*gates, *others], strict=True):
             _add_more(what, named["more"], (first, at), totals)
@@ -256,28 +262,65 @@ def _walk(
     return totals
 
 
-def _walk_tiles(
-    what: Product, named: dict[str, Buffer], ats: list[Expr], first: Expr
-) -> list[list[Buffer]]:
-    """The same by tiles."""
-    form, rows = what.form, what.dot.rows
-    totals = [[zeros(rows) for _ in range(what.width)] for _ in ats]
-    unpacked, whole = named["unpacked"], named["whole"]
+def _tiles_of(what: Product) -> AbstractContextManager[dict[str, Buffer]]:
+    if not what.tiled:
+        return nullcontext({})
+    return tiles.configured(what.form, what.columns, len(_runs_of(what, 0)))
+
+
+def _runs_of(what: Product, item: Expr) -> list[Expr]:
+    """Runs of an item, as they are walked."""
+    ats = [item + j * what.items for j in range(what.together)]
+    return [*ats, *(at + what.runs for at in ats)] if what.gated else ats
+
+
+def _unpack(what: Product, named: dict[str, Buffer], item: Expr) -> None:
+    """Keep an item's weights as tiles take them, for all tokens."""
     with T.serial(what.columns // STEP) as g:
-        tiles.take_vectors(form, what.columns, named["words"], first, g)
-        for at, into in zip(ats, totals, strict=True):
+        for run, at in enumerate(_runs_of(what, item)):
             _ask_ahead(what, named["w"], at, g)
-            tiles.take_weights(form, _weights(form, named["w"], at, g, rows), unpacked)
-            for part, scale in enumerate(_factors(form, named, "s", form.scale, at, g, rows)):
-                sums = tiles.multiply(form, part, unpacked, whole)
-                for column, (one, total) in enumerate(zip(sums, into, strict=True)):
-                    _add_whole(named, (first + column, g), one, scale, total)
-            if not form.offset:
-                continue
-            for place, offset in enumerate(_factors(form, named, "m", form.offset, at, g, rows)):
-                for column, total in enumerate(into):
-                    _add_offset(what, named, (first + column, g, place), offset, total)
+            weights = _weights(what.form, named["w"], at, g, what.dot.rows)
+            tiles.unpack(what.form, weights, named["unpacked"], run, g)
+
+
+def _walk_tiles(
+    what: Product, named: dict[str, Buffer], at: Expr, first: Expr, run: int
+) -> list[Buffer]:
+    """The same for one run, by tiles; what tiles sum up is used a batch later."""
+    totals = [zeros(what.dot.rows) for _ in range(what.width)]
+    steps = tiles.steps_together(what.form, what.columns)
+    batches = what.columns // STEP // steps
+
+    def use(batch: Expr) -> None:
+        for step in range(steps):
+            _add_step(what, named, (at, first, batch), step, totals)
+
+    tiles.multiply(what.form, what.columns, named, run, first, T.int32(0))
+    with T.serial(batches - 1) as batch:
+        tiles.multiply(what.form, what.columns, named, run, first, batch + 1)
+        use(batch)
+    use(T.int32(batches - 1))
     return totals
+
+
+def _add_step(
+    what: Product,
+    named: dict[str, Buffer],
+    place: tuple[Expr, Expr, Expr],
+    step: int,
+    totals: list[Buffer],
+) -> None:
+    """Add what tiles summed up in a step of a batch, of a run and of tokens from the first on."""
+    (at, first, batch), form, rows = place, what.form, what.dot.rows
+    g = batch * tiles.steps_together(form, what.columns) + step
+    for part, scale in enumerate(_factors(form, named, "s", form.scale, at, g, rows)):
+        sums = tiles.summed(form, what.columns, named["whole"], batch, step, part)
+        for column, (one, total) in enumerate(zip(sums, totals, strict=True)):
+            _add_whole(named, (first + column, g), one, scale, total)
+    if form.offset:
+        for part, offset in enumerate(_factors(form, named, "m", form.offset, at, g, rows)):
+            for column, total in enumerate(totals):
+                _add_offset(what, named, (first + column, g, part), offset, total)
 
 
 def _add_whole(

@@ -27,8 +27,9 @@ WIDTH = 16
 _BYTES = 64
 """Of a row of a tile, and of all of what tiles are configured by."""
 
-_WEIGHTS, _SUMS = 2, 3
-"""Numbers of tiles; those of vectors come before, one for each group of a step."""
+_WEIGHTS, _SUMS, _MOST = 2, 3, 5
+"""Numbers of tiles, and how many there are of sums; those of vectors come before, one for each
+group of a step."""
 
 
 def _call(name: str, *arguments: Any) -> None:
@@ -48,53 +49,85 @@ def _words(form: Form) -> int:
     return min(form.group, STEP) // 4
 
 
+def _parts(form: Form) -> int:
+    return STEP // 4 // _words(form)
+
+
+def steps_together(form: Form, columns: int) -> int:
+    """Steps whose sums are under way at once."""
+    most = (_MOST - 1) // _parts(form)
+    return next(n for n in range(most, 0, -1) if columns // STEP % n == 0)
+
+
 @contextmanager
-def configured(form: Form) -> Iterator[dict[str, Buffer]]:
-    """Give tiles their sizes, as a thread has to before it uses any, and take them back.
+def configured(form: Form, columns: int, runs: int) -> Iterator[dict[str, Buffer]]:
+    """Give tiles their sizes, as a thread has to before it uses any.
+
+    Those that it had are given back in the end: libraries that use tiles, too, may ask for theirs
+    once a thread.
 
     Yields:
-        What tiles are filled from and emptied to, by name. It is too large for the stack, where it
-        would not begin at a line of memory.
+        Memory that tiles are filled from and emptied to, by name: bytes of so many runs of rows,
+        and sums of the steps that are under way and of those before. It is too large for the stack,
+        where it would not begin at a line of memory.
     """
     words = _words(form)
-    sizes = {tile: (WIDTH, 4 * words) for tile in range(_WEIGHTS)}
-    sizes |= {_WEIGHTS: (words, _BYTES), _SUMS: (WIDTH, _BYTES)}
-    asked = T.alloc_buffer((_BYTES,), "uint8")
-    store(asked, [0], splat(tirx.const(0, "uint8"), _BYTES), _BYTES)
+    sizes = dict.fromkeys(range(_WEIGHTS), (WIDTH, 4 * words))
+    sizes |= {_WEIGHTS: (words, _BYTES)}
+    sizes |= {_SUMS + n: (WIDTH, _BYTES) for n in range(_MOST)}
+    before, asked = (T.alloc_buffer((_BYTES,), "uint8") for _ in range(2))
+    for made in (before, asked):
+        # TVM keeps no more of a buffer than what is written or read by itself.
+        store(made, [0], splat(tirx.const(0, "uint8"), _BYTES), _BYTES)
     T.buffer_store(asked, tirx.const(1, "uint8"), [0])
-    for tile, (rows, columns) in sizes.items():
+    for tile, (rows, wide) in sizes.items():
         # Bytes of a row have two bytes each from 16 on, rows one from 48 on.
-        T.buffer_store(asked, tirx.const(columns, "uint8"), [16 + 2 * tile])
+        T.buffer_store(asked, tirx.const(wide, "uint8"), [16 + 2 * tile])
         T.buffer_store(asked, tirx.const(rows, "uint8"), [48 + tile])
+    _call("sttilecfg", _place(before, 0))
     _call("ldtilecfg", _place(asked, 0))
+    together = 2 * steps_together(form, columns) * _parts(form)
     yield {
-        "unpacked": T.alloc_buffer((WIDTH, _BYTES), "uint8"),
-        "whole": T.alloc_buffer((WIDTH, WIDTH), "int32"),
+        "unpacked": T.alloc_buffer((runs, columns // 4, _BYTES), "uint8"),
+        "whole": T.alloc_buffer((together, WIDTH, WIDTH), "int32"),
     }
-    _call("tilerelease")
+    _call("ldtilecfg", _place(before, 0))
 
 
-def take_vectors(form: Form, columns: int, words: Buffer, first: Expr, g: Expr) -> None:
-    """Load a step of the vectors of sixteen tokens from the first one on."""
-    each = _words(form)
-    for part in range(STEP // 4 // each):
-        place = _place(words, first, g, part * each)
-        _call("tileloadd64", _number(part), place, tirx.const(columns, "int64"))
-
-
-def take_weights(form: Form, weights: list[Expr], unpacked: Buffer) -> None:
+def unpack(form: Form, weights: list[Expr], unpacked: Buffer, run: int, g: Expr) -> None:
     """Keep a step of sixteen rows without the form's zero."""
     zero = splat(tirx.const(form.zero, "uint8"), _BYTES)
     for j, weight in enumerate(weights):
-        store(unpacked, [j, 0], weight - zero if form.zero else weight, _BYTES)
+        value = weight - zero if form.zero else weight
+        store(unpacked, [run, g * (STEP // 4) + j, 0], value, _BYTES)
 
 
-def multiply(form: Form, part: int, unpacked: Buffer, whole: Buffer) -> list[Expr]:
-    """Sums of sixteen rows for each token, over one of the step's groups."""
+def multiply(
+    form: Form, columns: int, named: dict[str, Buffer], run: int, first: Expr, batch: Expr
+) -> None:
+    """Sum the steps of a batch, over sixteen rows for each of sixteen tokens from the first on."""
+    steps, parts, words = steps_together(form, columns), _parts(form), _words(form)
     apart = tirx.const(_BYTES, "int64")
-    place = _place(unpacked, part * _words(form), 0)
-    _call("tileloadd64", _number(_WEIGHTS), place, apart)
-    _call("tilezero", _number(_SUMS))
-    _call("tdpbssd", _number(_SUMS), _number(part), _number(_WEIGHTS))
-    _call("tilestored64", _number(_SUMS), _place(whole, 0, 0), apart)
-    return [load(whole, [token, 0], WIDTH) for token in range(WIDTH)]
+    for at in range(steps):
+        g = batch * steps + at
+        for part in range(parts):
+            sums = at * parts + part
+            place = _place(named["words"], first, g, part * words)
+            _call("tileloadd64", _number(part), place, tirx.const(columns, "int64"))
+            place = _place(named["unpacked"], run, g * (STEP // 4) + part * words, 0)
+            _call("tileloadd64", _number(_WEIGHTS), place, apart)
+            _call("tilezero", _number(_SUMS + sums))
+            _call("tdpbssd", _number(_SUMS + sums), _number(part), _number(_WEIGHTS))
+            place = _place(named["whole"], _side(form, columns, batch) + sums, 0, 0)
+            _call("tilestored64", _number(_SUMS + sums), place, apart)
+
+
+def _side(form: Form, columns: int, batch: Expr) -> Expr:
+    """Where sums of a batch begin: there is room for those of two."""
+    return batch % 2 * (steps_together(form, columns) * _parts(form))
+
+
+def summed(form: Form, columns: int, whole: Buffer, batch: Expr, at: int, part: int) -> list[Expr]:
+    """Sums of sixteen rows for each token, over a group of a batch's step."""
+    place = _side(form, columns, batch) + at * _parts(form) + part
+    return [load(whole, [place, token, 0], WIDTH) for token in range(WIDTH)]

@@ -8,15 +8,18 @@ static __thread struct {
   int rows, columns;
 } tiles[8];
 
+static __thread uint8_t asked[64];
+
+void emulated_sttilecfg(uint8_t *to) { memcpy(to, asked, sizeof asked); }
+
 void emulated_ldtilecfg(const uint8_t *from) {
+  memcpy(asked, from, sizeof asked);
   for (int t = 0; t < 8; t++) {
     tiles[t].columns = from[16 + 2 * t] + 256 * from[17 + 2 * t];
     tiles[t].rows = from[48 + t];
     memset(tiles[t].data, 0, sizeof tiles[t].data);
   }
 }
-
-void emulated_tilerelease(void) { memset(tiles, 0, sizeof tiles); }
 
 void emulated_tilezero(int8_t t) { memset(tiles[t].data, 0, sizeof tiles[t].data); }
 
