@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 EXACT = 16
-"""Up to so many tokens each count has a figure of its own: kernels have widths of 1, 2, 4 and 8."""
+"""Up to so many tokens each count has a figure of its own: kernels have widths of up to 16."""
 
 _RATE = 0.1
 """Share that a new step has in the figures of its size; the first ones have more."""
