@@ -11,7 +11,6 @@ beside either and are never copied into it.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import os
 import pickle
@@ -34,6 +33,7 @@ from edgeinfer import forks
 from edgeinfer.backends.process.answers import NOTHING, Listed, NoAnswerError, decode, encode
 from edgeinfer.backends.process.answers import portable as answerable
 from edgeinfer.backends.process.isolation import SUPPORTED
+from edgeinfer.backends.process.words import Words
 from edgeinfer.bounded import visible
 from edgeinfer.bundle.held import remove
 from edgeinfer.bundle.scratch import Scratch
@@ -94,7 +94,7 @@ class Child:
 
     It has a folder for its temporary files, which is removed with it, so that even a process that
     was killed leaves nothing behind. Standard input is its lifeline: it ends when this process
-    does. What it prints goes to standard error, and commands no terminal unless errors are kept. In
+    does. What it prints goes to standard error, cleaned and bounded, unless errors are kept. In
     a process that is forked from this one it is as good as ended: the other end of its connection
     is this process's alone.
 
@@ -134,7 +134,7 @@ class Child:
                     [*python, *_STARTS, module, str(self._temporary.path), *map(str, numbers)],
                     env=_environment(str(self._temporary.path), emulator),
                     stdin=subprocess.PIPE,
-                    stdout=_stderr() if keep_errors else subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE if keep_errors else subprocess.STDOUT,
                     pass_fds=numbers,
                     **_OWN_GROUP,
@@ -146,11 +146,12 @@ class Child:
                 raise NotAvailableError(f"no process could be started: {error}") from error
             raise
         self._words: deque[bytes] = deque(maxlen=16)
-        listen = partial(_pass_on, self._process.stdout)
+        listen = [partial(_pass_on, self._process.stdout)]
         if keep_errors:
-            listen = partial(_listen, self._process.stderr, self._words)
-        self._listener = threading.Thread(target=listen, daemon=True)
-        self._listener.start()
+            listen.append(partial(_listen, self._process.stderr, self._words))
+        self._listeners = [threading.Thread(target=each, daemon=True) for each in listen]
+        for listener in self._listeners:
+            listener.start()
         forks.watch(self)
 
     def forked(self) -> None:
@@ -235,7 +236,8 @@ class Child:
             if -code == signal.SIGKILL:
                 text += ", as when memory runs out"
         # Its last words may lie in the pipe still, which a process of its own may hold open.
-        self._listener.join(_WORDS_S)
+        for listener in self._listeners:
+            listener.join(_WORDS_S)
         words = b"".join(self._words).decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(words) if line.strip()), "")
         return f"{text}: {last[:_WORDS]}" if last else text
@@ -255,8 +257,9 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(longest)
         # It holds the pipe of the process's words; the collector may end a child within it.
-        if self._listener is not threading.current_thread():
-            self._listener.join(_WORDS_S)
+        for listener in self._listeners:
+            if listener is not threading.current_thread():
+                listener.join(_WORDS_S)
         self._socket.close()
         self._temporary.cleanup()
 
@@ -269,16 +272,11 @@ def _listen(stream: Any, words: deque[bytes]) -> None:
 
 
 def _pass_on(stream: Any) -> None:
-    """Show what is written: what a stranger's file has it write may be meant for the terminal."""
-    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    shown = _stderr()
+    """Show what is written."""
+    words = Words(_stderr())
     with stream:
         while chunk := stream.read1(4096):
-            text = visible(decode(chunk).replace("\r", "\n"))
-            # Where nobody reads it, it goes on all the same.
-            with contextlib.suppress(OSError):
-                if shown >= 0:
-                    os.write(shown, text.encode(errors="replace"))
+            words.show(chunk)
 
 
 def connect() -> tuple[socket.socket, list[int]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from edgeinfer.backends.process.words import native_words
 from edgeinfer.bundle.consent import allowed
 from edgeinfer.cli.declared import declared
 from edgeinfer.cli.emit import KINDS, EmittedProgram, default_image
@@ -261,7 +262,8 @@ def serve(
         cpus = float(threads or 1)
         serve_cluster(bundles, options, Replicas(*read_replicas(replicas), cpus), **more)
     else:
-        run(bundles, options, **more)
+        with native_words():
+            run(bundles, options, **more)
 
 
 def _log_requests() -> None:
