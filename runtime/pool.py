@@ -104,13 +104,23 @@ class Pool:
     def _work(self) -> None:
         while (each := self._next()) is not None:
             future, function, owner = each
-            try:
-                if future.set_running_or_notify_cancel():
-                    future.set_result(function())
-            except BaseException as e:
-                future.set_exception(e)
-            # What it holds is not kept until the next one comes.
-            del each, future, function
+            made: Any = None
+            failed: BaseException | None = None
+            if future.set_running_or_notify_cancel():
+                try:
+                    made = function()
+                except BaseException as e:
+                    failed = e
+                # Who waits goes on at once: nothing of what was called is held here by then.
+                del each, function
+                if failed is None:
+                    future.set_result(made)
+                else:
+                    future.set_exception(failed)
+            else:
+                del each, function
+            # Nor is what it gave, until the next one comes.
+            del future, made, failed
             self._ended(owner)
 
     def _next(self) -> _Entry | None:

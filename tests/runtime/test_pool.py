@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError
 from functools import partial
 
@@ -31,6 +32,25 @@ def test_what_goes_wrong_is_for_who_waits() -> None:
     with pytest.raises(ZeroDivisionError):
         pool.submit(lambda: 1 // 0).result(10)
     assert pool.submit(lambda: 3).result(10) == 3
+
+
+def test_nothing_of_what_was_called_is_left_when_who_waits_goes_on() -> None:
+    """A request's data were dropped before its answer began, or a moment later."""
+
+    class Work:
+        def __call__(self) -> int:
+            begun.wait(30)
+            return 3
+
+    pool, begun, left = Pool("left", threads=1, waiting=1), threading.Event(), list[bool]()
+    work = Work()
+    kept, future = weakref.ref(work), pool.submit(work)
+    del work
+    future.add_done_callback(lambda _: left.append(kept() is not None))
+    begun.set()
+    assert future.result(30) == 3
+    pool.submit(int).result(30)
+    assert left == [False]
 
 
 def test_what_waits_has_a_bound_and_what_is_cancelled_waits_no_more() -> None:

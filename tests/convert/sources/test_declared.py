@@ -1,6 +1,8 @@
 """Declared shapes that are false are replaced; true ones and their names stay."""
 
-import resource
+import os
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -8,6 +10,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from edgeinfer.backends.process.isolation import IN_PROCESS
 from edgeinfer.convert.sources import read, shapes_of_a_run
 from edgeinfer.types import Dim
 
@@ -121,27 +124,40 @@ def test_string_and_scalar_inputs_are_tried_too() -> None:
     assert len(notes) == 1
 
 
-@pytest.mark.usefixtures("conversions_apart")
-@pytest.mark.parametrize(
-    "body",
-    [
-        # 16 GB, and a product of minutes.
-        "[b] b = Constant <value = int64[1] {4000000000}> () [s] s = Add(n, b)"
-        " [c] y = ConstantOfShape(s)",
-        "[b] b = Constant <value = int64[2] {8000, 8000}> () [s] s = Add(n, b)"
-        " [c] t = ConstantOfShape(s) [m] u = MatMul(t, t) [v] v = MatMul(u, t) [k] k = NonZero(v)"
-        " [w] w = ReduceMax <keepdims = 0> (k) [d] d = Cast <to = 1> (w) [z] z = Constant <value = "
-        "int64[1] {1}> () [y] y = Reshape(d, z)",
-    ],
+_LARGE = (
+    # 16 GB, and a product of minutes.
+    "[b] b = Constant <value = int64[1] {4000000000}> () [s] s = Add(n, b)"
+    " [c] y = ConstantOfShape(s)",
+    "[b] b = Constant <value = int64[2] {8000, 8000}> () [s] s = Add(n, b)"
+    " [c] t = ConstantOfShape(s) [m] u = MatMul(t, t) [v] v = MatMul(u, t) [k] k = NonZero(v)"
+    " [w] w = ReduceMax <keepdims = 0> (k) [d] d = Cast <to = 1> (w) [z] z = Constant <value = "
+    "int64[1] {1}> () [y] y = Reshape(d, z)",
 )
-def test_a_trial_run_takes_little_memory_and_time(body: str) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+
+_MEASURED = """
+import resource
+from tests.convert.sources.test_declared import _LARGE, header, shapes
+def used():
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return own.ru_maxrss >> 10, own.ru_utime
+# Whatever is imported is there by then.
+shapes(header("int64[1] n", "float[5] y", "[c] y = ConstantOfShape(n)"))
+for body in _LARGE:
+    memory, seconds = used()
     found, notes = shapes(header("int64[1] n", "float[5] y", body))
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    assert found == [(5,)] or notes
-    assert after.ru_maxrss - before.ru_maxrss < 100 << 10
-    assert after.ru_utime - before.ru_utime < 20
-    # The largest of all children so far, those of other tests too.
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert children == largest or children < 600 << 10
+    assert found == [(5,)] or notes, found
+    memory, seconds = used()[0] - memory, used()[1] - seconds
+    assert memory < 100, memory
+    assert seconds < 20, seconds
+children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+assert 0 < children < 600, children
+"""
+
+
+def test_a_trial_run_takes_little_memory_and_time() -> None:
+    """It is measured in a process of its own, whose children are no other test's."""
+    own = {name: value for name, value in os.environ.items() if name != IN_PROCESS}
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURED], env=own, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
