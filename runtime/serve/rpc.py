@@ -187,10 +187,10 @@ class Rpc:
                 try:
                     if name not in _OPEN:
                         self._let_in(given)
-                        raw = await self._received(requests)
+                        raw = await self._received(requests, held)
                     else:
                         raw = await self._probed(requests, context.peer())
-                    await held.take(len(raw))
+                        await held.take(len(raw))
                     # Most of those are known, and need not be read.
                     request: Any = raw if name == "ModelInfer" else self._parsed(kind, raw)
                     if name == "Check" and request.service not in _WHOLE:
@@ -215,16 +215,20 @@ class Rpc:
             response_serializer=_serialized,
         )
 
-    async def _received(self, requests: AsyncIterator[bytes]) -> bytes:
-        """Receive the message of a call, as many at once as there is memory for.
+    async def _received(self, requests: AsyncIterator[bytes], held: Held) -> bytes:
+        """Receive the message of a call, as many at once as there is memory for, and hold it.
 
         Raises:
-            RequestError: others are received, it did not come in time, or there is none.
+            RequestError: others are received, it did not come in time, there is none, or no memory
+                for it.
         """
         share = sharer()
         await self._reading.take(share)
         try:
-            return await _next(requests, self._hub.options.limits.body_s)
+            raw = await _next(requests, self._hub.options.limits.body_s)
+            # It is there, so that whoever waits for memory waits here.
+            await held.take(len(raw))
+            return raw
         finally:
             self._reading.give(share)
 

@@ -96,6 +96,30 @@ def test_a_stream_whose_answers_nobody_reads_is_not_read_further() -> None:
     asyncio.run(run())
 
 
+def test_a_message_that_waits_for_memory_lets_no_other_be_received() -> None:
+    """Each was there already, and counted nowhere."""
+    pytest.importorskip("grpc")
+    from edgeinfer.runtime.serve.rpc import Rpc
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield b"message"
+
+    async def run() -> None:
+        hub: Any = SimpleNamespace(memory=InFlight(10), options=ServeOptions())
+        rpc, others, own = Rpc(hub, Keys(())), Held(hub.memory), Held(hub.memory)
+        free = rpc._reading._all._value
+        await others.take(10)
+        waiting = asyncio.ensure_future(rpc._received(requests(), own))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (waiting.done(), rpc._reading._all._value) == (False, free - 1)
+        others.release()
+        assert await waiting == b"message"
+        assert (hub.memory.used, rpc._reading._all._value) == (7, free)
+
+    asyncio.run(run())
+
+
 ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
