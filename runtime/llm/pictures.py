@@ -181,16 +181,24 @@ class PictureReader:
     def fitted(
         self, template: ChatTemplate, messages: Sequence[Message], has_pictures: bool
     ) -> list[Message]:
-        """Bring contents to the form, texts or lists of parts, that the template shows."""
+        """Bring contents to the form, texts or lists of parts, that the template shows.
+
+        Raises:
+            InputError: a message is none, or a part is neither text nor image.
+        """
         place = self.about.place
-        if not _shows(template, _PROBE, place, 0):
-            texts = [m for m in messages if isinstance(m.get("content"), str)]
-            as_parts = {id(m): [{"type": "text", "text": m["content"]}] for m in texts}
-            return [{**m, "content": as_parts.get(id(m), m.get("content"))} for m in messages]
+        contents = [_content(m, f"messages[{i}]") for i, m in enumerate(messages)]
         parts = [{"type": "image"}, {"type": "text", "text": _PROBE}]
-        if has_pictures and not _shows(template, parts, place, 1):
-            return [{**m, "content": _joined(m.get("content"), place)} for m in messages]
-        return list(messages)
+        if not _shows(template, _PROBE, place, 0):
+            contents = [
+                [{"type": "text", "text": c}] if isinstance(c, str) else c for c in contents
+            ]
+        elif has_pictures and not _shows(template, parts, place, 1):
+            contents = [_joined(c, place) for c in contents]
+        # What has none, as a call of a tool may, goes on without.
+        return [
+            m if c is None else {**m, "content": c} for m, c in zip(messages, contents, strict=True)
+        ]
 
     def embeddings(
         self,
@@ -311,10 +319,23 @@ def _shows(template: ChatTemplate, content: Any, place: str, places: int) -> boo
     return _PROBE in text and text.count(place) == places and "'type'" not in text
 
 
+def _content(message: Message, where: str) -> Any:
+    """Return the content of a message whose parts are texts and images alone."""
+    if not isinstance(message, Mapping):
+        raise InputError(where, "an object with a role", repr(message)[:60])
+    content = message.get("content")
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind != "image" and not (kind == "text" and isinstance(part.get("text"), str)):
+            expected = "a part of type text or image"
+            raise InputError(f"{where}.content[{number}]", expected, repr(part)[:60])
+    return content
+
+
 def _joined(content: Any, place: str) -> Any:
     if not isinstance(content, list):
         return content
-    return "".join(place if p.get("type") == "image" else str(p.get("text", "")) for p in content)
+    return "".join(place if part["type"] == "image" else part["text"] for part in content)
 
 
 def separated(

@@ -365,6 +365,12 @@ def test_a_conversation_shows_pictures(llm: LLM) -> None:
     assert plain.embeddings is None
     with pytest.raises(InputError, match="expected texts or lists of tokens, received pictures"):
         llm.embed(ImagePrompt("a", [coloured(0)]))
+    image = {"type": "image", "image": coloured(9)}
+    for odd in ("x", {"role": "user", "content": [image, "x"]}, {"role": "user", "content": [{}]}):
+        with pytest.raises(InputError, match=r"messages\[0\]"):
+            llm.chat([odd])  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"content\[1\]': expected a part of type text or image"):
+        llm.chat([{"role": "user", "content": [image, {"type": "video", "path": "a.mp4"}]}])
     before, closed = ColourTower.runs, ColourTower.closed
     llm.sleep()
     assert ColourTower.closed == closed + 1
