@@ -20,7 +20,6 @@ from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.ops.reduce import share_extremes
 from edgeinfer.convert.lower.tvm.order import sizes_first
-from edgeinfer.convert.lower.tvm.roundings import keep_roundings
 from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.defs import ahead
@@ -196,20 +195,17 @@ def prepared(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMo
     target = machine.target()
     # Names of one size become one name, and what compares them in a run is gone.
     names = [] if _compares(module) else [relax.transform.CanonicalizeBindings()]
-    written = [
+    passes = [
         *names,
         relax.transform.DeadCodeElimination(),
         relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),
-    ]
-    fused = [
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
     with target:
-        module = keep_roundings(tvm.transform.Sequential(written)(module))
-        module = sizes_first(tvm.transform.Sequential(fused)(module))
+        module = sizes_first(tvm.transform.Sequential(passes)(module))
         if machine.cuda:
             return _on_gpu(module, machine, tuning)
     cpu = KernelCpu(machine.lanes, machine.registers)

@@ -59,9 +59,15 @@ class Scalars:
         return unknown_zero(a) + unknown_zero(b)
 
     def sub(self, a: Any, b: Any) -> Value:
-        """Difference."""
+        """Difference; of floats the sum with the opposite, which is the same number.
+
+        TVM's simplifier takes floats for integers there: of ``(x + y) - x`` it leaves ``y``.
+        """
         a, b = self._pair(a, b)
-        return a - unknown_zero(b)
+        is_zero = isinstance(a, tirx.FloatImm) and a.value == 0
+        if is_zero or not element_type(b).startswith("float"):
+            return a - b
+        return a + unknown_zero(b * constant(-1.0, b))
 
     def mul(self, a: Any, b: Any) -> Value:
         """Product."""
