@@ -185,19 +185,30 @@ def encode(message: object) -> tuple[bytes, list[memoryview]]:
     return text.encode("ascii"), writer.buffers
 
 
-def decode(text: bytes | bytearray, buffers: Sequence[bytearray], listed: Listed) -> Any:
+def decode(
+    text: bytes | bytearray, buffers: Sequence[bytearray], listed: Listed, form: Any = Any
+) -> Any:
     """Make an answer of what came.
+
+    Args:
+        text: Text of ``encode``.
+        buffers: bytes that belong to it.
+        listed: what it may consist of.
+        form: what it is as a whole; an annotation.
 
     Raises:
         NoAnswerError: it is none.
     """
     try:
         plain = json.loads(text) if len(text) < _SHORT else parse_json(bytes(text), _SPARE)
-        return _Reader(buffers, listed).value(plain)
+        answered = _Reader(buffers, listed).value(plain)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as e:
         raise NoAnswerError(f"{type(e).__name__}: {e}") from e
     except (OSError, ValueError) as e:
         raise NoAnswerError(str(e)) from e
+    if not fits(answered, form):
+        raise NoAnswerError(f"it is {type(answered).__name__}, or holds something else")
+    return answered
 
 
 def portable(error: Exception) -> Exception:

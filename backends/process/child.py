@@ -30,7 +30,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeinfer import forks
-from edgeinfer.backends.process.answers import NOTHING, Listed, NoAnswerError, decode, encode
+from edgeinfer.backends.process.answers import (
+    NOTHING,
+    Listed,
+    NoAnswerError,
+    decode,
+    encode,
+)
 from edgeinfer.backends.process.answers import portable as answerable
 from edgeinfer.backends.process.isolation import SUPPORTED
 from edgeinfer.backends.process.words import Words
@@ -38,7 +44,7 @@ from edgeinfer.bounded import visible
 from edgeinfer.bundle.held import remove
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.bundle.sealing import KEY_ENV
-from edgeinfer.errors import NotAvailableError
+from edgeinfer.errors import SURROUNDINGS, EdgeInferError, NotAvailableError
 from edgeinfer.machine.cgroup import read_limits
 from edgeinfer.machine.facts import free_mb
 
@@ -87,6 +93,26 @@ class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
+
+
+def raise_answered(error: Exception, text: str) -> NoReturn:
+    """Raise the error that a process answered; ``text`` is its traceback there.
+
+    An error of Python's own is no finding: it is a mistake of ours, or the answer of whoever has
+    taken the process over, and nobody can tell which.
+
+    Raises:
+        EdgeInferError: as it was answered.
+        OSError: the machine is full or forbids something there.
+        MemoryError: it has no memory left.
+        ChildEndedError: any other.
+    """
+    is_full = isinstance(error, OSError) and error.errno in SURROUNDINGS
+    if is_full or isinstance(error, EdgeInferError | MemoryError):
+        raise error from RemoteTraceback(text)
+    words = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    how = f"this is a bug, or its file took it over: {visible(words)[:_WORDS]}"
+    raise ChildEndedError(how) from RemoteTraceback(text)
 
 
 class Child:
@@ -181,12 +207,15 @@ class Child:
         except OSError as error:
             raise ChildEndedError(self.how()) from error
 
-    def receive(self, seconds: float | None = None, listed: Listed = NOTHING) -> Any:
+    def receive(
+        self, seconds: float | None = None, listed: Listed = NOTHING, form: Any = Any
+    ) -> Any:
         """Wait for the next answer.
 
         Args:
             seconds: to wait.
             listed: what it may consist of.
+            form: what it is as a whole; an annotation.
 
         Raises:
             ChildEndedError: the process ended first, or what came is no answer.
@@ -194,7 +223,7 @@ class Child:
         """
         try:
             text, buffers = self._waited(partial(_message, self._socket, _refuse_more), seconds)
-            return decode(text, buffers, listed)
+            return decode(text, buffers, listed, form)
         except NoAnswerError as error:
             raise ChildEndedError(f"its answer is none: {visible(str(error))[:_WORDS]}") from error
 

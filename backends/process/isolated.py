@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, Loa
 from edgeinfer.backends.checks import array_type, check_buffers, one_line
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.backends.process.answers import Listed
-from edgeinfer.backends.process.child import Child, ChildEndedError, RemoteTraceback
+from edgeinfer.backends.process.child import Child, ChildEndedError, raise_answered
 from edgeinfer.backends.process.emulator import Emulator
 from edgeinfer.backends.process.isolated_host import AGAIN, MESSAGE, spinner
 from edgeinfer.backends.process.isolated_memory import HEAD, SharedMemory, Slot, alike, lay_out
@@ -47,6 +47,7 @@ from edgeinfer.types import Array, Feeds, TensorSpec
 
 _HOST = "edgeinfer.backends.process.isolated_host"
 _LISTED = Listed(Slot, TensorSpec, Probe, Coverage, Placement, OperatorProfile)
+_ANSWER = tuple[Literal["done"], Any] | tuple[Literal["failed"], tuple[Exception, str]]
 """What the other process gives."""
 
 _LOOK_S = 0.1
@@ -299,14 +300,13 @@ class _Process:
             return None
         if not byte:
             raise ChildEndedError(self._child.how())
-        kind, content = self._child.receive(seconds, _LISTED)
+        kind, content = self._child.receive(seconds, _LISTED, _ANSWER)
         self.owes = False
         if kind == "done":
             return content
-        error, text = content
-        if isinstance(error, MemoryError):
+        if isinstance(content[0], MemoryError):
             raise ChildEndedError("out of memory")
-        raise error from RemoteTraceback(text)
+        raise_answered(*content)
 
     def _judge(self, error: BaseException, stage: str, seconds: float | None) -> None:
         """Raise what an error means; return where it is the backend's own.

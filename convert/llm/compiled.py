@@ -111,7 +111,7 @@ def _compile(kernels: Mapping[str, Kernel], machine: Machine, folder: Path) -> N
                 children.append(child)
                 child.send((machine.name, str(scratch), asked[i::count]))
             for child in children:
-                if fault := child.receive(_TIMEOUT_S):
+                if fault := child.receive(_TIMEOUT_S, form=str):
                     raise NotAvailableError(f"a kernel was not compiled: {fault}")
         except ChildEndedError as e:
             raise NotAvailableError(f"the compiler's process ended: {e.how}") from e

@@ -134,7 +134,7 @@ def _build_apart(asked: tuple[Any, ...]) -> None:
     process = Child(_MODULE, keep_errors=True)
     try:
         process.send(asked)
-        fault = process.receive(_TIMEOUT_S)
+        fault = process.receive(_TIMEOUT_S, form=str)
     except ChildEndedError as e:
         fault = f"the compiler's process ended: {e.how}"
     except TimeoutError:

@@ -289,8 +289,7 @@ class _Asked:
             if kind == "done":
                 return content[0]
             if kind == "failed":
-                error, text = content
-                raise error from child.RemoteTraceback(text)
+                child.raise_answered(*content)
             if kind == "limit":
                 seconds, self._what = content[0], _shown(content[1])
                 self._until = math.inf if seconds is None else time.monotonic() + seconds

@@ -32,7 +32,7 @@ def precision_of(path: Path, format: str) -> str:
     process = child.Child(_MODULE, keep_errors=True)
     try:
         process.send((str(inner.absolute()), format))
-        name, problem = process.receive(LONGEST_S)
+        name, problem = process.receive(LONGEST_S, form=tuple[str, str])
     except TimeoutError:
         name, problem = "", f"no end after {LONGEST_S:g} s"
     except child.ChildEndedError as error:

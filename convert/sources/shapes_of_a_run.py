@@ -72,7 +72,7 @@ def _apart(path: Path, outputs: list[str]) -> _Shapes:
         return []
     try:
         process.send((str(path), outputs))
-        found: _Shapes = process.receive(_PATIENCE_S)
+        found: _Shapes = process.receive(_PATIENCE_S, form=_Shapes)
     except (TimeoutError, child.ChildEndedError):
         return []
     finally:

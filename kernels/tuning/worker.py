@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from edgeinfer.backends.process import child, isolation
 
 _START_S = 120.0
+
+_ANSWER = tuple[Literal["done"], Any] | tuple[Literal["failed"], tuple[Exception, str]]
 
 
 class LostError(Exception):
@@ -71,7 +73,7 @@ class TuningWorker:
         if self._child is None:
             raise LostError("closed")
         self._child.send((method, arguments))
-        kind, content = self._child.receive(seconds)
+        kind, content = self._child.receive(seconds, form=_ANSWER)
         if kind == "done":
             return content
         error, text = content

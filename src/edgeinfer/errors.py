@@ -35,11 +35,18 @@ Exit codes of the command line: 0 fine, 1 a finding about the model, 2 usage or 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from edgeinfer.records import dataclass
+
+SURROUNDINGS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+    | {errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
+"""System errors that say something about this machine and nothing about edgeinfer."""
 
 Reason = Literal[
     "unsupported_op",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -111,6 +111,13 @@ def _at_least(engine: EngineRequirement) -> EngineRequirement:
     return replace(engine, version=version)
 
 
+_ANSWER = (
+    tuple[Literal["stage"], str]
+    | tuple[Literal["failed"], Exception, str]
+    | tuple[Literal["done"], RegionOutcome]
+)
+
+
 def _raced(order: RegionRequest, tell: Callable[[str], None] | None) -> RegionOutcome:
     """Race in a process of its own, which may be ended.
 
@@ -123,14 +130,15 @@ def _raced(order: RegionRequest, tell: Callable[[str], None] | None) -> RegionOu
     try:
         process.send(order)
         while True:
-            kind, *content = process.receive(order.seconds + _PATIENCE_S, Listed(RegionOutcome))
+            kind, *content = process.receive(
+                order.seconds + _PATIENCE_S, Listed(RegionOutcome), _ANSWER
+            )
             if kind == "stage":
                 stage = content[0]
                 if tell is not None:
                     tell(stage)
             elif kind == "failed":
-                error, text = content
-                raise error from child.RemoteTraceback(text)
+                child.raise_answered(*content)
             else:
                 outcome: RegionOutcome = content[0]
                 return outcome

@@ -17,7 +17,6 @@ code  meaning
 from __future__ import annotations
 
 import dataclasses
-import errno
 import logging
 import os
 import signal
@@ -31,19 +30,13 @@ from typing import Any, NoReturn
 import click
 
 from edgeinfer.cli.output import to_json, visible
-from edgeinfer.errors import EdgeInferError
+from edgeinfer.errors import SURROUNDINGS, EdgeInferError
 from edgeinfer.installed import without_converter
 from edgeinfer.records import dataclass
 
 DEBUG = "EDGEINFER_DEBUG"
 BUG, INTERRUPTED, PIPE, TERMINATED = 70, 130, 141, 143
 ENVIRONMENT = 3
-
-_SURROUNDINGS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
-    | {errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-)
-"""System errors that say something about this machine and nothing about edgeinfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +139,7 @@ def describe(error: Exception) -> Failure:
         return Failure("NotAvailableError", reason, ENVIRONMENT)
     if isinstance(error, MemoryError):
         return Failure("OutOfMemory", "out of memory, nothing was written", ENVIRONMENT)
-    if isinstance(error, OSError) and error.errno in _SURROUNDINGS:
+    if isinstance(error, OSError) and error.errno in SURROUNDINGS:
         where = f"{error.filename}: " if error.filename else ""
         return Failure("SystemError", f"{where}{error.strerror}", ENVIRONMENT)
     message = (

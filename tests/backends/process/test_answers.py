@@ -16,6 +16,7 @@ import pytest
 from edgeinfer import errors
 from edgeinfer.backends.process import answers, child
 from edgeinfer.backends.process.answers import Listed, NoAnswerError, NotPlainError
+from edgeinfer.cli import failures
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,48 @@ def test_arrays_come_as_they_were(array: np.ndarray[Any, Any]) -> None:
 def test_errors_come_as_they_were(error: Exception) -> None:
     got = sent(answers.portable(error))
     assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("x\ny"),
+        UnicodeDecodeError("u", b"1", 5, 1000, "x"),
+        TimeoutError(),
+        FileNotFoundError(2, "no", "/x"),
+        RuntimeError("x\x1b[2J" * 999),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_of_pythons_own_are_an_end_of_the_process(error: Exception) -> None:
+    with pytest.raises(child.ChildEndedError, match="this is a bug, or its file took") as caught:
+        child.raise_answered(error, "where")
+    assert type(error).__name__ in caught.value.how
+    assert "\n" not in caught.value.how
+    assert caught.value.how.isprintable()
+    assert len(caught.value.how) < 500
+    assert failures.describe(errors.CrashedError("a", "b", caught.value.how)).code == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.UsageError("no"), MemoryError(), OSError(28, "full"), PermissionError(13, "no")],
+)
+def test_errors_that_say_something_are_raised_as_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        child.raise_answered(error, "where")
+    assert caught.value is error
+    assert "where" in str(error.__cause__)
+
+
+def test_an_answer_of_another_form_is_none() -> None:
+    process = child.Child("edgeinfer.convert.quantize.readback_apart", keep_errors=True)
+    try:
+        process.send(("/nowhere", "onnx"))
+        with pytest.raises(child.ChildEndedError, match="its answer is none: it is tuple"):
+            process.receive(60, form=tuple[str, int])
+    finally:
+        process.kill()
 
 
 class StrangeError(Exception):

@@ -227,6 +227,26 @@ def test_what_it_answers_is_run_by_nobody(
     assert not (tmp_path / "net.edge").exists()
 
 
+def test_an_error_of_pythons_own_is_no_finding(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever handed over the model may have answered it."""
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        """
+        from edgeinfer.backends.process import child
+        forged = UnicodeDecodeError('u', b'1', 5, 1000, 'x')
+        real = child.answer
+        child.answer = lambda to, message: real(to, ("failed", forged, "a text"))
+        """,
+    )
+    with pytest.raises(
+        CrashedError, match=r"its process ended while .*: this is a bug, or .*: UnicodeDecode"
+    ):
+        edgeinfer.inspect(net)
+
+
 _ELSEWHERE = {
     "file": "return with_files(tmp / 'precious' / 'x')",
     "dots": "return with_files(variants / '..' / '..' / 'precious' / 'x')",
