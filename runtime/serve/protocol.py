@@ -60,7 +60,11 @@ class TooManyAheadError(Exception):
 
 
 class _Seldom(logging.Filter):
-    """Lets through one line in ten seconds of what anybody can provoke without a key."""
+    """Lets through one line in ten seconds of what anybody can provoke without a key.
+
+    Requests that were under way for too long when the server stopped are counted in a line of
+    uvicorn's; a trace of each says nothing more.
+    """
 
     _WORDS = ("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket")
 
@@ -69,6 +73,8 @@ class _Seldom(logging.Filter):
         self._at = -math.inf
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return False
         if not str(record.msg).startswith(self._WORDS):
             return True
         now = time.monotonic()

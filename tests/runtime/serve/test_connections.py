@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -257,3 +258,15 @@ def test_what_anybody_provokes_is_logged_seldom(caplog: pytest.LogCaptureFixture
     with caplog.at_level("WARNING", logger="uvicorn.error"):
         assert over_a_connection(30.0, talk)
     assert sum("Invalid HTTP request" in r.getMessage() for r in caplog.records) <= 1
+
+
+def test_a_request_that_the_server_ends_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """Each body that was half sent when it stopped was a trace of a kilobyte in the log."""
+    protocol_module.protocol(30.0)
+    log = logging.getLogger("uvicorn.error")
+    with caplog.at_level("WARNING", logger="uvicorn.error"):
+        for error in (asyncio.CancelledError("timeout graceful shutdown exceeded"), KeyError("x")):
+            log.error("Exception in ASGI application\n", exc_info=error)
+    (shown,) = caplog.records
+    assert shown.exc_info is not None
+    assert isinstance(shown.exc_info[1], KeyError)
