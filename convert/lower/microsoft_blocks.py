@@ -72,9 +72,9 @@ def gather_block_quantized(node: ir.Node) -> onnx.FunctionProto | None:
         y = Reshape(Mul(Reshape(rows, [0, blocks, -1]), Unsqueeze(Gather(scales, i), -1)), [0, -1])
     """
     found = _constants(node, 0, 2, 3)
-    if found is None or found[0] is None or found[1] is None:
+    data, scales, zeros = found or (None, None, None)
+    if data is None or scales is None:
         return None
-    data, scales, zeros = found
     bits, size = attribute(node, "bits", 4), attribute(node, "block_size", 128)
     is_packed = data.dtype == np.uint8 and bits == 4
     count = data.shape[-1] * 2 if is_packed else data.shape[-1]

@@ -235,6 +235,12 @@ class Moved(Emitted):
     tanh: Operator
     rsqrt: Operator
     select: Operator
+    abs: Operator
+    minimum: Operator
+    maximum: Operator
+    greater_equal: Operator
+    less_equal: Operator
+    logical_and: Operator
 
     extent = forwarded("extent")
     transpose, concat, cast = forwarded("transpose"), forwarded("concat"), forwarded("cast")

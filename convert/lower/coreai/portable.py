@@ -41,7 +41,7 @@ _DTYPES = {
     **dict.fromkeys(LOGIC, BOOL),
     **dict.fromkeys(RECURRENT, FLOATS | INTEGERS),
     # Masks, lengths and positions are no floats.
-    **{"Attention": ALL, "RotaryEmbedding": NUMBERS},
+    **{"Attention": ALL, "RotaryEmbedding": NUMBERS, "RoiAlign": NUMBERS},
     **dict.fromkeys(("Where", "Trilu", "Constant"), OPS.dtypes),
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
     "Einsum": NUMBERS,

@@ -32,7 +32,7 @@ _DTYPES = {
     **dict.fromkeys(LOGIC, BOOL),
     **dict.fromkeys(RECURRENT, FLOATS | INTEGERS),
     # Masks, lengths and positions are no floats.
-    **{"Attention": ALL, "RotaryEmbedding": NUMBERS},
+    **{"Attention": ALL, "RotaryEmbedding": NUMBERS, "RoiAlign": FLOATS | INTEGERS},
 }
 
 

@@ -12,6 +12,7 @@ from edgeinfer.convert.lower.ops import (
     pool,
     recurrent,
     reduce,
+    region,
     softmax,
     triangle,
     unary,

@@ -8,7 +8,6 @@ from edgeinfer.convert.lower.coreai.ops import (
     control,
     conv,
     cut,
-    image,
     index,
     matrix,
     norm,
