@@ -28,7 +28,8 @@ import numpy as np
 
 from benchmarks.llamacpp import Library, Part, Peer
 from edgeinfer.backends.llm.backend import open_native
-from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
+from edgeinfer.backends.llm.executor import NativeExecutor
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.cli import roofline
 from edgeinfer.llm.step import PAGE, StepBatch

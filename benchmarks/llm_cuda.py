@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import ExecutorSizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.convert.llm import cuda_variant
 from edgeinfer.convert.llm.blocks import Factors, Integers
 from edgeinfer.convert.llm.source import expected, floats

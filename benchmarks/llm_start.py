@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.llamacpp import Library, Peer
 from edgeinfer import LLM, SamplingParams
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import ExecutorSizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.llm import judge, source, tokenizer
 from edgeinfer.convert.llm.oracle import Oracle

@@ -19,7 +19,8 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.llm.cuda import CudaExecutor
-from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
+from edgeinfer.backends.llm.executor import NativeExecutor
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.errors import (
     BundleError,
     ClosedError,

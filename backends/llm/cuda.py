@@ -11,7 +11,7 @@ import numpy as np
 from edgeinfer import forks
 from edgeinfer.backends.llm.arrays import aligned, map_weights
 from edgeinfer.backends.llm.batch import BatchCheck
-from edgeinfer.backends.llm.executor import ExecutorSizes, check_sizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes, TapeExecutor
 from edgeinfer.errors import ClosedError, InputError, NotAvailableError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.gpu import THREADS, WARPS, code_name, eights_of, share_of, width_for
@@ -62,7 +62,7 @@ _ON_CHIP = ("sm_72", "sm_87", "sm_101", "sm_110")
 """Of Jetson's."""
 
 
-class CudaExecutor:
+class CudaExecutor(TapeExecutor):
     """Runs a tape on a GPU; see ``Executor`` for attributes and methods.
 
     Args:
@@ -78,19 +78,8 @@ class CudaExecutor:
     """
 
     def __init__(self, config: LlmConfig, tape: Tape, weights: Path, sizes: ExecutorSizes) -> None:
-        self._config, self._tape = config, tape
-        self.vocab, self.hidden, self.layers = config.vocab, config.hidden, config.layers
-        self.context = sizes.context or config.context
-        self.page, self.pages = PAGE, sizes.pages
-        self.max_tokens = self.max_rows = sizes.max_tokens
-        self.max_sequences = sizes.max_sequences
-        self.window = max(config.windows) if all(config.windows) else 0
+        super().__init__(config, tape, sizes)
         self.device: DeviceKind = "gpu"
-        self.adapters: tuple[str, ...] = ()
-        self.cache = sizes.cache or tape.caches[0]
-        check_sizes(sizes, self.context, self.cache, tape)
-        self.fingerprint = f"tape {tape.digest} {self.cache} {self.context}"
-        self._columns = -(-self.context // PAGE)
         elements = 2 * PAGE * config.kv_heads * config.head_dim
         self._layer, self.page_bytes = elements, elements * 2 * config.layers
         arch = architecture(tuple(tape.machine.split()))

@@ -11,11 +11,12 @@ from edgeinfer import forks
 from edgeinfer.backends.llm.adapters import ARGUMENTS, AdaptedPhases, arrays_of
 from edgeinfer.backends.llm.arrays import BEST, SLACK, Arrays, aligned, map_weights, together
 from edgeinfer.backends.llm.batch import USUAL, Taker
+from edgeinfer.backends.llm.sizes import ExecutorSizes, TapeExecutor
 from edgeinfer.backends.llm.team import PHASE, TILES, Team, ask_for_tiles
 from edgeinfer.backends.tvm import library as tvm_library
-from edgeinfer.errors import ClosedError, InputError, UsageError
+from edgeinfer.errors import ClosedError, InputError
 from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
+from edgeinfer.llm.step import Bytes, Floats, Ints, StepBatch
 from edgeinfer.llm.tape import Adapted, Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.machine.device import DeviceKind
@@ -28,27 +29,6 @@ AMX tiles, which no other machine has kernels of."""
 
 
 _OF_ADAPTERS = ("adapters_low", "adapters_high")
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorSizes:
-    """What an executor has room for.
-
-    Attributes:
-        pages: Pages of the cache.
-        max_tokens: Most tokens of a step.
-        max_sequences: rows of a table.
-        context: tokens of a sequence; 0 for what the model was made for.
-        cache: type of the cache; empty for the tape's first.
-        threads: Threads of the team; 0 for as many as this process may keep busy.
-    """
-
-    pages: int
-    max_tokens: int = 512
-    max_sequences: int = 32
-    context: int = 0
-    cache: str = ""
-    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +72,7 @@ class _Laid:
     filled: tuple[int, int, tuple[int, int]] = (0, 0, (0, 0))
 
 
-class NativeExecutor:
+class NativeExecutor(TapeExecutor):
     """Runs a tape; see ``Executor`` for attributes and methods.
 
     Args:
@@ -115,20 +95,9 @@ class NativeExecutor:
         tvm_library.check_machine(library, about)
         if TILES in about.features:
             ask_for_tiles()
-        self._config, self._tape = config, tape
-        self.vocab, self.hidden, self.layers = config.vocab, config.hidden, config.layers
-        self.context = sizes.context or config.context
-        self.page, self.pages = PAGE, sizes.pages
-        self.max_tokens = self.max_rows = sizes.max_tokens
-        self.max_sequences = sizes.max_sequences
-        self.window = max(config.windows) if all(config.windows) else 0
+        super().__init__(config, tape, sizes)
         self.device: DeviceKind = "cpu"
-        self.adapters = tuple(adapter.name for adapter in tape.adapters)
-        self.cache = sizes.cache or tape.caches[0]
         self.threads = sizes.threads or available_cpus()
-        check_sizes(sizes, self.context, self.cache, tape)
-        self.fingerprint = f"tape {tape.digest} {self.cache} {self.context}"
-        self._columns = -(-self.context // PAGE)
         self._made = self._cache(config.layers)
         self.page_bytes = sum(a[0].nbytes for layer in self._made for a in layer)
         self._shared = self._arrays()
@@ -494,20 +463,3 @@ def _rounded(columns: int, rows: int) -> dict[str, Array]:
         f"{name}.starts": aligned((rows, blocks, 2), "int32"),
         f"{name}.sums": aligned((rows, blocks, 2), "float32"),
     }
-
-
-def check_sizes(sizes: ExecutorSizes, context: int, cache: str, tape: Tape) -> None:
-    """Refuse sizes that contradict one another or the model.
-
-    Raises:
-        UsageError: lists what does.
-    """
-    found = []
-    if cache not in tape.caches:
-        found.append(f"cache {cache!r}: known: {', '.join(tape.caches)}")
-    counts = ("pages", "max_tokens", "max_sequences")
-    found += [f"{n}: expected at least 1" for n in counts if getattr(sizes, n) < 1]
-    if context < 1 or sizes.threads < 0:
-        found.append("context and threads are counts")
-    if found:
-        raise UsageError("; ".join(found))

@@ -12,12 +12,11 @@ from edgeinfer.convert.llm import cuda_code
 from edgeinfer.convert.llm.adapters import Adapter
 from edgeinfer.convert.llm.cuda_pack import CudaPacker, loads
 from edgeinfer.convert.llm.pack import Matrix
-from edgeinfer.convert.llm.plan import Source, TapePlan, lay_out
+from edgeinfer.convert.llm.plan import Multiplied, Source, TapePlan, lay_out
 from edgeinfer.convert.llm.reading import Reading
 from edgeinfer.convert.lower.tvm.machines import MACHINES
 from edgeinfer.kernels.defs.llm.form import STEP
 from edgeinfer.kernels.defs.llm.heads import Attend
-from edgeinfer.kernels.defs.llm.product import Epilogue
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.gpu import CACHE, MOST_FOLD, THREADS, TILE, WARPS, WIDTHS, eights_of, tiles_of
 from edgeinfer.llm.step import PAGE
@@ -53,32 +52,20 @@ class CudaPlan(TapePlan):
     def gather(self) -> None:
         """The head finds the rows whose logits are wanted by itself."""
 
-    def product(
-        self,
-        matrix: Matrix,
-        source: str,
-        target: str,
-        epilogue: Epilogue,
-        *,
-        norm: str = "",
-        width_of_target: int = 0,
-        bias: str = "",
-        domain: str = "tokens",
-        cap: float = 0.0,
-        shared: bool = False,
-        parts: Mapping[str, int] | None = None,
-    ) -> None:
-        """Add a product; see ``TapePlan.product``."""
+    def product(self, wanted: Multiplied) -> None:
+        """Add a product."""
+        matrix, norm, epilogue = wanted.matrix, wanted.norm, wanted.epilogue
         gated = epilogue not in ("store", "add")
         rows = matrix.rows // 2 if gated else matrix.rows
         tiles = matrix.padded // TILE // (2 if gated else 1)
-        places = "rows" if domain == "outputs" else _NOTHING
+        places = "rows" if wanted.domain == "outputs" else _NOTHING
         if norm:
             self._hand_on(norm)
         squares = ("squares", _float(self.config.norm_epsilon)) if norm else (_NOTHING, "%0.0")
         arguments = (
-            *(*_matrix(matrix, rows), "xs" if norm else source, places, "count"),
-            *(target, f"#{width_of_target or matrix.padded}", bias or _NOTHING, _float(cap)),
+            *(*_matrix(matrix, rows), "xs" if norm else wanted.source, places, "count"),
+            *(wanted.target, f"#{wanted.width_of_target or matrix.padded}"),
+            *(wanted.bias or _NOTHING, _float(wanted.cap)),
             *(*squares, *(_HANDED if epilogue == "add" else (_NOTHING,) * 3)),
         )
         calls, fold = {}, _fold(tiles, matrix.columns)
@@ -87,7 +74,7 @@ class CudaPlan(TapePlan):
             made = cuda_code.product(loads(matrix.form), epilogue, *cut)
             calls[str(width)] = Call(self.entry(*made), arguments)
         items = {str(width): -(-tiles // tiles_of(width, tiles)) for width in WIDTHS}
-        self.phases.append(Products(calls, items, domain))  # type: ignore[arg-type]
+        self.phases.append(Products(calls, items, wanted.domain))
 
     def entry(self, name: str, text: str, threads: int = THREADS) -> str:
         """Ask for a kernel; returns its name."""

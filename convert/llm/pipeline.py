@@ -17,7 +17,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact
 from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.llm.backend import INPUT, NAME, open_executor, signature
-from edgeinfer.backends.llm.executor import ExecutorSizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.backends.tvm import library
 from edgeinfer.bounded import open_file, read_bounded
 from edgeinfer.bundle.manifest import (

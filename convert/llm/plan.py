@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,6 +42,37 @@ class Kernel:
     name: str
     maker: str
     values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """A product that a tape gets.
+
+    Attributes:
+        matrix: Its weights.
+        source: Array that holds the tokens.
+        target: Array that takes the result.
+        epilogue: What becomes of it.
+        norm: Norm of the tokens before; empty for none.
+        width_of_target: Elements of a row of the result; 0 for those of the weights.
+        bias: Name of one; empty for none.
+        domain: What is multiplied.
+        cap: Limit of the results.
+        shared: Whether the product before this one has the same tokens and norm.
+        parts: Rows of what it consists of, by the weights' names, where adapters change it.
+    """
+
+    matrix: Matrix
+    source: str
+    target: str
+    epilogue: Epilogue
+    norm: str = ""
+    width_of_target: int = 0
+    bias: str = ""
+    domain: Literal["tokens", "outputs"] = "tokens"
+    cap: float = 0.0
+    shared: bool = False
+    parts: Mapping[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -130,41 +161,15 @@ class TapePlan:
         label = f"{size}_{size}_{epsilon:g}"
         return self.call("norm", label, (size, size, epsilon), source, name, target)
 
-    def product(
-        self,
-        matrix: Matrix,
-        source: str,
-        target: str,
-        epilogue: Epilogue,
-        *,
-        norm: str = "",
-        width_of_target: int = 0,
-        bias: str = "",
-        domain: str = "tokens",
-        cap: float = 0.0,
-        shared: bool = False,
-        parts: Mapping[str, int] | None = None,
-    ) -> None:
-        """Add a product.
-
-        Args:
-            matrix: its weights.
-            source: array that holds the tokens.
-            target: array that takes the result.
-            epilogue: what becomes of it.
-            norm: Norm of the tokens before; empty for none.
-            width_of_target: elements of a row of the result.
-            bias: name of one; empty for none.
-            domain: what is multiplied.
-            cap: Limit of the results.
-            shared: the product before this one has the same tokens and norm.
-            parts: rows of what it consists of, by the weights' names, where adapters change it.
-        """
+    def product(self, wanted: Multiplied) -> None:
+        """Add a product."""
+        matrix, source, target, norm = wanted.matrix, wanted.source, wanted.target, wanted.norm
+        bias, parts = wanted.bias, wanted.parts
         dot, form, columns = self.packer.dot, matrix.form, matrix.columns
         before, given = self.before(form, columns, source, norm)
-        wide = width_of_target or matrix.padded
-        sizes = (dot, form, matrix.padded, columns, 1, epilogue, wide)
-        what = Product(*sizes, bias=bool(bias), cap=cap)
+        wide = wanted.width_of_target or matrix.padded
+        sizes = (dot, form, matrix.padded, columns, 1, wanted.epilogue, wide)
+        what = Product(*sizes, bias=bool(bias), cap=wanted.cap)
         arguments = (*matrix.arguments, *((bias,) if bias else ()), *given)
         calls, items = self._of_widths(what, *arguments, target, "span")
         adapted = None
@@ -174,9 +179,8 @@ class TapePlan:
             if what.gated:
                 own = self._of_widths(replace(what, more=True), *arguments, "more", target, "span")
                 adapted = Adapted(dict(parts), columns, normed, "more", matrix.padded, *own)
-        self.phases.append(
-            Products(calls, items, domain, before, shared, adapted)  # type: ignore[arg-type]
-        )
+        made = Products(calls, items, wanted.domain, before, wanted.shared, adapted)
+        self.phases.append(made)
 
     def _of_widths(self, what: Product, *arguments: str) -> tuple[dict[str, Call], dict[str, int]]:
         """Calls of a product and their items, by the tokens that they take at once."""
@@ -261,9 +265,8 @@ def lay_out(made: TapePlan, tensors: Mapping[str, Source]) -> None:
     final = packer.vector("output_norm", _vector(tensors["output_norm"]))
     made.gather()
     head = embedding if config.tied else packer.matrix("output", [tensors["output"]])
-    made.product(
-        *(head, "xo", "logits", "store"), norm=final, domain="outputs", cap=config.logit_softcap
-    )
+    cap = config.logit_softcap
+    made.product(Multiplied(head, "xo", "logits", "store", final, domain="outputs", cap=cap))
     made.keep_adapters()
 
 
@@ -328,14 +331,9 @@ def _attention(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> Non
             given = biases[column : column + matrix.rows]
             bias = packer.vector(f"{at}{name}.bias", given)
         target = f"qkv@{column}" if column else "qkv"
-        made.product(
-            *(matrix, "x", target, "store"),
-            norm=norm,
-            width_of_target=whole,
-            bias=bias,
-            shared=place > 0,
-            parts={n: _rows(p) for n, p in parts.items()},
-        )
+        rows = {n: _rows(p) for n, p in parts.items()}
+        wanted = Multiplied(matrix, "x", target, "store", norm, whole, bias, parts=rows)
+        made.product(replace(wanted, shared=place > 0))
         column += matrix.rows
     if config.qk_norm_rows:
         for name, start, count in (("q", 0, heads * size), ("k", heads * size, kept * size)):
@@ -389,12 +387,8 @@ def _feed_forward(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> 
         raise UsageError(f"layer {layer}: gate and input have different types of weights")
     parts = groups[0][1]
     inner = packer.matrix(at + groups[0][0], list(parts.values()))
-    made.product(
-        *(inner, "x", "h", config.activation),
-        norm=norm,
-        width_of_target=config.ffn,
-        parts={n: _rows(p) for n, p in parts.items()},
-    )
+    rows = {n: _rows(p) for n, p in parts.items()}
+    made.product(Multiplied(inner, "x", "h", config.activation, norm, config.ffn, parts=rows))
     down = packer.matrix(f"{at}ffn_down", [tensors[f"{at}ffn_down"]])
     _add(made, tensors, down, "h", f"{at}post_ffw_norm")
 
@@ -406,7 +400,7 @@ def _experts(made: TapePlan, tensors: Mapping[str, Source], at: str, norm: str) 
         raise TypeError("the model has no experts")
     count, used, inner = experts.count, experts.used, experts.ffn
     router = packer.matrix(f"{at}ffn_gate_inp", [tensors[f"{at}ffn_gate_inp"]])
-    made.product(router, "x", "router", "store", norm=norm)
+    made.product(Multiplied(router, "x", "router", "store", norm))
     label = f"{count}_{used}_{experts.normalised:d}"
     sizes = (count, router.padded, used, experts.normalised)
     made.rows("route", label, sizes, "router", "chosen", "shares")
@@ -469,9 +463,9 @@ def _add(
             f"{matrix.name}: {matrix.rows} rows are no multiple of {made.packer.dot.rows}"
         )
     if not config.post_norms:
-        made.product(matrix, source, "x", "add", parts=parts)
+        made.product(Multiplied(matrix, source, "x", "add", parts=parts))
         return
-    made.product(matrix, source, "t", "store", parts=parts)
+    made.product(Multiplied(matrix, source, "t", "store", parts=parts))
     weight = made.packer.vector(norm, _vector(tensors[norm]))
     size, epsilon = config.hidden, config.norm_epsilon
     made.rows("norm_add", f"{size}_{epsilon:g}", (size, epsilon), "t", weight, "x")

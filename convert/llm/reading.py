@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeinfer.backends.llm.backend import open_native
-from edgeinfer.backends.llm.executor import ExecutorSizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.kernels.defs.gemv import Dot

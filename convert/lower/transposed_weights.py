@@ -19,7 +19,7 @@ _READERS = {
 """Operators whose operands may be transposed: what engines fold when they open a file."""
 
 
-def share_turned(model: ir.Model, *, floats: bool) -> int:
+def share_transposed(model: ir.Model, *, floats: bool) -> int:
     """Replace matrices by the transposes of others, in place; return how many.
 
     Given::

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgeinfer.backends.llm.backend import open_executor
 from edgeinfer.backends.llm.cuda import architecture
-from edgeinfer.backends.llm.executor import ExecutorSizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant

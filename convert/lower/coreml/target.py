@@ -21,7 +21,7 @@ from edgeinfer.convert.lower.coreml.quirks import kept_single, rewrite, warn
 from edgeinfer.convert.lower.coreml.weights import refused, refused_halves
 from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
-from edgeinfer.convert.lower.transposed_weights import share_turned
+from edgeinfer.convert.lower.transposed_weights import share_transposed
 from edgeinfer.convert.passes.join_concat import JoinConcat
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.quantize.recipe import recipe
@@ -143,7 +143,7 @@ def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes:
 
     model = with_known(model, _is_known, notes)
     hold(model)
-    share_turned(model, floats=True)
+    share_transposed(model, floats=True)
     warn(model, options.deployment, notes)
     if asked.precision == "fp16":
         rewrite(model, options.deployment, notes)

@@ -49,7 +49,7 @@ from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.tabular import DOMAIN, misread
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
-from edgeinfer.convert.lower.transposed_weights import share_turned
+from edgeinfer.convert.lower.transposed_weights import share_transposed
 from edgeinfer.convert.lower.unscanned import keep_first_states, scan_one_row
 from edgeinfer.convert.lower.whole_spans import Spans
 from edgeinfer.convert.passes.constants import takes
@@ -96,7 +96,7 @@ class OnnxTarget(Target):
         path = folder / "model.onnx"
         if not profile.strongly_typed:
             # TensorRT wants constants where integers are made floats.
-            share_turned(prepared.model, floats=False)
+            share_transposed(prepared.model, floats=False)
         forget_origins(prepared.model)
         files = save(prepared.model, path, LARGEST if options.one_file else EXTERNAL_ABOVE)
         precision, ops = read_back(path)

@@ -32,7 +32,7 @@ from edgeinfer.convert.lower.openvino.turns import cut_unturned
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
-from edgeinfer.convert.lower.transposed_weights import share_turned
+from edgeinfer.convert.lower.transposed_weights import share_transposed
 from edgeinfer.convert.lower.unscanned import keep_first_states
 from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.infra import is_op
@@ -80,7 +80,7 @@ class OpenVinoTarget(Target):
         if options.precision == "bf16":
             bfloat.clamp_masks(prepared, notes)
 
-        share_turned(prepared, floats=True)
+        share_transposed(prepared, floats=True)
         path = folder / "model.xml"
         compress = options.compress_weights or options.precision == "fp16"
         # The reader maps weights from a file; a serialized model would hold them twice more.

@@ -15,7 +15,7 @@ import numpy as np
 
 from edgeinfer.backends.llm.backend import open_executor
 from edgeinfer.backends.llm.cuda import CudaExecutor
-from edgeinfer.backends.llm.executor import ExecutorSizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.convert.llm import cuda_code, cuda_variant, oracle
 from edgeinfer.convert.llm.blocks import Factors, Integers
 from edgeinfer.convert.llm.oracle import Oracle

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.llm.backend import open_native
-from edgeinfer.backends.llm.executor import ExecutorSizes, NativeExecutor
+from edgeinfer.backends.llm.executor import NativeExecutor
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.source import expected, floats
 from edgeinfer.llm import LlmConfig, Rope

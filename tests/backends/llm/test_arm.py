@@ -29,7 +29,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import ExecutorSizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.llm.step import StepBatch
 folder, ids = Path(sys.argv[1]), json.loads(sys.argv[2])
 for kind in ("float32", "float16", "uint8", "uint4"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.backends.llm.backend import open_executor
-from edgeinfer.backends.llm.executor import ExecutorSizes
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.options import EngineOptions, StepLimits

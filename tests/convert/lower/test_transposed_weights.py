@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.lower.transposed_weights import share_turned
+from edgeinfer.convert.lower.transposed_weights import share_transposed
 from edgeinfer.convert.passes.transposed_constants import twins
 from tests.convert.quantize.conftest import graph
 
@@ -28,7 +28,7 @@ def made(reader: str, turned: np.ndarray) -> ir.Model:
 @pytest.mark.parametrize("floats", [False, True])
 def test_what_a_product_reads_is_turned_when_the_file_is_opened(floats: bool) -> None:
     model = made("MatMul(x, turned)", np.ascontiguousarray(TABLE.T))
-    assert share_turned(model, floats=floats) == 1
+    assert share_transposed(model, floats=floats) == 1
     assert [*model.graph.initializers] == ["table"]
     product = next(n for n in model.graph if n.op_type == "MatMul")
     maker = product.inputs[1].producer() if product.inputs[1] is not None else None
@@ -49,7 +49,7 @@ def test_others_stay(reader: str, change: float) -> None:
     turned = np.ascontiguousarray(TABLE.T)
     turned[5, 5] += change
     model = made(reader, turned)
-    assert share_turned(model, floats=False) == 0
+    assert share_transposed(model, floats=False) == 0
     assert {*model.graph.initializers} == {"table", "turned"}
 
 
@@ -68,7 +68,7 @@ def test_integers_are_turned_before_floats_are_made_of_them_or_after() -> None:
         "s": TABLE[:, 0].copy(),
     }
     before, after = graph(text, **arrays), graph(text, **arrays)
-    assert share_turned(before, floats=False) == share_turned(after, floats=True) == 1
+    assert share_transposed(before, floats=False) == share_transposed(after, floats=True) == 1
     assert [n.op_type for n in before.graph] == [
         *("Transpose", "Gather", "DequantizeLinear", "MatMul"),
     ]
@@ -90,7 +90,7 @@ def test_blocks_of_weights_are_not_turned() -> None:
     }"""
     whole = np.rint(TABLE * 40).astype(np.int8)
     model = graph(text, table=whole, turned=np.ascontiguousarray(whole.T), s=TABLE[:2].repeat(2, 1))
-    assert share_turned(model, floats=True) == 0
+    assert share_transposed(model, floats=True) == 0
 
 
 def test_twins_are_told_by_their_bytes() -> None:
@@ -122,5 +122,5 @@ def test_of_a_transpose_one_product_of_integers_is_made() -> None:
     arrays: dict[str, Any] = {"table": whole, "turned": np.ascontiguousarray(whole.T)}
     one = graph(text.format(other="Add(y, y)"), **arrays)
     two = graph(text.format(other="MatMulInteger(x, turned)"), **arrays)
-    assert share_turned(one, floats=False) == 1
-    assert share_turned(two, floats=False) == 0
+    assert share_transposed(one, floats=False) == 1
+    assert share_transposed(two, floats=False) == 0

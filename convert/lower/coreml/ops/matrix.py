@@ -24,7 +24,7 @@ def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
         made = matmul(g, g.cast(A, np.float32), g.cast(B, np.float32))
         return g.cast(made, A.dtype, (-most, most))
     if B.data is not None and B.rank == 2 and A.rank in _LINEAR_RANKS:
-        return g.emit("linear", x=A, weight=_turned(g, B))
+        return g.emit("linear", x=A, weight=_transposed(g, B))
     a = g.insert_axes(A, [0]) if A.rank == 1 else A
     b = g.insert_axes(B, [-1]) if B.rank == 1 else B
     out = batched(g, a, b)
@@ -64,7 +64,7 @@ def _late_batched(g: Builder, a: Tensor, b: Tensor, transpose_b: bool) -> Tensor
     return g.reshape(out, [*sizes[:-2], *g.extents(out)[1:]])
 
 
-def _turned(g: Builder, x: Tensor) -> Tensor:
+def _transposed(g: Builder, x: Tensor) -> Tensor:
     return g.transpose(x, [1, 0])
 
 
@@ -86,7 +86,7 @@ def gemm(
     if B.data is None:
         out = _scaled(g, g.emit("matmul", x=a, y=B, transpose_y=bool(transB)), alpha)
     else:
-        weight = _scaled(g, B if transB else _turned(g, B), alpha)
+        weight = _scaled(g, B if transB else _transposed(g, B), alpha)
         bias = _bias(added, int(weight.shape[0]))
         out = g.emit("linear", x=a, weight=weight, bias=bias)
         if bias is not None:
