@@ -41,12 +41,17 @@ def unique(node: ir.Node) -> onnx.FunctionProto | None:
     shape = sizes(node.inputs[0])
     axis, in_order = attribute(node, "axis", None), attribute(node, "sorted", 1)
     by_sorting, body = axis is None and in_order, Body(node)
-    if shape is None and by_sorting:
-        _sorted(body, node, body.reshape(body.op("Size", "i0"), 1))
+    if shape is None:
+        if by_sorting:
+            _sorted(body, node, body.reshape(body.op("Size", "i0"), 1))
+        elif node.inputs[0] is None or node.inputs[0].shape is None:
+            return None
+        else:
+            _compared(body, node, None, axis, in_order)
         return body.function()
-    if shape is None or not math.prod(shape):
-        return None
     count = math.prod(shape)
+    if not count:
+        return None
     if count == 1:
         body.give(0, "i0" if axis is not None else body.reshape("i0", -1))
         for index in range(1, len(node.outputs)):
@@ -86,19 +91,21 @@ def _sorted(body: Body, node: ir.Node, count: str) -> None:
         body.give(3, body.op("Sub", following, places))
 
 
-def _compared(body: Body, node: ir.Node, rows: int, axis: int | None, in_order: int) -> None:
+def _compared(body: Body, node: ir.Node, rows: int | None, axis: int | None, in_order: int) -> None:
     """Number slices by those before them: among the first of their kind, or in their order."""
-    rank = len(sizes(node.inputs[0]) or ())
+    source = input_at(node, 0)
+    rank = len(source.shape or ()) if source is not None else 0
     x = "i0" if axis is not None else body.reshape("i0", -1)
     at = 0 if axis is None else axis % rank
     perm = [at, *(a for a in range(rank) if a != at)]
     lying = body.op("Transpose", x, perm=perm) if at else x
-    lying = body.reshape(lying, rows, -1)
+    # A zero keeps the size.
+    lying = body.reshape(lying, *((rows or 0, -1) if axis is not None else (-1, 1)))
     mine, other = (body.op("Unsqueeze", lying, body.const([a])) for a in (1, 0))
     equal = body.op("Cast", body.op("Equal", mine, other), to=_FLOAT)
     same = body.op("ReduceMin", equal, body.const([2]), keepdims=0)
     first = body.op("ArgMax", same, axis=1, keepdims=0)
-    count = body.const(np.arange(rows))
+    count, most = _positions(body, lying, rows), rows or 1 << 24
     is_first = body.op("Equal", first, count)
     if in_order:
         # The first place where two differ decides; where none does, the first one says no.
@@ -109,8 +116,8 @@ def _compared(body: Body, node: ir.Node, rows: int, axis: int | None, in_order: 
         chosen = body.op("Unsqueeze", body.op("Cast", is_first, to=_FLOAT), body.const([1]))
         earlier = body.op("Mul", below, chosen)
         number = body.op("ReduceSum", earlier, body.const([0]), keepdims=0)
-        number = _counted(body, number, rows)
-        none = body.const(np.full(rows, -1, np.int64))
+        number = _counted(body, number, most)
+        none = body.op("Sub", body.op("Sub", count, count), body.const([1]))
         listed = body.op("ScatterElements", none, number, first, axis=0)
         kept = body.op("Greater", listed, none)
     else:
@@ -126,7 +133,15 @@ def _compared(body: Body, node: ir.Node, rows: int, axis: int | None, in_order: 
         body.give(2, number)
     if wanted[3]:
         many = body.op("ReduceSum", same, body.const([1]), keepdims=0)
-        body.give(3, body.op("Gather", _counted(body, many, rows), indices, axis=0))
+        body.give(3, body.op("Gather", _counted(body, many, most), indices, axis=0))
+
+
+def _positions(body: Body, x: str, rows: int | None) -> str:
+    """Count along the first axis, from 0 on."""
+    if rows is not None:
+        return body.const(np.arange(rows))
+    size = body.op("Squeeze", body.op("Shape", x, end=1), body.const([0]))
+    return body.op("Range", body.const(np.array(0)), size, body.const(np.array(1)))
 
 
 def _counted(body: Body, x: str, most: int) -> str:

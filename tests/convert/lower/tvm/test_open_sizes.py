@@ -53,6 +53,10 @@ RIGHT: dict[str, tuple[str, list[Feeds]]] = {
         "{ y, i, v, c = Unique<sorted=1>(x) }",
         [{"x": i(*v)} for v in ((3, 1, 3, 2), (5,), (7, 7, 7))],
     ),
+    "unique rows": (
+        "(int64[n,m] x) => (int64[c,m] z, int64[c] k) { z, f, r, k = Unique<axis=0>(x) }",
+        [{"x": i(*v).reshape(-1, 2)} for v in ((3, 1, 0, 4, 3, 1, 3, 0), (5, 5))],
+    ),
     "reshape": (
         "(float[n,6] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }",
         [{"x": f(2, 6), "s": s} for s in (i(3, 4), i(-1, 2), i(0, -1))],

@@ -257,6 +257,11 @@ CASES: dict[str, tuple[str, list[dict[str, Array]]]] = {
         " {y, i, j, k = Unique(x)}",
         [{"x": _whole(3, 1, 3, 2, 1, 7).reshape(2, 3)}, {"x": _whole(5, 5).reshape(1, 2)}],
     ),
+    "distinct elements and rows in their order": (
+        "(int64[n,m] x) => (int64[a] y, int64[b] j, int64[c,m] z, int64[c] k)"
+        " {y, i, j = Unique<sorted=0>(x) z, f, r, k = Unique<axis=0>(x)}",
+        [{"x": _whole(3, 1, 0, 4, 3, 1, 3, 0).reshape(4, 2)}, {"x": _whole(5, 5).reshape(1, 2)}],
+    ),
     "rows of open sizes from every turn": (
         "(float[n] s, float[t,n] x) => (float[n] y, float[t,n] z) {y, z = Scan<num_scan_inputs=1,"
         " body = b (float[n] a, float[n] r) => (float[n] c, float[n] o) {c = Add(a, r)"
