@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions
 from edgeinfer.backends.process import guard, isolation
@@ -14,12 +16,14 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.consent import KINDS
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
+from edgeinfer.machine.cuda import absence
 from edgeinfer.machine.fingerprint import fingerprint
+from edgeinfer.profiles.schema import Profile
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.offered_variants import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built
-from edgeinfer.runtime.select import Candidate, Rejected, rank
+from edgeinfer.runtime.select import Candidate, Pair, Rejected, rank
 from edgeinfer.runtime.trusted import barred
 
 
@@ -76,10 +80,36 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
         raise NotAvailableError(f"{bundle.location}: nothing in it can run here: {reasons}")
     order = {variant.id: position for position, variant in enumerate(variants)}
     candidates = sorted(plan.candidates, key=lambda c: order[c.pair.variant])
-    rejected = tuple(r for r in plan.rejected if backend in (None, r.backend))
+    known = {v.id: v for v in variants}
+    rejected = tuple(_absent(candidates, known))
+    rejected += tuple(r for r in plan.rejected if backend in (None, r.backend))
     if backend is None:
         rejected += tuple(by_name_only([v for v in variants if v.id not in refused], probes))
-    return Pairs(tuple(candidates), rejected, {v.id: v for v in variants})
+    return Pairs(tuple(candidates), rejected, known)
+
+
+def meant_for(variant: Variant) -> Profile | None:
+    """Return what is known of the devices that a variant is for; None of a profile of others."""
+    return profiles.load(variant.target) if variant.target in profiles.names() else None
+
+
+def stands_in(profile: Profile | None, pair: Pair) -> bool:
+    """Whether the CPU runs what is meant for another unit."""
+    return profile is not None and pair.device == "cpu" != profile.unit
+
+
+def _absent(candidates: Sequence[Candidate], variants: Mapping[str, Variant]) -> Iterator[Rejected]:
+    """Name the units that the CPU stands in for, and why they are not here."""
+    ran = {c.pair for c in candidates}
+    for candidate in candidates:
+        pair, profile = candidate.pair, meant_for(variants[candidate.pair.variant])
+        if profile is None or not stands_in(profile, pair):
+            continue
+        own = replace(pair, device=profile.unit)
+        if own not in ran:
+            yield Rejected(
+                pair.variant, pair.backend, own.device, absence(pair.backend, own.device)
+            )
 
 
 def open_pair(

@@ -13,11 +13,20 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.bundle.values import fits
 from edgeinfer.errors import BackendError, BundleError, InputError, NotAvailableError, UsageError
-from edgeinfer.metrics import WIDENED, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.machine.host import host
+from edgeinfer.metrics import (
+    WIDENED,
+    OutputMetrics,
+    budget_for,
+    check,
+    compare,
+    verdict_on,
+    worst,
+)
 from edgeinfer.records import dataclass
-from edgeinfer.runtime.pairs import Pairs, open_pair, opened, pairs
+from edgeinfer.runtime.pairs import Pairs, meant_for, open_pair, opened, pairs, stands_in
 from edgeinfer.runtime.recheck import lost_channels
-from edgeinfer.runtime.select import Rejected
+from edgeinfer.runtime.select import Pair, Rejected
 from edgeinfer.types import Progress
 
 TIME_LIMIT_S = 600.0
@@ -39,7 +48,8 @@ class Checked:
         refused: vectors that hold values the artifact refuses, so that there was nothing to judge.
         widened: what left the plain budget and stayed within the one that is wider where the
             oracles themselves disagree, one line each.
-        verdict: ``pass``, ``FAIL`` or ``metrics.WIDENED``.
+        verdict: ``pass``, ``FAIL`` or ``metrics.WIDENED``, with what ran it where that is not
+            what it is meant for, as ``metrics.verdict_on`` has it.
     """
 
     variant: str
@@ -167,6 +177,7 @@ def _check_all(
         # A precision without a budget is the bundle's fault, not of who asks.
         except (BackendError, InputError, UsageError) as e:
             problems = [str(e)]
+        verdict = "FAIL" if problems else WIDENED if widened else "pass"
         checked.append(
             Checked(
                 variant=pair.variant,
@@ -178,10 +189,21 @@ def _check_all(
                 metrics=metrics,
                 refused=tuple(refused),
                 widened=tuple(widened),
-                verdict="FAIL" if problems else WIDENED if widened else "pass",
+                verdict=_said(verdict, variant, pair),
             )
         )
     return checked
+
+
+def _said(verdict: str, variant: Variant, pair: Pair) -> str:
+    """Return a verdict with what ran the variant, where that is not what it is meant for."""
+    profile, here = meant_for(variant), host()
+    return verdict_on(
+        verdict,
+        stands_in=stands_in(profile, pair),
+        is_of_target=profile is None or here.is_kind(profile),
+        arch=here.arch,
+    )
 
 
 def _check(

@@ -31,7 +31,7 @@ from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.behaviour import repeat_problems, signature_problems
 from edgeinfer.convert.verify.decided import compared
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
-from edgeinfer.machine.cuda import cuda_devices
+from edgeinfer.machine.cuda import absence
 from edgeinfer.metrics import (
     SLACK,
     WIDENED,
@@ -348,7 +348,7 @@ class _Gate:
         kinds = {unit.kind for unit in probe.devices}
         if self.device in kinds:
             return [self._asked(backend, result)]
-        absent = replace(result, skipped=_absence(backend.name, self.device))
+        absent = replace(result, skipped=absence(backend.name, self.device))
         if "cpu" not in kinds:
             return [absent]
         instead = replace(self, device="cpu", timed=False)
@@ -528,12 +528,6 @@ def _rounding(wide: int, hanging: int, measured: int, beyond: str) -> str:
     if hanging and measured:
         notes.append(f"rounding alone decides it on {hanging} vectors")
     return "; ".join(notes)
-
-
-def _absence(backend: str, kind: DeviceKind) -> str:
-    if kind == "gpu" and cuda_devices():
-        return f"this build of {backend} cannot use the NVIDIA device here"
-    return f"no {'NVIDIA device' if kind == 'gpu' else kind} here"
 
 
 def _run(executable: Executable, vector: Vector) -> dict[str, Array]:

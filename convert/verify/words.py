@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from edgeinfer.metrics import verdict_on
+
 STAGES = {
     "source": "As the file was read",
     "drop_default_inputs": "Inputs with a value in the file became constants",
@@ -59,22 +61,6 @@ def changes(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         for change in report["changes"]
     ]
     return sorted(found, key=lambda c: c["stage"] not in ("source", "targets", "half precision"))
-
-
-def verdict_on(verdict: str, *, stands_in: bool, is_of_target: bool, arch: str) -> str:
-    """Say a verdict with what ran the artifact, where that is not what it is meant for.
-
-    Args:
-        verdict: Verdict of an engine.
-        stands_in: whether another unit ran it than the one it is meant for.
-        is_of_target: whether this machine is of the target's kind.
-        arch: Architecture of this machine.
-    """
-    if verdict == "not run":
-        return verdict
-    if stands_in:
-        return f"numbers {verdict}"
-    return verdict if is_of_target else f"{verdict} on {arch}"
 
 
 def comparison(report: Mapping[str, Any]) -> list[dict[str, Any]]:

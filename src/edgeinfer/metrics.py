@@ -35,6 +35,23 @@ blank page (PP-OCR) 10 times. It matters only where rounding alone nearly fills 
 WIDENED = f"pass, budget widened x{SLACK:g} (oracles disagree)"
 """The verdict on what only ``Budget.widened`` lets through."""
 
+
+def verdict_on(verdict: str, *, stands_in: bool, is_of_target: bool, arch: str) -> str:
+    """Say a verdict with what ran the artifact, where that is not what it is meant for.
+
+    Args:
+        verdict: Verdict of an engine.
+        stands_in: whether another unit ran it than the one it is meant for.
+        is_of_target: whether this machine is of the target's kind.
+        arch: Architecture of this machine.
+    """
+    if verdict == "not run":
+        return verdict
+    if stands_in:
+        return f"numbers {verdict}"
+    return verdict if is_of_target else f"{verdict} on {arch}"
+
+
 _MANY_ROWS = 8
 """Decided rows from which a share of them says something."""
 

@@ -13,6 +13,7 @@ import pytest
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import InputError
+from edgeinfer.machine.host import MachineHost, host
 from edgeinfer.metrics import OutputMetrics
 from tests.cli.conftest import write_bundle
 
@@ -172,6 +173,31 @@ def test_what_run_takes_by_name_only_is_listed(cli: Any, tmp_path: Path) -> None
     asked = cli("verify", bundle, "-b", "reference")
     assert asked.code == 0
     assert "cpu-onnx-fp32  reference" in asked.out
+
+
+@pytest.mark.parametrize(
+    ("target", "verdict"), [("cuda", "numbers pass"), ("rpi5", f"pass on {host().arch}")]
+)
+def test_nothing_passes_that_ran_elsewhere(
+    target: str, verdict: str, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MachineHost, "is_kind", lambda self, profile: profile.name != "rpi5")
+    monkeypatch.setattr("edgeinfer.runtime.pairs.absence", lambda *asked: f"no {asked[1]} here")
+    with Bundle.open(write_bundle(tmp_path / "first.edge")) as plain:
+        (one, _) = plain.manifest.variants
+    variant = dataclasses.replace(one, id=f"{target}-onnx-fp32", target=target)
+    bundle = write_bundle(tmp_path / "m.edge", variants=(variant,))
+    told = cli("verify", bundle, "-b", "onnxruntime")
+    assert told.code == 0
+    assert told.out.splitlines()[1].endswith(f"exact  {verdict}")
+    absent = f"not run: {variant.id} on onnxruntime (gpu): no gpu here"
+    assert (absent in told.out) == (target == "cuda")
+    found = json.loads(cli("verify", bundle, "-b", "onnxruntime", "--json").out)
+    assert found["checked"][0]["verdict"] == verdict
+    assert [r["device"] for r in found["not_run"]] == ["gpu"] * (target == "cuda")
+    timed = cli("bench", bundle, "-b", "onnxruntime", "--runs", "2", "--seconds", "0.01").out
+    assert f"times are of this machine: {host()}" in timed
+    assert (absent in timed) == (target == "cuda")
 
 
 def bundle_input(folder: Path) -> Path:

@@ -136,7 +136,10 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
     seconds = sum(report.seconds.values())
     count = len(report.vectors)
     vectors = f"{count} test vector" + ("s" if count != 1 else "")
-    yield f"times are medians on this machine: {report.machine}"
+    if any(_counts(v, e) and e.latency_ms for v in report.variants for e in v.engines):
+        yield f"times are medians on this machine: {report.machine}"
+    else:
+        yield f"checked on {report.machine}: no time here is the target's"
     operators = f"{before} operator" + ("s" if before != 1 else "")
     counted = f"{operators}, {after} after simplification; " if before else ""
     yield f"{counted}{vectors}; {seconds:.1f} s"
@@ -204,14 +207,13 @@ def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row(variant: VariantResult, engine: EngineResult, arch: str) -> tuple[str, ...]:
-    from edgeinfer.convert.verify.words import verdict_on
+    from edgeinfer.metrics import verdict_on
 
     first = (variant.id, variant.precision, size(variant.size_bytes), engine.backend, engine.device)
     if engine.skipped:
         return (*first, "-", "-", engine.verdict, "-")
     error, budget = criterion(engine, variant.budget)
-    counts = variant.is_of_target and not engine.stands_in
-    time = milliseconds(_latency(engine)) if counts else "-"
+    time = milliseconds(_latency(engine)) if _counts(variant, engine) else "-"
     verdict = verdict_on(
         engine.verdict,
         stands_in=engine.stands_in,
@@ -219,6 +221,11 @@ def _row(variant: VariantResult, engine: EngineResult, arch: str) -> tuple[str, 
         arch=arch,
     )
     return (*first, error, budget, verdict, time)
+
+
+def _counts(variant: VariantResult, engine: EngineResult) -> bool:
+    """Whether a time that was taken here says something of the target."""
+    return variant.is_of_target and not engine.stands_in
 
 
 def criterion(engine: EngineResult, plain: Budget) -> tuple[str, str]:

@@ -18,6 +18,13 @@ _MAJOR, _MINOR = 75, 76
 """``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`` and ``_MINOR`` of the CUDA driver API."""
 
 
+def absence(backend: str, kind: str) -> str:
+    """Say why an engine has no unit of a kind here."""
+    if kind == "gpu" and cuda_devices():
+        return f"this build of {backend} cannot use the NVIDIA device here"
+    return f"no {'NVIDIA device' if kind == 'gpu' else kind} here"
+
+
 def cuda_devices() -> tuple[Device, ...]:
     """Return the devices that the driver offers; empty without a driver or a device."""
     driver = _driver()

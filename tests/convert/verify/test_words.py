@@ -7,6 +7,7 @@ import pytest
 
 from edgeinfer.convert import passes
 from edgeinfer.convert.verify import words
+from edgeinfer.metrics import verdict_on
 
 
 def variant(ident: str, ms: float | None = None, verdict: str = "pass", **more: Any) -> Any:
@@ -100,5 +101,5 @@ def test_a_row_has_a_time_only_where_it_says_something() -> None:
 def test_a_verdict_says_where_it_was_reached(
     verdict: str, stands_in: bool, is_of_target: bool, shown: str
 ) -> None:
-    found = words.verdict_on(verdict, stands_in=stands_in, is_of_target=is_of_target, arch="x86_64")
+    found = verdict_on(verdict, stands_in=stands_in, is_of_target=is_of_target, arch="x86_64")
     assert found == shown
