@@ -175,7 +175,7 @@ class VariantResult:
         verdicts = [e.verdict for e in self.engines]
         if FAIL in verdicts:
             return FAIL
-        own = [e.verdict for e in self.engines if not e.stands_in and e.backend != HALF]
+        own = [e.verdict for e in self.engines if not e.stands_in]
         if all(verdict == NOT_RUN for verdict in own):
             return NOT_RUN
         return WIDENED if WIDENED in verdicts else PASS

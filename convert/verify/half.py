@@ -54,7 +54,7 @@ def ask_in_half(
         kind: the precision's name, where the graph has it in its own types.
         usual: the oracles' answers to more vectors, where these are some of them.
     """
-    result = EngineResult(HALF, np.__version__)
+    result = EngineResult(HALF, np.__version__, stands_in=True)
     is_tf32 = everywhere == "tf32"
     evaluator = Evaluator(model, wide=False, halved="" if is_tf32 else everywhere, tf32=is_tf32)
     kind = kind or _NAMES[everywhere]

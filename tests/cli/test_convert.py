@@ -282,6 +282,26 @@ def test_json(cli: Any, model: Path, export: Export) -> None:
     assert data["changes"]["fold_constants"] == ["folded 2 nodes"]
 
 
+def test_the_table_and_json_claim_the_same_of_what_ran_elsewhere(
+    cli: Any, model: Path, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = export(model, None)
+    first, second = made.report.variants
+    instead = replace(first.engines[0], stands_in=True)
+    made.report.variants[:] = [
+        replace(first, engines=(instead,)),
+        replace(second, is_of_target=False),
+    ]
+    monkeypatch.setattr(entry, "export", lambda *_, **__: made)
+    told = cli("convert", model, "-t", "cpu").out
+    rows = [line.partition("2e-03")[2].split() for line in told.splitlines()[3:5]]
+    assert rows == [["numbers", "pass", "-"], ["pass", "on", "x86_64", "-"]]
+    assert "made on Zen 4 (x86_64, linux): no time here is the target's\n" in told
+    checks = json.loads(cli("convert", model, "-t", "cpu", "--json").out)["checks"]
+    assert [c["verdict"] for c in checks] == ["numbers pass", "pass on x86_64"]
+    assert [c["latency_ms"] for c in checks] == [{}, {}]
+
+
 def test_a_plain_artifact_is_told(
     cli: Any, model: Path, export: Export, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def _data(result: ExportResult) -> dict[str, Any]:
             }
             for v in result.manifest.variants
         ],
-        "checks": [_check(v, e) for v in report.variants for e in v.engines],
+        "checks": [_check(v, e, report.machine.arch) for v in report.variants for e in v.engines],
         "vectors": [v.origin for v in report.vectors],
         "changes": {c.stage: list(c.lines) for c in report.changes},
         "seconds": report.seconds,
@@ -109,16 +109,16 @@ def _data(result: ExportResult) -> dict[str, Any]:
     }
 
 
-def _check(variant: VariantResult, engine: EngineResult) -> dict[str, Any]:
+def _check(variant: VariantResult, engine: EngineResult, arch: str) -> dict[str, Any]:
     return {
         "variant": variant.id,
         "backend": engine.backend,
         "version": engine.version,
         "device": engine.device,
-        "verdict": engine.verdict,
+        "verdict": _verdict(variant, engine, arch),
         "passed": engine.passed,
         "skipped": engine.skipped,
-        "latency_ms": engine.latency_ms,
+        "latency_ms": engine.latency_ms if _counts(variant, engine) else {},
         "outputs": {o.name: o.metrics for o in engine.outputs},
         "notes": {o.name: o.note for o in engine.outputs if o.note},
     }
@@ -139,7 +139,7 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
     if any(_counts(v, e) and e.latency_ms for v in report.variants for e in v.engines):
         yield f"times are medians on this machine: {report.machine}"
     else:
-        yield f"checked on {report.machine}: no time here is the target's"
+        yield f"made on {report.machine}: no time here is the target's"
     operators = f"{before} operator" + ("s" if before != 1 else "")
     counted = f"{operators}, {after} after simplification; " if before else ""
     yield f"{counted}{vectors}; {seconds:.1f} s"
@@ -207,20 +207,19 @@ def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row(variant: VariantResult, engine: EngineResult, arch: str) -> tuple[str, ...]:
-    from edgeinfer.metrics import verdict_on
-
     first = (variant.id, variant.precision, size(variant.size_bytes), engine.backend, engine.device)
     if engine.skipped:
         return (*first, "-", "-", engine.verdict, "-")
     error, budget = criterion(engine, variant.budget)
     time = milliseconds(_latency(engine)) if _counts(variant, engine) else "-"
-    verdict = verdict_on(
-        engine.verdict,
-        stands_in=engine.stands_in,
-        is_of_target=variant.is_of_target,
-        arch=arch,
-    )
-    return (*first, error, budget, verdict, time)
+    return (*first, error, budget, _verdict(variant, engine, arch), time)
+
+
+def _verdict(variant: VariantResult, engine: EngineResult, arch: str) -> str:
+    from edgeinfer.metrics import verdict_on
+
+    of_target = variant.is_of_target
+    return verdict_on(engine.verdict, stands_in=engine.stands_in, is_of_target=of_target, arch=arch)
 
 
 def _counts(variant: VariantResult, engine: EngineResult) -> bool:

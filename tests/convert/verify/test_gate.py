@@ -20,9 +20,10 @@ from edgeinfer.backends.base import (
     LoadOptions,
     Probe,
 )
-from edgeinfer.convert.verify import Answer, Expected, VariantResult, Vector, gate, verify_variant
+from edgeinfer.convert.verify import Answer, Expected, VariantResult, Vector, verify_variant
 from edgeinfer.convert.verify.gate import judge_answers
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
+from edgeinfer.machine import cuda
 from edgeinfer.metrics import WIDENED, OutputMetrics, budget_for, compare
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -367,7 +368,7 @@ class TestDevices:
     """What ran is the pair of engine and unit; another unit stands in and never passes for it."""
 
     def test_another_unit_is_no_pass(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(gate, "cuda_devices", lambda: ())
+        monkeypatch.setattr(cuda, "cuda_devices", lambda: ())
         found = verify(double, tmp_path, device="gpu")
         absent, instead = found.engines
         assert (absent.device, absent.verdict) == ("gpu", "not run")
