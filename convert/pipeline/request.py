@@ -259,6 +259,11 @@ def _check_there(deployment: str, data: object, calibration: object) -> None:
     """Refuse a system that does not exist, and files that do not."""
     if deployment:
         late("lower.coreml.deployment").deployment(deployment)
+    if calibration is not None and not isinstance(calibration, str | Path):
+        raise UsageError(
+            "calibration: expected the path of a folder or a file, received "
+            f"{type(calibration).__name__}; numpy.savez(FILE, INPUT=array) writes arrays to one"
+        )
     for what, given in (("", data), ("calibration data ", calibration)):
         if isinstance(given, str | Path) and not Path(given).exists():
             raise UsageError(f"{what}{given}: no such file")

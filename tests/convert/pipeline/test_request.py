@@ -1,5 +1,22 @@
+import numpy as np
+import pytest
+
+import edgeinfer
 from edgeinfer import profiles
 from edgeinfer.convert.pipeline.request import resolve_profiles
+from edgeinfer.errors import UsageError
+
+
+def test_calibration_of_arrays_says_where_they_belong() -> None:
+    with pytest.raises(
+        UsageError, match=r"calibration: expected the path .* received list; .*savez"
+    ):
+        edgeinfer.export(
+            *("net.onnx", "net.edge"),
+            targets=["cpu"],
+            precision="static_wi8_ai8",
+            calibration=[np.zeros((1, 3))],  # type: ignore[arg-type]
+        )
 
 
 def test_all_leaves_out_what_is_asked_for_by_name_only() -> None:
