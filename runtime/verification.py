@@ -70,7 +70,8 @@ class BundleVerification:
 
     Attributes:
         bundle: where it lies.
-        vectors: how many test vectors each artifact was run with; those of parts have their own.
+        vectors: how many test vectors each artifact was run with; the least, where bundles inside
+            it have fewer.
         signed_by: id of the trusted key that signed the bundle; empty where none was asked for.
         checked: one for each artifact on each engine that can run it here.
         not_run: the rest, with reasons.
@@ -116,15 +117,12 @@ def verify(
         **opening: how the bundle is opened, as ``Bundle.open`` takes it.
 
     Raises:
-        BundleError: it is damaged, or has no test vectors.
+        BundleError: it is damaged, or it or a bundle inside it has no test vectors.
         NotAvailableError: nothing in it can run here; says why for each pair.
         UsageError: there is no such backend.
     """
     with opened(bundle, opening) as open_bundle:
-        vectors = len(open_bundle.manifest.vectors)
-        if not vectors:
-            place = open_bundle.location
-            raise BundleError(f"{place}: has no test vectors, so nothing can be verified")
+        vectors = _fewest_vectors(open_bundle)
         found = pairs(open_bundle, None if backend == "all" else backend)
         how: Any = {"fallback": allow_fallback, "limit_s": time_limit_s}
         checked = _check_all(open_bundle, found, threads, progress, **how)
@@ -146,6 +144,23 @@ def verify(
             checked=tuple(checked),
             not_run=tuple(rejected),
         )
+
+
+def _fewest_vectors(bundle: Bundle) -> int:
+    """Return the number of test vectors of a bundle, or of one inside it that has fewer.
+
+    Raises:
+        BundleError: some have none; names all of them.
+    """
+    counts = {bundle.location: len(bundle.manifest.vectors)}
+    for name in bundle.manifest.parts:
+        with bundle.part(name) as part:
+            counts[part.location] = len(part.manifest.vectors)
+    if without := [str(place) for place, count in counts.items() if not count]:
+        raise BundleError(
+            "; ".join(f"{w}: has no test vectors, so nothing can be verified" for w in without)
+        )
+    return min(counts.values())
 
 
 def _check_all(

@@ -540,6 +540,20 @@ def test_a_bundle_in_a_bundle_is_one_of_its_own(
             whole.part("inside")
 
 
+def test_files_of_a_variant_are_no_bundle_inside(
+    tmp_path: Path, writer_of_small: Callable[..., Manifest]
+) -> None:
+    with Bundle.open(_nested(tmp_path / "whole.edge", writer_of_small), native="allow") as whole:
+        manifest = whole.manifest
+        files = (*manifest.variants[0].files, *manifest.extra_files)
+        variant = replace(manifest.variants[0], files=files)
+        whole.manifest = replace(manifest, variants=(variant,), extra_files=())
+        assert whole.manifest.files() == manifest.files()
+        # What no list of a manifest's parts shows, nothing opens.
+        with pytest.raises(UsageError, match="there is no bundle in it named 'inside/it'"):
+            whole.part("inside/it")
+
+
 def test_an_altered_manifest_inside_is_refused(
     tmp_path: Path, writer_of_small: Callable[..., Manifest]
 ) -> None:

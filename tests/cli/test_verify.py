@@ -44,11 +44,11 @@ def test_wrong_numbers(cli: Any, tmp_path: Path) -> None:
     assert lines[-1] == "1 test vector on each: 1 of 1 FAILED"
 
 
-def _with_part(folder: Path, wrong_by: float) -> Path:
+def _with_part(folder: Path, wrong_by: float, vectors: int = 1) -> Path:
     """Write a bundle with another one inside, whose numbers are off by so much."""
     with BundleWriter(folder / "whole.edge") as writer:
         place = writer.folder("inside/it")
-        write_bundle(place, wrong_by=wrong_by)
+        write_bundle(place, wrong_by=wrong_by, vectors=vectors)
         names = [p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()]
         extra = tuple(writer.adopt(f"inside/it/{name}") for name in sorted(names))
         with Bundle.open(write_bundle(folder / "outer.edge")) as outer:
@@ -70,6 +70,12 @@ def test_a_bundle_inside_is_verified_too(cli: Any, tmp_path: Path) -> None:
     assert result.code == 1
     assert "inside/it/cpu-onnx-fp32 on onnxruntime: vector 0, output 'scores'" in result.out
     assert "inside/it: a bundle of its own, " in cli("inspect", wrong).out
+
+
+def test_a_bundle_inside_without_vectors_is_refused(cli: Any, tmp_path: Path) -> None:
+    result = cli("verify", _with_part(tmp_path, 0.25, vectors=0), "-b", "onnxruntime")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.endswith("inside/it: has no test vectors, so nothing can be verified\n")
 
 
 ENDLESS = """<ir_version: 10, opset_import: ["": 20]>

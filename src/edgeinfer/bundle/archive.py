@@ -204,9 +204,9 @@ class Bundle:
             UsageError: no such folder is a bundle.
             BundleError: it is damaged or altered.
         """
-        record = self._files.get(f"{folder}/{MANIFEST_NAME}")
-        if record is None:
+        if folder not in self.manifest.parts:
             raise UsageError(f"{self.location}: there is no bundle in it named {folder!r}")
+        record = self._files[f"{folder}/{MANIFEST_NAME}"]
         found = Bundle(self.location / folder, Within(self._storage, folder))
         if found.full_digest != record.sha256:
             raise BundleError(f"{self.location}: {record.path} is altered")
