@@ -82,7 +82,8 @@ class Tokenizer:
         Raises:
             InputError: the beginning is one of a few endless words.
         """
-        size, before = min(_PER_TOKEN * self._most, self._bounds.longest // 2), []
+        size = min(_PER_TOKEN * self._most, self._bounds.longest // 2)
+        before: list[int] = []
         while size < len(text):
             end = text.rfind(" ", size // 2, size)
             # That of one text keeps all other threads waiting.

@@ -34,7 +34,8 @@ def wide(*shape: int) -> Array:
 
 def cut(total: Array, count: int) -> Array:
     """A quotient that is cut toward zero."""
-    return np.sign(total) * (np.abs(total) // count)
+    quotient: Array = np.sign(total) * (np.abs(total) // count)
+    return quotient
 
 
 W = wide(5, 4)
