@@ -7,7 +7,7 @@ import binascii
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,21 +106,35 @@ class PictureReader:
         self._lock = forks.lock()
         self._known: OrderedDict[bytes, Floats] = OrderedDict()
 
-    def tiled(self, picture: Picture) -> TiledPicture:
-        """Bring an image to tiles, as the model's own processor does.
+    def opened(self, picture: Picture) -> Image.Image:
+        """Read an image.
 
         Raises:
             InputError: it is no picture, or too large to be decoded safely.
             UsageError: no such file.
             NotAvailableError: Pillow is not installed.
         """
-        about = self.about
         _refuse_path(picture, "images")
-        opened = open_picture(picture.path if isinstance(picture, LocalPicture) else picture)
+        return open_picture(picture.path if isinstance(picture, LocalPicture) else picture)
+
+    def tiled(self, picture: Picture, go_on: Callable[[], None] = lambda: None) -> TiledPicture:
+        """Bring an image to tiles, as the model's own processor does.
+
+        Args:
+            picture: the image.
+            go_on: Called before each tile; what it raises ends it.
+
+        Raises:
+            InputError: it is no picture, or too large to be decoded safely.
+            UsageError: no such file.
+            NotAvailableError: Pillow is not installed.
+        """
+        about, opened = self.about, self.opened(picture)
+        rows, columns = _grid(opened.size, about)
         if about.resize in ("tiles", "whole"):
-            parts, rows, columns = _tiles(opened, about)
+            parts = _tiles(opened, about)
         else:
-            parts, rows, columns = [_one_tile(opened, about)], 0, 0
+            parts = iter([_one_tile(opened, about)])
         record = ImageInput(
             *(about.side, about.side),
             resize="stretch",
@@ -128,7 +142,11 @@ class PictureReader:
             mean=about.mean,
             std=about.std,
         )
-        tiles = np.concatenate([prepare(part, record)[0] for part in parts])
+        made = []
+        for part in parts:
+            go_on()
+            made.append(prepare(part, record)[0])
+        tiles = np.concatenate(made)
         key = blake2b(tiles.tobytes(), digest_size=32).digest()
         return TiledPicture(tiles, about.text(rows, columns), key)
 
@@ -147,7 +165,7 @@ class PictureReader:
             encode: makes tokens of a text.
             most: tokens that it may have.
             salt: embeddings that are kept are shared only where it is the same.
-            go_on: Called before each tile; what it raises ends it.
+            go_on: Called before each step with a tile; what it raises ends it.
 
         Raises:
             InputError: pictures are none, too many, or more or less than the prompt has places.
@@ -163,11 +181,15 @@ class PictureReader:
         count, parts, rows = 0, [first], []
         for image, rest in zip(images, behind, strict=True):
             # One after the other: their pixels take more memory than all that is made of them.
-            picture = self.tiled(image)
-            count += len(picture.tiles) * self.about.rows
+            opened = self.opened(image)
+            down, across = _grid(opened.size, self.about)
+            # Of what is refused neither tiles nor a text are made.
+            count += (down * across + 1) * self.about.rows
             if count >= most:
                 hint = "give fewer or smaller pictures"
                 raise InputError("images", f"less than {most} tokens", f"{count} or more", hint)
+            picture = self.tiled(opened, go_on)
+            del opened
             rows.append(self.embeddings(picture, salt, go_on))
             parts += [picture.text, rest]
         tokens = encode("".join(parts))
@@ -261,22 +283,34 @@ def _check_length(pixels: int) -> None:
         raise InputError("picture", f"at most {_LONGEST} pixels on its way", received, hint)
 
 
-def _tiles(picture: Image.Image, about: VisionInput) -> tuple[list[Image.Image], int, int]:
-    """Return tiles, and their rows and columns.
+def _grid(size: tuple[int, int], about: VisionInput) -> tuple[int, int]:
+    """Return rows and columns of the tiles beside the last one, of an image of a width and height.
+
+    Both are 0 where the last one is the only one.
+    """
+    if about.resize != "tiles":
+        return 0, 0
+    width, height = _multiples(_longer(size, about.pixels), about.side)
+    rows, columns = height // about.side, width // about.side
+    return (0, 0) if rows == columns == 1 else (rows, columns)
+
+
+def _tiles(picture: Image.Image, about: VisionInput) -> Iterator[Image.Image]:
+    """Give tiles, row by row.
 
     The whole numbers are those of transformers' processor of Idefics 3.
     """
     side = about.side
+    rows, columns = _grid(picture.size, about)
     picture = scaled(picture, _longer(picture.size, about.pixels), about.filter)
-    if about.resize == "whole":
-        return [scaled(picture, (side, side), about.filter)], 0, 0
-    picture = scaled(picture, _multiples(picture.size, side), about.filter)
-    columns, rows = picture.width // side, picture.height // side
-    if rows == columns == 1:
-        return [picture], 0, 0
-    places = [(c * side, r * side) for r in range(rows) for c in range(columns)]
-    parts = [picture.crop((x, y, x + side, y + side)) for x, y in places]
-    return [*parts, scaled(picture, (side, side), about.filter)], rows, columns
+    if about.resize == "tiles":
+        picture = scaled(picture, _multiples(picture.size, side), about.filter)
+    for row in range(rows):
+        for column in range(columns):
+            x, y = column * side, row * side
+            yield picture.crop((x, y, x + side, y + side))
+    # An image of one tile has this size already.
+    yield picture if picture.size == (side, side) else scaled(picture, (side, side), about.filter)
 
 
 def _longer(size: tuple[int, int], longest: int) -> tuple[int, int]:

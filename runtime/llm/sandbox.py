@@ -44,11 +44,11 @@ _FIELD = 500
 _REPR = 10
 """Characters that Python may write for one of a text in a list."""
 
-_CHEAP = ("abs", "attr", "count", "length", "default", "d", "first", "last", "items", "safe")
+_CHEAP = ("abs", "attr", "count", "length", "default", "d", "first", "last", "items")
 _TEXTS = (
     *("capitalize", "center", "e", "escape", "float", "forceescape", "format", "indent", "int"),
-    *("join", "lower", "replace", "round", "string", "title", "tojson", "trim", "truncate"),
-    *("upper", "wordcount"),
+    *("join", "lower", "replace", "round", "safe", "string", "title", "tojson", "trim"),
+    *("truncate", "upper", "wordcount"),
 )
 _METHODS: Mapping[type, frozenset[str]] = {
     str: frozenset(

@@ -7,6 +7,7 @@ input, a tile of an image, (1, 3, side, side); one output, its embeddings, (1, r
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
@@ -27,7 +28,14 @@ FILTERS: tuple[str, ...] = get_args(Filter)
 MOST_SIDE = 4096
 """Pixels of a side on the way, as in the processors of Idefics 3 and SmolVLM."""
 
-_MOST_ROWS = 1 << 14
+_MOST_ROWS, _MOST_TOKENS = 1 << 14, 1 << 16
+"""Of a tile, and of an image."""
+
+_MOST_TILES, _MOST_PIXELS = 1 << 10, 20_000_000
+"""Of an image, which may have a side of ``MOST_SIDE``."""
+
+_LONGEST_PLACE = 256
+"""Letters."""
 
 _AROUND, _WHOLE, _PART = "<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>"
 """Texts around tiles, of Idefics 3 and SmolVLM."""
@@ -86,11 +94,18 @@ class VisionInput:
             raise BundleError(f"{FILE_NAME}: " + "; ".join(wrong))
         return found
 
+    @property
+    def most_tiles(self) -> int:
+        """Number of tiles of a square image; no other one has more."""
+        # Of its sides one is rounded up to an even number.
+        along = math.ceil((self.pixels + self.pixels % 2) / self.side)
+        return along**2 + 1 if self.resize == "tiles" and along > 1 else 1
+
     def problems(self) -> Iterator[str]:
         """List what makes no sense."""
         for name, holds in (
             ("token", self.token >= 0),
-            ("place", bool(self.place)),
+            ("place", 1 <= len(self.place) <= _LONGEST_PLACE),
             ("rows", 1 <= self.rows <= _MOST_ROWS),
             ("side", 1 <= self.side <= MOST_SIDE),
             ("pixels", self.resize == "stretch" or self.side <= self.pixels <= MOST_SIDE),
@@ -98,7 +113,17 @@ class VisionInput:
             ("std", min(self.std) > 0),
         ):
             if not holds:
-                yield f"{name}: received {getattr(self, name)}"
+                yield f"{name}: received {str(getattr(self, name))[:60]}"
+        if self.side < 1:
+            return
+        tiles = self.most_tiles
+        for what, count, most in (
+            ("tiles", tiles, _MOST_TILES),
+            ("pixels in tiles", tiles * self.side**2, _MOST_PIXELS),
+            ("tokens", tiles * self.rows, _MOST_TOKENS),
+        ):
+            if count > most:
+                yield f"an image has up to {count} {what}, at most {most} are taken"
 
     def text(self, rows: int, columns: int) -> str:
         """Return the text of an image, with ``place`` for each embedding.

@@ -181,6 +181,42 @@ def test_prompts_that_do_not_fit_their_pictures_are_refused(
     assert sum(tower.runs for tower in opened) < 30
 
 
+def test_of_a_picture_with_too_many_tiles_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepared(*_: Any) -> Any:
+        raise AssertionError("a tile was made")
+
+    monkeypatch.setattr("edgeinfer.runtime.llm.pictures.prepare", prepared)
+    ours, _ = reader()
+    prompt = ImagePrompt("", [np.zeros((64, 64, 3), np.uint8)])
+    with pytest.raises(InputError, match="expected less than 20 tokens, received 20 or more"):
+        ours.read(prompt, encode, 20)
+
+
+def test_who_left_is_asked_for_before_each_tile() -> None:
+    class LeftError(Exception):
+        pass
+
+    def go_on() -> None:
+        calls.append(len(calls))
+        if len(calls) == 3:
+            raise LeftError
+
+    ours, opened = reader()
+    calls: list[int] = []
+    with pytest.raises(LeftError):
+        ours.read(ImagePrompt("", [np.zeros((64, 64, 3), np.uint8)]), encode, 100, go_on=go_on)
+    # It is still being cut into its five tiles.
+    assert not opened
+
+
+@pytest.mark.parametrize(("side", "pixels"), [(32, 64), (33, 33), (7, 36), (32, 32), (31, 63)])
+def test_no_picture_has_more_tiles_than_its_record_says(side: int, pixels: int) -> None:
+    about = replace(TILES, side=side, pixels=pixels)
+    ours = PictureReader(about, lambda: None)  # type: ignore[arg-type, return-value]
+    counts = [len(ours.tiled(np.zeros((*size, 3), np.uint8)).tiles) for size in SIZES]
+    assert max(counts) == about.most_tiles
+
+
 def test_a_thin_picture_is_refused_before_it_grows() -> None:
     ours, _ = reader(CROP)
     with pytest.raises(InputError, match="longer side would have 40000"):
@@ -313,6 +349,10 @@ def test_contents_get_the_form_that_a_template_shows(
         (lambda t: t.replace('"side": 32', '"side": 0'), "side: received 0"),
         (lambda t: t.replace('"pixels": 64', '"pixels": 5000'), "pixels: received 5000"),
         (lambda t: t.replace("tiles", "magic"), "resize"),
+        (lambda t: t.replace('"<image>"', f'"{"x" * 257}"'), "place: received x{60}$"),
+        (lambda t: t.replace("32", "2"), "up to 1025 tiles, at most 1024 are taken"),
+        (lambda t: t.replace("64", "4096").replace("32", "2049"), "up to 20992005 pixels in tiles"),
+        (lambda t: t.replace('"rows": 4', '"rows": 16384'), "up to 81920 tokens, at most 65536"),
         (lambda t: t[:40], "pictures.json"),
     ],
 )

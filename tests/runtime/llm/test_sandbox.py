@@ -1,12 +1,15 @@
 """Templates of strangers: no end of turns, of characters or of anything else."""
 
+import contextlib
 import time
 
 import pytest
 
 from edgeinfer.errors import DamagedError, InputError
 from edgeinfer.llm.generation import MOST_TEMPLATE
+from edgeinfer.runtime.llm import sandbox
 from edgeinfer.runtime.llm.chat import ChatTemplate
+from edgeinfer.runtime.llm.sandbox import Environment
 
 for library in ("tokenizers", "jinja2"):
     pytest.importorskip(library)
@@ -78,6 +81,8 @@ ENDLESS = {
     + "{{ n.s | length }}",
     "comparisons": LONG + "{{ loop.changed(l) }}" + END,
     "searches": LONG + "{{ l.count('y') }}" + END,
+    "safe": "{% set s = 'a' * 8000000 %}{% for i in range(99999) %}{% if s|safe %}{% endif %}"
+    + END,
     "tests": LONG + "{{ l is eq(l) }}" + END,
     "parts of a range": "{% set r = range(99999) %}{% for i in range(9999) %}{{ 1.5 in r }}" + END,
     "counts of a range": "{{ range(99999).count(1.5) }}",
@@ -212,3 +217,24 @@ def test_long_conversations_have_room() -> None:
     text = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim | replace('a', 'b') }}" + END
     many = [{"role": "user", "content": "a" * 1000}] * 5000
     assert ChatTemplate(text, {}).render(many) == ("<user>" + "b" * 1000) * 5000
+
+
+WALKS_NOTHING = {
+    *("abs", "attr", "count", "d", "default", "first", "items", "last", "length"),
+}
+"""Filters that take as long for a long text as for a short one."""
+
+
+def test_every_filter_charges_for_the_text_that_it_walks() -> None:
+    text, free = "a" * 99_999, set()
+    environment = Environment()
+    for name in [n for n in environment.filters if not n.startswith("_")]:
+        act, left = environment.filters[name], [1 << 40]
+        token = sandbox._left.set(left)
+        with contextlib.suppress(Exception):
+            own = (environment,) if hasattr(act, "jinja_pass_arg") else ()
+            act(*own, text)
+        sandbox._left.reset(token)
+        if (1 << 40) - left[0] < len(text):
+            free.add(name)
+    assert free == WALKS_NOTHING
