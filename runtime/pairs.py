@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from edgeinfer.records import dataclass
 from edgeinfer.runtime.offered_variants import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built
-from edgeinfer.runtime.select import Candidate, Pair, Rejected, rank
+from edgeinfer.runtime.select import Candidate, Pair, Rejected, rank, sharing
 from edgeinfer.runtime.trusted import barred
 
 
@@ -36,11 +36,22 @@ class Pairs:
             artifact are listed once.
         rejected: the rest, with reasons.
         variants: Variants of the bundle, by id.
+        sharing: by the same ids, the variant of each target that shares the artifact.
     """
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
     variants: dict[str, Variant]
+    sharing: dict[str, tuple[Variant, ...]]
+
+    def meant(self, pair: Pair) -> tuple[Variant, ...]:
+        """Return the variants of all targets that want the artifact on this engine.
+
+        Where none wants it there, and it was asked for by name, these are all that share it.
+        """
+        shared = self.sharing[pair.variant]
+        wanted = [v for v in shared if any(e.backend == pair.backend for e in v.engines)]
+        return tuple(wanted) or shared
 
 
 @contextmanager
@@ -81,11 +92,13 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
     order = {variant.id: position for position, variant in enumerate(variants)}
     candidates = sorted(plan.candidates, key=lambda c: order[c.pair.variant])
     known = {v.id: v for v in variants}
-    rejected = tuple(_absent(candidates, known))
+    shared = {group[0].id: group for group in sharing(bundle.manifest.variants)}
+    found = Pairs(tuple(candidates), (), known, shared)
+    rejected = tuple(_absent(found))
     rejected += tuple(r for r in plan.rejected if backend in (None, r.backend))
     if backend is None:
         rejected += tuple(by_name_only([v for v in variants if v.id not in refused], probes))
-    return Pairs(tuple(candidates), rejected, known)
+    return replace(found, rejected=rejected)
 
 
 def meant_for(variant: Variant) -> Profile | None:
@@ -98,18 +111,17 @@ def stands_in(profile: Profile | None, pair: Pair) -> bool:
     return profile is not None and pair.device == "cpu" != profile.unit
 
 
-def _absent(candidates: Sequence[Candidate], variants: Mapping[str, Variant]) -> Iterator[Rejected]:
+def _absent(found: Pairs) -> Iterator[Rejected]:
     """Name the units that the CPU stands in for, and why they are not here."""
-    ran = {c.pair for c in candidates}
-    for candidate in candidates:
-        pair, profile = candidate.pair, meant_for(variants[candidate.pair.variant])
-        if profile is None or not stands_in(profile, pair):
-            continue
-        own = replace(pair, device=profile.unit)
-        if own not in ran:
-            yield Rejected(
-                pair.variant, pair.backend, own.device, absence(pair.backend, own.device)
-            )
+    ran = {c.pair for c in found.candidates}
+    for pair in (c.pair for c in found.candidates):
+        for variant in found.meant(pair):
+            profile = meant_for(variant)
+            if profile is None or not stands_in(profile, pair):
+                continue
+            if replace(pair, device=profile.unit) not in ran:
+                why = absence(pair.backend, profile.unit)
+                yield Rejected(variant.id, pair.backend, profile.unit, why)
 
 
 def open_pair(

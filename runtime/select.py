@@ -142,15 +142,23 @@ def distinct(variants: Iterable[Variant]) -> tuple[Variant, ...]:
 
     Targets that write the same artifact share it; measuring it once is enough.
     """
-    kept: dict[object, Variant] = {}
+    kept = []
+    for first, *others in sharing(variants):
+        engines = {engine.backend: engine for engine in first.engines}
+        for engine in (e for variant in others for e in variant.engines):
+            engines.setdefault(engine.backend, engine)
+        kept.append(replace(first, engines=tuple(engines.values())))
+    return tuple(kept)
+
+
+def sharing(variants: Iterable[Variant]) -> list[tuple[Variant, ...]]:
+    """Group the variants that share files and constraints, in their order."""
+    groups: dict[object, tuple[Variant, ...]] = {}
     for variant in variants:
         how = variant.precision, variant.computed_in, variant.consent
         key = (variant.files, variant.format, *how, tuple(variant.constraints.items()))
-        first = kept.setdefault(key, variant)
-        known = {engine.backend for engine in first.engines}
-        more = tuple(e for e in variant.engines if e.backend not in known)
-        kept[key] = replace(first, engines=(*first.engines, *more))
-    return tuple(kept.values())
+        groups[key] = (*groups.get(key, ()), variant)
+    return list(groups.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,8 @@ class BundleVerification:
         vectors: how many test vectors each artifact was run with; the least, where bundles inside
             it have fewer.
         signed_by: id of the trusted key that signed the bundle; empty where none was asked for.
-        checked: one for each artifact on each engine that can run it here.
+        checked: one for each artifact on each engine that can run it here; one for each verdict,
+            where it says less for one target than for another that shares the artifact.
         not_run: the rest, with reasons.
     """
 
@@ -193,9 +194,13 @@ def _check_all(
         except (BackendError, InputError, UsageError) as e:
             problems = [str(e)]
         verdict = "FAIL" if problems else WIDENED if widened else "pass"
-        checked.append(
+        # Once for each verdict: targets that share an artifact may differ in what they ask for.
+        said: dict[str, str] = {}
+        for target in found.meant(pair):
+            said.setdefault(_said(verdict, target, pair), target.id)
+        checked += [
             Checked(
-                variant=pair.variant,
+                variant=ident,
                 backend=pair.backend,
                 version=candidate.version,
                 device=pair.device,
@@ -204,9 +209,10 @@ def _check_all(
                 metrics=metrics,
                 refused=tuple(refused),
                 widened=tuple(widened),
-                verdict=_said(verdict, variant, pair),
+                verdict=text,
             )
-        )
+            for text, ident in said.items()
+        ]
     return checked
 
 

@@ -23,6 +23,7 @@ def render(report: Mapping[str, Any]) -> str:
         report=report,
         operators=_operators(report["ops"]),
         comparison=words.comparison(report),
+        right=words.right_numbers(report),
         advice=words.advice(report),
         changes=words.changes(report),
         slowest_s=max([*report["seconds"].values(), 1e-9]),

@@ -91,6 +91,17 @@ def comparison(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def right_numbers(report: Mapping[str, Any]) -> tuple[int, int]:
+    """Count the variants whose numbers are right: where they are meant to run, and elsewhere only.
+
+    Args:
+        report: in its JSON form.
+    """
+    right = [v for v in report["variants"] if v["passed"]]
+    own = sum(v["is_of_target"] and v["verdict"] != "not run" for v in right)
+    return own, len(right) - own
+
+
 def _largest(errors: Sequence[float]) -> str:
     return "-" if not errors else "equal" if max(errors) == 0 else f"{max(errors):.1e}"
 

@@ -188,3 +188,12 @@ def test_the_line_to_copy_is_fit_for_a_shell(cli: Any, bundle: Path) -> None:
     line = cli("inspect", odd).out.splitlines()[-1]
     words = shlex.split(line.removeprefix("full report: "))
     assert words == ["edgeinfer", "inspect", str(odd), "--report", "report.html"]
+
+
+def test_a_widened_budget_is_told_of_all_that_share_the_artifact(cli: Any, tmp_path: Path) -> None:
+    engines = [{"verdict": "pass, budget widened x30 (oracles disagree)"}]
+    report = {"variants": [{"id": "cpu-onnx-fp32", "engines": engines}]}
+    with Bundle.open(write_bundle(tmp_path / "m.edge")) as bundle:
+        lines = list(_bundle_view(bundle.location, bundle.manifest, report))
+    for target in ("cpu", "onnxruntime"):
+        assert f"{target}-onnx-fp32: pass, budget widened x30 (oracles disagree)" in lines

@@ -237,3 +237,21 @@ def test_a_precision_without_a_budget_is_the_bundles_fault(cli: Any, tmp_path: P
     told = cli("verify", write_bundle(tmp_path / "n.edge", variants=variants), "-b", "onnxruntime")
     assert told.code == 1
     assert "no accuracy budget for precision 'fp7'" in told.out
+
+
+@pytest.mark.parametrize("order", [("cuda", "cpu", "rpi5"), ("cpu", "rpi5", "cuda")])
+def test_targets_that_share_an_artifact_have_verdicts_of_their_own(
+    order: tuple[str, ...], cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MachineHost, "is_kind", lambda self, profile: profile.name != "rpi5")
+    monkeypatch.setattr("edgeinfer.runtime.pairs.absence", lambda *asked: f"no {asked[1]} here")
+    with Bundle.open(write_bundle(tmp_path / "first.edge")) as plain:
+        (one, _) = plain.manifest.variants
+    shared = tuple(dataclasses.replace(one, id=f"{t}-onnx-fp32", target=t) for t in order)
+    told = cli("verify", write_bundle(tmp_path / "m.edge", variants=shared), "-b", "onnxruntime")
+    verdicts = {"cuda": "numbers pass", "cpu": "pass", "rpi5": f"pass on {host().arch}"}
+    rows = [line.split() for line in told.out.splitlines()[1:4]]
+    assert [(row[0], " ".join(row[6:])) for row in rows] == [
+        (f"{target}-onnx-fp32", verdicts[target]) for target in order
+    ]
+    assert "not run: cuda-onnx-fp32 on onnxruntime (gpu): no gpu here" in told.out

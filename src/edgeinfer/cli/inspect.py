@@ -16,6 +16,7 @@ from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
+from edgeinfer.metrics import WIDENED
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle
@@ -211,6 +212,19 @@ def _trust(bundle: Bundle) -> dict[str, Any]:
     }
 
 
+def _widened(manifest: Manifest, report: dict[str, Any]) -> set[str]:
+    """Return the ids of variants that passed only within a widened budget, of all their targets."""
+    from edgeinfer.runtime.select import sharing
+
+    wide = {
+        variant["id"]
+        for variant in report.get("variants", ())
+        if any(engine["verdict"] == WIDENED for engine in variant["engines"])
+    }
+    groups = [{v.id for v in group} for group in sharing(manifest.variants)]
+    return {ident for group in groups if group & wide for ident in group}
+
+
 def _trust_line(bundle: Bundle) -> str:
     trust = _trust(bundle)
     signed = f"signed by key {bundle.signed_by}; " if bundle.signed_by else ""
@@ -252,9 +266,12 @@ def _bundle_view(
     yield table(columns, rows)
     if manifest.made_on:
         yield f"made, and timed, on {manifest.made_on}; '-': not timed on a device of that kind"
+    wide = _widened(manifest, report)
     for v in manifest.variants:
         if v.unverified:
             yield f"NOT VERIFIED: {v.id}: {v.unverified}"
+        if v.id in wide:
+            yield f"{v.id}: {'numbers ' if v.unverified else ''}{WIDENED}"
         for name, stored in v.stored.items():
             yield f"{v.id}: {name!r} is {stored} in the file"
         if v.consent:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,16 @@ def test_calibration_of_arrays_says_where_they_belong() -> None:
             targets=["cpu"],
             precision="static_wi8_ai8",
             calibration=[np.zeros((1, 3))],  # type: ignore[arg-type]
+        )
+
+
+def test_a_language_models_calibration_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(UsageError, match=r"calibration: expected the path .* received list; write"):
+        edgeinfer.export(
+            *(tmp_path, tmp_path / "net.edge"),
+            targets=["llm"],
+            calibration=["a text"],  # type: ignore[arg-type]
         )
 
 

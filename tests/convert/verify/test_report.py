@@ -274,3 +274,11 @@ def test_the_page_says_what_is_machine_code() -> None:
     data = made.to_json()
     assert [v["level"] for v in data["variants"]] == ["native", "data", "data"]
     assert render(data).count(text) == 1
+
+
+def test_the_page_claims_what_its_table_claims() -> None:
+    whole = report("y")
+    stood_in = replace(whole.variants[0].engines[0], stands_in=True)
+    whole.variants = [replace(whole.variants[0], engines=(stood_in,))]
+    text = " ".join(" ".join(Page(whole.to_html()).text).split())
+    assert "Variants with right numbers 0 of 1 1 more on another unit or machine only" in text

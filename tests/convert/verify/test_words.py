@@ -103,3 +103,11 @@ def test_a_verdict_says_where_it_was_reached(
 ) -> None:
     found = verdict_on(verdict, stands_in=stands_in, is_of_target=is_of_target, arch="x86_64")
     assert found == shown
+
+
+def test_what_did_not_run_where_it_is_meant_to_is_counted_apart() -> None:
+    here, elsewhere = variant("cpu-onnx-fp32", 1.0), variant("rpi5-onnx-fp32")
+    stood_in = variant("cuda-onnx-fp32", 1.0, "not run", passed=True)
+    failed = variant("cpu-tflite-fp32", 1.0, "fail")
+    every = {"variants": [here, elsewhere, stood_in, failed]}
+    assert words.right_numbers(every) == (1, 2)
