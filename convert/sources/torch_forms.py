@@ -14,6 +14,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
+
 from edgeinfer.convert.sources.torch_compare import reason
 
 INT32, INT64, FLOAT, BOOL = 6, 7, 1, 9
@@ -41,7 +44,16 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten._cdist_forward.default: _distances,
         aten.median.default: _median,
         aten.median.dim: _median_of_axis,
+        aten.nanmedian.default: _nanmedian,
+        aten.nanmedian.dim: _nanmedian_of_axis,
+        aten.mode.default: _mode,
         aten.kthvalue.default: _kthvalue,
+        aten.cummax.default: _cummax,
+        aten.cummin.default: _cummin,
+        aten.histc.default: _histc,
+        aten.index_reduce.default: _index_reduce,
+        aten.adaptive_max_pool2d.default: _adaptive_max_pool,
+        aten.adaptive_max_pool3d.default: _adaptive_max_pool,
         aten.cumprod.default: _cumprod,
         aten.log1p.default: _log1p,
         aten.special_log1p.default: _log1p,
@@ -153,6 +165,17 @@ def _scatter_reduce(
     return op.Div(total, op.Max(count, _like(1.0, self)))
 
 
+def _index_reduce(
+    self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
+) -> Any:
+    """Like ``scatter_reduce`` with one position for each slice of the source."""
+    op = _op()
+    rank = max(len(source.shape), 1)
+    wide = [-1 if axis == dim % rank else 1 for axis in range(rank)]
+    places = op.Expand(op.Reshape(index, _whole(*wide)), op.Shape(source))
+    return _scatter_reduce(self, dim, places, source, reduce, include_self)
+
+
 # ---- order
 
 
@@ -209,23 +232,158 @@ def _kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[
     return _kth(self, _whole(k - 1), dim, keepdim)
 
 
-# ---- products and distances
+def _nanmedian_of_axis(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    if not self.dtype.is_floating_point():
+        return _median_of_axis(self, dim, keepdim)
+    return _median_of_numbers(self, dim, keepdim)
 
 
-def _cumprod(self: Any, dim: int, dtype: int = -1) -> Any:
-    """Products so far, in as many steps as the size has binary digits."""
+def _nanmedian(self: Any) -> Any:
+    flat = _op().Reshape(self, _whole(-1))
+    of_axis = _median_of_numbers if self.dtype.is_floating_point() else _median_of_axis
+    return of_axis(flat, 0)[0]
+
+
+def _median_of_numbers(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    """The median of the numbers of a row, and its place; NaN where there are none."""
     op = _op()
+    nothing = op.IsNaN(self)
+    last = op.Where(nothing, _like(math.inf, self), self)
+    count = op.Gather(op.Shape(self), _whole(dim))
+    ordered, _ = op.TopK(last, count, axis=dim, largest=0, sorted=1)
+    numbers = op.ReduceSum(op.Cast(op.Not(nothing), to=INT64), _whole(dim), keepdims=1)
+    middle = op.Div(op.Max(op.Sub(numbers, _whole(1)), _whole(0)), _whole(2))
+    found = op.GatherElements(ordered, middle, axis=dim)
+    place = op.ArgMax(op.Cast(op.Equal(self, found), to=INT32), axis=dim, keepdims=1)
+    found = op.Where(op.Greater(numbers, _whole(0)), found, _like(math.nan, self))
+    if keepdim:
+        return found, place
+    return op.Squeeze(found, _whole(dim)), op.Squeeze(place, _whole(dim))
+
+
+def _mode(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    """The smallest of a row's most frequent elements, and the last place that has it."""
+    op = _op()
+    axis = dim % len(self.shape)
+    one, other = op.Unsqueeze(self, _whole(axis)), op.Unsqueeze(self, _whole(axis + 1))
+    equal = op.Cast(op.Equal(one, other), to=INT64)
+    times = op.ReduceSum(equal, _whole(axis + 1), keepdims=0)
+    frequent = op.Equal(times, op.ReduceMax(times, _whole(axis), keepdims=1))
+    largest = op.ReduceMax(self, _whole(axis), keepdims=1)
+    found = op.ReduceMin(op.Where(frequent, self, largest), _whole(axis), keepdims=1)
+    has = op.Cast(op.Equal(self, found), to=INT32)
+    place = op.ArgMax(has, axis=axis, keepdims=1, select_last_index=1)
+    if keepdim:
+        return found, place
+    return op.Squeeze(found, _whole(axis)), op.Squeeze(place, _whole(axis))
+
+
+def _size(self: Any, dim: int, what: str) -> int:
     size = self.shape[dim] if self.shape else 1
     if not isinstance(size, int):
-        raise NotImplementedError("cumprod along an open size")
-    made, step = self if dtype == -1 else op.Cast(self, to=dtype), 1
+        raise NotImplementedError(f"{what} along an open size")
+    return size
+
+
+def _so_far(value: Any, dim: int, size: int, join: Callable[[Any, Any], Any]) -> Any:
+    """Join each element with all before it, in as many steps as the size has binary digits."""
+    op = _op()
+    made, step = value, 1
     axis, end = _whole(dim), _whole(size)
     while step < size:
         head = op.Slice(made, _whole(0), _whole(step), axis)
         tail = op.Slice(made, _whole(step), end, axis)
         before = op.Slice(made, _whole(0), _whole(size - step), axis)
-        made, step = op.Concat(head, op.Mul(tail, before), axis=dim), step * 2
+        made, step = op.Concat(head, join(tail, before), axis=dim), step * 2
     return made
+
+
+def _extremes(self: Any, dim: int, join: Callable[[Any, Any], Any], what: str) -> tuple[Any, Any]:
+    """The extreme so far, and the last place that has it; NaN is the most extreme."""
+    op = _op()
+    if not self.shape:
+        return self, op.Constant(value_int=0)
+    size, rank = _size(self, dim, what), len(self.shape)
+    found = _so_far(self, dim, size, join)
+    wide = [-1 if axis == dim % rank else 1 for axis in range(rank)]
+    places = op.Reshape(_whole(*range(size)), _whole(*wide))
+    is_new = op.Equal(self, found)
+    if self.dtype.is_floating_point():
+        is_new = op.Or(is_new, op.IsNaN(self))
+    return found, _so_far(op.Where(is_new, places, _whole(0)), dim, size, op.Max)
+
+
+def _cummax(self: Any, dim: int) -> tuple[Any, Any]:
+    return _extremes(self, dim, _op().Max, "cummax")
+
+
+def _cummin(self: Any, dim: int) -> tuple[Any, Any]:
+    return _extremes(self, dim, _op().Min, "cummin")
+
+
+def _histc(self: Any, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Any:
+    """Counts of elements in bins; between equal bounds, from the smallest to the largest."""
+    from onnxscript.function_libs.torch_lib.ops import core
+
+    if min != max:
+        return core.aten_histc(self, bins, min, max)
+    op = _op()
+    flat, one = op.Reshape(self, _whole(-1)), _like(1.0, self)
+    low, high = op.ReduceMin(flat, keepdims=1), op.ReduceMax(flat, keepdims=1)
+    alone = op.Equal(low, high)
+    low, high = op.Where(alone, op.Sub(low, one), low), op.Where(alone, op.Add(high, one), high)
+    place = op.Div(op.Mul(op.Sub(flat, low), _like(float(bins), self)), op.Sub(high, low))
+    place = op.Min(op.Cast(place, to=INT64), _whole(bins - 1))
+    is_there = op.Equal(op.Unsqueeze(place, _whole(-1)), _whole(*range(bins)))
+    return op.CastLike(op.ReduceSum(op.Cast(is_there, to=INT64), _whole(0), keepdims=0), self)
+
+
+def _adaptive_max_pool(self: Any, output_size: Any) -> tuple[Any, Any]:
+    """The largest element of each window, and its place; windows may overlap."""
+    op = _op()
+    rank = len(output_size)
+    lead = len(self.shape) - rank
+    sizes = list(self.shape)[lead:]
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotImplementedError("adaptive_max_pool of open sizes")
+    windows = [_windows(size, many) for size, many in zip(sizes, output_size, strict=True)]
+    parted = self
+    for i, window in enumerate(windows):
+        parted = op.Gather(parted, op.Constant(value=ir.tensor(window)), axis=lead + 2 * i)
+    order = [*range(lead), *range(lead, lead + 2 * rank, 2), *range(lead + 1, lead + 2 * rank, 2)]
+    parted = op.Transpose(parted, perm=order)
+    parted = op.Reshape(parted, _whole(*[0] * (lead + rank), -1))
+    found = op.ReduceMax(parted, _whole(-1), keepdims=0)
+    places = np.zeros((1,) * (2 * rank), np.int64)
+    for i, (size, window) in enumerate(zip(sizes, windows, strict=True)):
+        wide = [1] * (2 * rank)
+        wide[i], wide[rank + i] = window.shape
+        places = places * size + window.reshape(wide)
+    places = places.reshape(*output_size, -1)
+    starts = np.arange(places[..., 0].size).reshape(places.shape[:-1]) * places.shape[-1]
+    which = op.Add(op.ArgMax(parted, axis=-1, keepdims=0), op.Constant(value=ir.tensor(starts)))
+    return found, op.Gather(_whole(*places.ravel().tolist()), which)
+
+
+def _windows(size: int, many: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Places that each of ``many`` windows holds; the last again where one is shorter."""
+    starts = [i * size // many for i in range(many)]
+    ends = [-((-(i + 1) * size) // many) for i in range(many)]
+    width = max(end - start for start, end in zip(starts, ends, strict=True))
+    rows = [
+        [min(start + k, end - 1) for k in range(width)]
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    return np.array(rows, np.int64)
+
+
+# ---- products and distances
+
+
+def _cumprod(self: Any, dim: int, dtype: int = -1) -> Any:
+    op = _op()
+    value = self if dtype == -1 else op.Cast(self, to=dtype)
+    return _so_far(value, dim, _size(self, dim, "cumprod"), op.Mul)
 
 
 def _distances(x1: Any, x2: Any, p: float, compute_mode: int | None = None) -> Any:

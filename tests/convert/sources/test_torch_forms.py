@@ -95,7 +95,39 @@ def _apart(self: Any, a: Any, b: Any) -> Any:
 
 
 def _products_so_far(self: Any, x: Any) -> Any:
-    return x.cumprod(1), x.cumprod(0)
+    return x.cumprod(1), x.cumprod(0), x.cumprod(1, dtype=torch.float64)
+
+
+def _medians_of_numbers(self: Any, x: Any) -> Any:
+    return x.nanmedian(), *x.nanmedian(1), x.nanmedian(0, keepdim=True).values
+
+
+def _most_frequent(self: Any, x: Any) -> Any:
+    return *x.mode(1), *x.mode(0, keepdim=True)
+
+
+def _extremes_so_far(self: Any, x: Any) -> Any:
+    return *x.cummax(1), *x.cummin(-1), *x.cummax(0)
+
+
+def _histograms(self: Any, x: Any) -> Any:
+    return torch.histc(x, 5), torch.histc(x[0, :1], 4), torch.histc(x, 3, 2, 2)
+
+
+def _reduced_at(self: Any, x: Any, i: Any, s: Any) -> Any:
+    ways = [(how, keep) for how in ("prod", "mean", "amax", "amin") for keep in (True, False)]
+    return tuple(x.index_reduce(-1, i, s, how, include_self=keep) for how, keep in ways)
+
+
+def _pooled(self: Any, x: Any) -> Any:
+    pools = torch.nn.functional
+    return (
+        *pools.adaptive_max_pool2d(x, (3, 2), return_indices=True),
+        *pools.adaptive_max_pool2d(x, (2, 9), return_indices=True),
+        *pools.adaptive_max_pool3d(x, (1, 3, 3), return_indices=True),
+        pools.adaptive_max_pool2d(x, 1),
+        pools.adaptive_max_pool1d(x[0], 3),
+    )
 
 
 def _seen(self: Any, q: Any, k: Any, mask: Any) -> Any:
@@ -103,6 +135,9 @@ def _seen(self: Any, q: Any, k: Any, mask: Any) -> Any:
 
 
 ROWS = torch.tensor([[3.0, 1, 4, 1.5], [9, 2, 6, 5], [-5, 3, -5.5, 8]])
+TIES = torch.tensor([[3.0, 1, 1, 3], [2, 2, 5, 5], [2, 1, 5, 3]])
+HOLES = torch.tensor([[torch.nan, 1, torch.inf, 4], [2, 5, torch.nan, torch.nan], [-5, 3, 7, 8]])
+IMAGE = (torch.arange(2 * 7 * 5) * 37 % 11).reshape(1, 2, 7, 5).float()
 MASK = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
 
 
@@ -116,6 +151,16 @@ MASK = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool
         (_medians, (ROWS,)),
         (_apart, (ROWS, ROWS[1:].clone() + 0.5)),
         (_products_so_far, (ROWS,)),
+        (_medians_of_numbers, (HOLES,)),
+        (_medians_of_numbers, (ROWS.long(),)),
+        (_medians_of_numbers, (torch.full((2, 1), torch.nan),)),
+        (_most_frequent, (TIES,)),
+        (_extremes_so_far, (TIES,)),
+        (_extremes_so_far, (HOLES,)),
+        (_extremes_so_far, (TIES.long(),)),
+        (_histograms, (ROWS,)),
+        (_reduced_at, (ROWS, torch.tensor([0, 2, 0, 2, 2]), torch.arange(15.0).view(3, 5) - 6)),
+        (_pooled, (IMAGE,)),
         (_seen, (ROWS[None, None], ROWS[[0, 1, 2, 1]][None, None].clone(), MASK)),
     ],
 )
