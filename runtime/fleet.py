@@ -248,13 +248,19 @@ class Runtime(forks.Here):
             raise problems[0]
 
     def _submit(
-        self, model: FleetModel, feeds: Feeds, priority: float, deadline: float, waits: bool
+        self,
+        model: FleetModel,
+        feeds: Feeds,
+        priority: float,
+        deadline: float,
+        waits: bool,
+        owner: bytes,
     ) -> PendingOutputs:
         """Queue a call of one of its models."""
         call = QueuedRun(feeds, PendingOutputs(self._scheduler), deadline, time.monotonic())
         batching = model.batching
         if batching is None:
-            self._scheduler.submit(model, call, priority=priority, waits=waits)
+            self._scheduler.submit(model, call, priority=priority, waits=waits, owner=owner)
             return call.future
         self._scheduler.submit(
             *(model, call),
@@ -263,6 +269,7 @@ class Runtime(forks.Here):
             size=batching.size,
             wait_s=batching.wait_ms / 1e3,
             fits=lambda other: alike(other.feeds, call.feeds),
+            owner=owner,
         )
         return call.future
 
@@ -385,7 +392,12 @@ class FleetModel(forks.Here):
         return self._queued(feeds, priority, deadline_s, waits=True).result()
 
     def submit(
-        self, feeds: Feeds, *, priority: float | None = None, deadline_s: float | None = None
+        self,
+        feeds: Feeds,
+        *,
+        priority: float | None = None,
+        deadline_s: float | None = None,
+        owner: bytes = b"",
     ) -> Future[Outputs]:
         """Queue a run; leave the arrays alone until it is done.
 
@@ -393,6 +405,7 @@ class FleetModel(forks.Here):
             feeds: an array for every input, by name.
             priority: Priority of this call; None takes the model's.
             deadline_s: seconds from now after which it is not started any more.
+            owner: whose call it is: among equal priorities owners take turns; empty for nobody's.
 
         Returns:
             The future of the outputs, which may be cancelled while it waits. It raises
@@ -402,16 +415,22 @@ class FleetModel(forks.Here):
             InputError: an input is not what the model takes.
             ClosedError: the runtime was closed.
         """
-        return self._queued(feeds, priority, deadline_s, waits=False)
+        return self._queued(feeds, priority, deadline_s, waits=False, owner=owner)
 
     def _queued(
-        self, feeds: Feeds, priority: float | None, deadline_s: float | None, waits: bool
+        self,
+        feeds: Feeds,
+        priority: float | None,
+        deadline_s: float | None,
+        *,
+        waits: bool,
+        owner: bytes = b"",
     ) -> PendingOutputs:
         feeds = self._check(feeds)
         if self.is_closed:
             raise ClosedError(f"model {self.name!r}: used after close()")
         priority = self.priority if priority is None else priority
-        return self._runtime._submit(self, feeds, priority, deadline_of(deadline_s), waits)
+        return self._runtime._submit(self, feeds, priority, deadline_of(deadline_s), waits, owner)
 
     @property
     def is_brief(self) -> bool:

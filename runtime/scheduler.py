@@ -1,6 +1,7 @@
 """Who runs next: one set of threads for the runs of many models.
 
-Jobs are taken by priority, then by deadline, then in the order they came. A job takes as many of
+Jobs are taken by priority, then by deadline, then in the order they came; where calls have owners,
+these take turns among equal priorities. A job takes as many of
 the threads as its engine was loaded with; one that is next but finds too few free waits for them,
 and later ones wait behind it, so that wide jobs are not starved by narrow ones.
 
@@ -23,6 +24,7 @@ from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError, RunError
 from edgeinfer.machine.cores import on_cores
 from edgeinfer.records import dataclass
+from edgeinfer.runtime.rounds import Rounds
 from edgeinfer.types import Array, Feeds
 
 Outputs = dict[str, Array]
@@ -127,7 +129,7 @@ class RunBatch:
     """Calls that run together; one call, but where a model gathers batches.
 
     Attributes:
-        urgency: priority, negated, and the earliest deadline.
+        urgency: priority, negated, the round of its owner's turns, and the earliest deadline.
         number: order in which jobs came.
         lane: the model.
         calls: gathered so far.
@@ -136,7 +138,7 @@ class RunBatch:
         is_taken: whether a thread runs it; what else of it is in a queue counts for nothing.
     """
 
-    urgency: tuple[float, float]
+    urgency: tuple[float, int, float]
     number: int
     lane: SchedulerLane = field(compare=False)
     calls: list[QueuedRun] = field(compare=False)
@@ -187,6 +189,7 @@ class Scheduler:
         self._idle = self._away = 0
         self._is_called = self._is_watched = False
         self._count = 0
+        self._rounds = Rounds()
 
     def submit(
         self,
@@ -198,6 +201,7 @@ class Scheduler:
         wait_s: float = 0.0,
         fits: Callable[[QueuedRun], bool] | None = None,
         waits: bool = False,
+        owner: bytes = b"",
     ) -> None:
         """Queue a call.
 
@@ -209,6 +213,7 @@ class Scheduler:
             wait_s: longest wait for a batch to fill.
             fits: whether the call may join a batch that holds the given one.
             waits: whether the caller asks for the result at once, and so runs it where it can.
+            owner: whose it is; empty for nobody's.
 
         Raises:
             ClosedError: the scheduler was closed.
@@ -216,9 +221,11 @@ class Scheduler:
         with self._lock:
             if self._is_closed:
                 raise ClosedError("runtime: used after close()")
-            if size == 1 or fits is None or not self._joined(lane, call, fits):
+            turn = self._rounds.of(owner)
+            if size == 1 or fits is None or not self._joined(lane, call, fits, turn):
                 self._count += 1
-                urgency = (-priority, call.deadline)
+                self._rounds.take(owner, turn)
+                urgency = (-priority, turn, call.deadline)
                 job = RunBatch(urgency, self._count, lane, [call], call.queued + wait_s, size)
                 if size > 1:
                     self._open[lane] = job
@@ -328,11 +335,20 @@ class Scheduler:
                     worker.join()
 
     def _joined(
-        self, lane: SchedulerLane, call: QueuedRun, fits: Callable[[QueuedRun], bool]
+        self,
+        lane: SchedulerLane,
+        call: QueuedRun,
+        fits: Callable[[QueuedRun], bool],
+        turn: int,
     ) -> bool:
-        """Add a call to the batch of its model that was not taken yet, if there is room."""
+        """Add a call to the batch of its model that was not taken yet, if there is room.
+
+        One whose turn comes before the batch's does not wait for it.
+        """
         job = self._open.get(lane)
-        if job is None or len(job.calls) >= job.size or not fits(job.calls[0]):
+        if job is None or len(job.calls) >= job.size or job.urgency[1] > turn:
+            return False
+        if not fits(job.calls[0]):
             return False
         job.calls.append(call)
         return True
@@ -415,6 +431,7 @@ class Scheduler:
             if width > self._free or not (self._mine.works or _suits(job, answer)):
                 return None
             mine = self._mine
+            self._rounds.reach(job.urgency[1])
             mine.lane, mine.job, job.is_taken = lane, job, True
             self._free -= width
             self._running[lane] = running + 1

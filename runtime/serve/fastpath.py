@@ -75,11 +75,14 @@ class FastPath:
         call = _Call(self.hub, model, asked, request, self._id_of(scope), grant, started)
         terms = asked.terms
         priority, deadline_s = terms.priority, self.hub.deadline(terms)
+        share = share_of(grant)
         try:
             if model.lane is not None:
-                model.lane.submit(asked.feeds, priority, deadline_s, call)
+                model.lane.submit(asked.feeds, priority, deadline_s, call, share)
             else:
-                found = model.tensors.submit(asked.feeds, priority=priority, deadline_s=deadline_s)
+                found = model.tensors.submit(
+                    asked.feeds, priority=priority, deadline_s=deadline_s, owner=share
+                )
                 call.set_result(found)
         except Exception as error:
             call.set_exception(error)

@@ -340,10 +340,7 @@ class Hub:
         """
         terms = request.terms
         check_ahead(terms.priority or 0)
-        share = sharer()
-        model.check_place(self.options.limits.queue, share)
-        model.enter(share)
-        try:
+        with self.place(model):
             if terms.sequence is None:
                 return await self._kept(model, request.feeds, terms, left)
             if model.sequences is None:
@@ -355,8 +352,6 @@ class Hub:
                 return await self._run(model, feeds, terms, left)
 
             return await model.sequences.step(terms.sequence, terms, request.feeds, run)
-        finally:
-            model.leave(share)
 
     async def _kept(
         self, model: Served, feeds: Feeds, terms: Terms, left: Left | None
@@ -377,12 +372,14 @@ class Hub:
     ) -> Mapping[str, Array]:
         if model.tensors is None:
             raise ClosedError(f"model {model.name!r} was unloaded")
-        deadline_s = self.deadline(terms)
+        deadline_s, share = self.deadline(terms), sharer()
         if model.lane is None:
-            future = model.tensors.submit(feeds, priority=terms.priority, deadline_s=deadline_s)
+            future = model.tensors.submit(
+                feeds, priority=terms.priority, deadline_s=deadline_s, owner=share
+            )
             return await _watched(future, left)
         answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
-        model.lane.submit(feeds, terms.priority, deadline_s, answer)
+        model.lane.submit(feeds, terms.priority, deadline_s, answer, share)
         found = await answer
         return found if isinstance(found, dict) else await _watched(found, left)
 

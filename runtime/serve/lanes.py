@@ -18,6 +18,7 @@ from typing import Protocol
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.batches import alike
 from edgeinfer.runtime.fleet import FleetModel
+from edgeinfer.runtime.rounds import Rounds
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.types import Feeds
 
@@ -65,12 +66,16 @@ class _Waiting:
         priority: higher ones run first.
         deadline_s: for a thread, where it goes to one.
         answer: gets the outputs, or the future of a thread.
+        owner: whose it is; empty for nobody's.
+        turn: round of its owner's turns.
     """
 
     feeds: Feeds
     priority: float | None
     deadline_s: float | None
     answer: LaneAnswer
+    owner: bytes
+    turn: int
 
 
 class Lane:
@@ -97,6 +102,7 @@ class Lane:
         self._size = max(fit, default=0) if is_brief else 0
         self._waiting: deque[_Waiting] = deque()
         self._is_mixed = False
+        self._rounds = Rounds()
 
     @property
     def is_brief(self) -> bool:
@@ -104,7 +110,12 @@ class Lane:
         return self._size > 0
 
     def submit(
-        self, feeds: Feeds, priority: float | None, deadline_s: float | None, answer: LaneAnswer
+        self,
+        feeds: Feeds,
+        priority: float | None,
+        deadline_s: float | None,
+        answer: LaneAnswer,
+        owner: bytes = b"",
     ) -> None:
         """Take a request; it is run when this turn of the loop has brought all it will.
 
@@ -113,16 +124,21 @@ class Lane:
             priority: higher ones run first.
             deadline_s: for a thread.
             answer: gets its outputs, or the future of a thread where the engine was not free.
+            owner: whose it is: among equal priorities owners take turns; empty for nobody's.
 
         Raises:
             InputError: an input is not what the model takes.
         """
         feeds = self._model.check(feeds)
         if _bytes(feeds) > self._largest or self._rests():
-            answer.set_result(self._model.submit(feeds, priority=priority, deadline_s=deadline_s))
+            answer.set_result(
+                self._model.submit(feeds, priority=priority, deadline_s=deadline_s, owner=owner)
+            )
             return
-        self._is_mixed |= bool(priority)
-        self._waiting.append(_Waiting(feeds, priority, deadline_s, answer))
+        turn = self._rounds.of(owner)
+        self._rounds.take(owner, turn)
+        self._is_mixed |= bool(priority or (self._waiting and turn < self._waiting[-1].turn))
+        self._waiting.append(_Waiting(feeds, priority, deadline_s, answer, owner, turn))
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._run)
 
@@ -132,7 +148,8 @@ class Lane:
     def _run(self) -> None:
         if self._is_mixed:
             self._is_mixed = False
-            self._waiting = deque(sorted(self._waiting, key=lambda w: -(w.priority or 0.0)))
+            order = sorted(self._waiting, key=lambda w: (-(w.priority or 0.0), w.turn))
+            self._waiting = deque(order)
         end = time.perf_counter() + BRIEF_S
         while batch := self._next():
             self._run_batch(batch)
@@ -149,6 +166,7 @@ class Lane:
             if each.answer.done():
                 continue
             if not batch or alike(batch[0].feeds, each.feeds):
+                self._rounds.reach(each.turn)
                 batch.append(each)
             else:
                 others.append(each)
@@ -162,7 +180,10 @@ class Lane:
             if outputs is None:
                 for each in batch:
                     future = self._model.submit(
-                        each.feeds, priority=each.priority, deadline_s=each.deadline_s
+                        each.feeds,
+                        priority=each.priority,
+                        deadline_s=each.deadline_s,
+                        owner=each.owner,
                     )
                     each.answer.set_result(future)
                 return

@@ -144,6 +144,35 @@ def test_order_is_priority_then_deadline_then_arrival(
         assert _order(runtime, fakes, make_bundle, calls) == [3, 2, 1, 0, 5, 4]
 
 
+def test_owners_take_turns(fakes: Any, make_bundle: MakeBundle, history: ProfileDB) -> None:
+    a, b = {"owner": b"a"}, {"owner": b"b"}
+    calls = [a, a, a, a, b, {**a, "priority": 1.0}, b, {}, {"deadline_s": 9.0, **b}]
+    with Runtime(threads=1, history=history) as runtime:
+        assert _order(runtime, fakes, make_bundle, calls) == [5, 0, 4, 7, 1, 6, 8, 2, 3]
+
+
+def test_an_owner_does_not_wait_for_the_batches_of_another(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    fake = fakes.add("fake")
+    ended: list[str] = []
+    with Runtime(threads=1, history=history) as runtime:
+        model = runtime.add(make_bundle("fake", vectors=0), batching=Batching(size=4))
+        model.run(feeds())
+        before = model.stats().batches
+        with held(fake, model):
+            futures = [model.submit(feeds(value=i), owner=b"a") for i in range(14)]
+            futures += [model.submit(feeds(value=i), owner=b"b") for i in (14, 15)]
+            # It has room left, and is the next one.
+            futures.append(model.submit(feeds(value=16), owner=b"a"))
+            for future, name in zip(futures, "aaaabbbbccccddBBb", strict=True):
+                future.add_done_callback(partial(_note, ended, name))
+        for i, future in enumerate(futures):
+            np.testing.assert_array_equal(future.result(60)["double"], [[2.0 * i] * 3])
+        assert "".join(ended) == "aaaaBBbbbbbccccdd"
+        assert model.stats().batches - before == 6
+
+
 def test_what_comes_too_late_is_not_started(
     fakes: Any, make_bundle: MakeBundle, history: ProfileDB
 ) -> None:

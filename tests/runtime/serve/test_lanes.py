@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,29 @@ def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: FleetModel) -
         return await asyncio.wrap_future(future)
 
     assert asyncio.run(run())["k'"].tolist() == [3]
+
+
+def test_owners_take_turns(model: FleetModel) -> None:
+    ended: list[str] = []
+
+    def note(owner: str, _: object) -> None:
+        ended.append(owner)
+
+    async def run() -> None:
+        lane = Lane(model, BRIEF, ONE)
+        for _ in range(2):
+            futures = []
+            for owner in "aaaaaabbcaaaB":
+                future: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
+                future.add_done_callback(partial(note, owner))
+                priority = float(owner.isupper())
+                lane.submit(feeds(1), priority, None, future, owner.lower().encode())
+                futures.append(future)
+            await asyncio.gather(*futures)
+
+    asyncio.run(run())
+    # Whose last run is the longest ago begins the second time.
+    assert "".join(ended) == "Babcabaaaaaaa" + "Bbcabaaaaaaaa"
 
 
 def test_larger_inputs_than_were_measured_go_to_threads(model: FleetModel) -> None:
