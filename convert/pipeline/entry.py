@@ -109,6 +109,7 @@ def check(options: ConvertOptions) -> dict[str, list[Problem]]:
     Raises:
         SourceError: the model cannot be read.
         UsageError: the request contradicts itself.
+        NotAvailableError: what writes a format is missing; lists that and all problems.
     """
     request = check_request(options)
     _sniff(options.model)

@@ -29,7 +29,7 @@ from edgeinfer.convert.pipeline.clock import StageClock, Stages
 from edgeinfer.convert.pipeline.engines import Wanted, place_for
 from edgeinfer.convert.pipeline.kept import StageFiles
 from edgeinfer.convert.pipeline.parts import PartEngine
-from edgeinfer.convert.pipeline.plan import Job, plan
+from edgeinfer.convert.pipeline.plan import Job, plan, refuse
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
 from edgeinfer.convert.pipeline.request import HALVES, Request, in_layout
 from edgeinfer.convert.pipeline.shape_checks import (
@@ -46,7 +46,7 @@ from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.convert.verify.ladder import rungs
 from edgeinfer.convert.verify.layer_table import NodeErrors
 from edgeinfer.convert.verify.within import within
-from edgeinfer.errors import EdgeInferError, Problem, VerifyError
+from edgeinfer.errors import EdgeInferError, NotAvailableError, Problem, VerifyError
 from edgeinfer.metrics import Budget
 from edgeinfer.options import values_of
 from edgeinfer.records import dataclass
@@ -129,14 +129,25 @@ class Front:
         self._ranges: dict[str, InputRange] = {}
 
     def check(self) -> dict[str, list[Problem]]:
-        """List what each format of each target cannot express."""
+        """List what each format of each target cannot express.
+
+        Raises:
+            NotAvailableError: what writes some of them is missing; lists that and all problems.
+        """
         self._refuse_contradictions()
         model, options = self._normalised.model, self._options
-        return {
-            f"{profile.name}-{format}": target_for(format).check(model, profile, options)
-            for profile in self._request.profiles
-            for format in (*profile.formats, *profile.optional_formats)
-        }
+        found: dict[str, list[Problem]] = {}
+        missing: dict[str, str] = {}
+        for profile in self._request.profiles:
+            for format in (*profile.formats, *profile.optional_formats):
+                title = f"{profile.name}-{format}"
+                try:
+                    found[title] = target_for(format).check(model, profile, options)
+                except NotAvailableError as e:
+                    missing[title] = str(e)
+        if missing:
+            refuse(missing, found)
+        return found
 
     def _refuse_contradictions(self) -> None:
         from edgeinfer.convert import passes

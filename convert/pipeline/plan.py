@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
@@ -90,9 +90,11 @@ def plan(
     Raises:
         UsageError: ``alone``, and the targets do not share an artifact.
         UnsupportedError: lists the problems of all targets.
-        NotAvailableError: a library that writes a required format is missing.
+        NotAvailableError: libraries that write required formats are missing; lists them, and the
+            problems of all targets.
     """
     jobs: list[Job] = []
+    missing: dict[str, str] = {}
     ready: list[Prepared | None] = []
     notes: list[str] = []
     refused: dict[str, list[Problem]] = {}
@@ -112,8 +114,9 @@ def plan(
             prepared = target_for(job.format).prepare(model, job.profile, options)
         except NotAvailableError as e:
             if needed:
-                raise
-            notes.append(f"{job.title} was left out: {e}")
+                missing[job.title] = str(e)
+            else:
+                notes.append(f"{job.title} was left out: {e}")
             continue
         problems = prepared.problems
         if not problems:
@@ -124,17 +127,41 @@ def plan(
         else:
             notes.extend(f"{job.title} was left out: {p}" for p in problems)
     # A model that is code as a whole needs no parts.
-    if not (integers or alone or refused or any(job.spare for job in jobs)):
+    if not (integers or alone or missing or refused or any(job.spare for job in jobs)):
         parts, why_not = eligibility.regions(model, profiles, options)
         notes += [f"regions were not compiled: {why_not}"] if why_not else []
         if parts is not None:
             jobs.append(Job(REGIONS, (parts,), spare=True))
             ready.append(None)
-    if refused:
-        pairs = [(title, problem) for title, ps in refused.items() for problem in ps]
-        owners, problems = [title for title, _ in pairs], [problem for _, problem in pairs]
-        raise UnsupportedError(", ".join(refused), problems, owners)
+    refuse(missing, refused)
     return ConversionPlan(tuple(jobs), tuple(notes), ready)
+
+
+def refuse(missing: Mapping[str, str], refused: Mapping[str, Sequence[Problem]]) -> None:
+    """Refuse all at once what cannot be written; nothing where there is neither.
+
+    Args:
+        missing: why what writes an artifact cannot be used, by its title.
+        refused: what an artifact cannot express, by its title.
+
+    Raises:
+        NotAvailableError: something is missing.
+        UnsupportedError: nothing is, and something cannot be expressed.
+    """
+    pairs = [(title, problem) for title, ps in refused.items() for problem in ps]
+    owners, problems = [title for title, _ in pairs], [problem for _, problem in pairs]
+    unsupported = None
+    if pairs:
+        unsupported = UnsupportedError(", ".join(dict.fromkeys(owners)), problems, owners)
+    if missing:
+        # Targets that lack the same are named together.
+        lacking: dict[str, list[str]] = {}
+        for title, why in missing.items():
+            lacking.setdefault(why, []).append(title)
+        lines = [f"{', '.join(titles)}: {why}" for why, titles in lacking.items()]
+        raise NotAvailableError("\n".join([*lines, *([str(unsupported)] if unsupported else [])]))
+    if unsupported is not None:
+        raise unsupported
 
 
 def _apart(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> frozenset[str]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from edgeinfer.bundle.archive import Bundle
@@ -382,6 +383,31 @@ def test_check_of_an_optional_format_is_no_failure(
     assert result.out.startswith(
         "cpu-openvino_ir: 1 node cannot be expressed (optional, would be left out)\n"
     )
+
+
+@pytest.mark.parametrize("command", ["check", "convert"])
+def test_what_is_missing_hides_no_problem_of_another_target(
+    command: str, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError("No module named 'coreai'")
+
+    monkeypatch.setattr("edgeinfer.convert.lower.coreai.target.import_coreai", absent)
+    text = "g (string[N] a, string[N] b) => (string[N] c) {c = StringConcat(a, b)}"
+    model = tmp_path / "strings.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'), model)
+    targets = ("-t", "macos27", "-t", "ios27", "-t", "rpi5")
+    output = ("-o", tmp_path / "m.edge") if command == "convert" else ()
+    result = cli(command, model, *targets, *output)
+    assert result.code == 3
+    told = [line for line in result.err.splitlines() if not line.startswith("stage ")]
+    assert len(told) == 3
+    assert "macos27" in told[0]
+    assert "ios27" in told[0]
+    assert told[0].count("pip install") == 1
+    assert "rpi5" in told[1]
+    assert told[2].startswith("  StringConcat 'StringConcat_0': unsupported_op: strings")
+    assert not (tmp_path / "m.edge").exists()
 
 
 def test_check_of_an_unknown_target(cli: Any, model: Path) -> None:

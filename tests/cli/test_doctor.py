@@ -207,7 +207,9 @@ def test_a_bundle_of_which_nothing_runs_here_is_not_ready(
     bundle = write_bundle(tmp_path / "m.edge", constraints={"os": "ios"})
     result = cli("doctor", bundle)
     assert result.code == 3
-    assert result.out.endswith(f"nothing in {bundle} can run here; the lines above say why\n")
+    assert result.out.endswith(
+        f"no engine here runs anything in {bundle}; the lines above say why\n"
+    )
     assert json.loads(cli("doctor", bundle, "--json").out)["usable"] is False
 
 

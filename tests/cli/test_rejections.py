@@ -67,3 +67,16 @@ def test_nothing_that_can_run_is_told_too() -> None:
     plan = Plan((), (Rejected("a", "one", "", "not installed"),))
     found = rows(manifest(a=("onnx", "one")), plan, {"one": opens("onnx")})
     assert found == {"m on one": (None, "cannot run it", "a: not installed")}
+
+
+def test_what_is_only_evaluated_does_not_run() -> None:
+    evaluated = Candidate(Pair("a", "judge", "cpu"), "1", "order of preference", None)
+    run = Candidate(Pair("b", "one", "cpu"), "1", "order of preference", None)
+    judge = Capabilities(frozenset({"mlprogram"}), frozenset({"float32"}), keeps_time=False)
+    known = {"judge": judge, "one": opens("onnx")}
+    bundle = manifest(a=("mlprogram", "judge"), b=("onnx", "one"))
+    (ok, found, fix) = rows(bundle, Plan((evaluated,), ()), known)["m on judge"]
+    assert (ok, found) == (None, "would evaluate a (cpu)")
+    assert "no engine to use" in fix
+    both = rows(bundle, Plan((run, evaluated), ()), known)
+    assert [what for what, row in both.items() if row[0]] == ["m on one", "m on one: why"]

@@ -82,7 +82,7 @@ def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) 
 
     With BUNDLE, also say what would run it here, and of each other engine why it would not.
 
-    Exits with 3 when no engine can run here, or nothing in BUNDLE.
+    Exits with 3 when no engine can run here, or nothing in BUNDLE; an evaluator is no engine.
     """
     findings = [*_machine(), *_engines(), *_idle_gpu(), *_extras(), _cache(), _memory(), *_speed()]
     runs: bool | None = None
@@ -96,7 +96,10 @@ def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) 
     usable = any(f.what != f"engine {CHECKER}" for f in engines)
     lacking = "" if usable else f"no engine can run here: {_smallest()}"
     if usable and runs is not None and not runs:
-        usable, lacking = False, f"nothing in {bundle} can run here; the lines above say why"
+        usable, lacking = (
+            False,
+            f"no engine here runs anything in {bundle}; the lines above say why",
+        )
     out.result({"usable": usable, "findings": findings}, lambda: _view(findings, lacking))
     if not usable:
         raise click.exceptions.Exit(3)

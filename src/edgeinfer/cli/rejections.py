@@ -16,6 +16,8 @@ Row = tuple[str, bool | None, str, str]
 
 _FIRST_LOAD = "the first load measures it"
 
+_EVALUATES = "checks the numbers of what another device runs, and is no engine to use"
+
 
 def findings_of(path: str, policy: Any, trust: Mapping[str, Any]) -> list[Row]:
     """Look at a bundle; nothing is loaded or measured.
@@ -59,12 +61,15 @@ def explained(manifest: Manifest, plan: Plan, known: Mapping[str, Capabilities])
         known: what each registered engine can do.
     """
     best = plan.candidates[0] if plan.candidates else None
+    evaluated = not any(_keeps_time(c, known) for c in plan.candidates)
     named = {engine.backend for v in manifest.variants for engine in v.engines}
     for name in sorted(named | known.keys(), key=lambda n: _place(n, plan)):
         what = f"{manifest.name} on {name}"
         ours = [c for c in plan.candidates if c.pair.backend == name]
         refused = [r for r in plan.rejected if r.backend == name]
-        if best is not None and ours and ours[0] is best:
+        if best is not None and ours and ours[0] is best and evaluated:
+            yield what, None, f"would evaluate {best.pair.variant} ({best.pair.device})", _EVALUATES
+        elif best is not None and ours and ours[0] is best:
             measured = "" if best.measured else f"; {_FIRST_LOAD}"
             yield what, True, f"would run {best.pair.variant} ({best.pair.device})", ""
             yield f"{what}: why", True, f"{best.reason}{measured}", ""
@@ -75,6 +80,11 @@ def explained(manifest: Manifest, plan: Plan, known: Mapping[str, Capabilities])
             yield what, None, "cannot run it", reasons
         else:
             yield what, None, "has nothing to run", _nothing(manifest, known[name])
+
+
+def _keeps_time(candidate: Candidate, known: Mapping[str, Capabilities]) -> bool:
+    can = known.get(candidate.pair.backend)
+    return can is None or can.keeps_time
 
 
 def _place(name: str, plan: Plan) -> tuple[int, str]:
