@@ -20,6 +20,7 @@ from edgeinfer.metrics import (
     budget_for,
     check,
     compare,
+    counted,
     verdict_on,
     worst,
 )
@@ -46,6 +47,7 @@ class Checked:
         problems: what did not, one line each.
         metrics: the worst over all vectors, by output.
         refused: vectors that hold values the artifact refuses, so that there was nothing to judge.
+        undecided: vectors of which rounding alone decides an output, so that it was not judged.
         widened: what left the plain budget and stayed within the one that is wider where the
             oracles themselves disagree, one line each.
         verdict: ``pass``, ``FAIL`` or ``metrics.WIDENED``, with what ran it where that is not
@@ -60,6 +62,7 @@ class Checked:
     problems: tuple[str, ...]
     metrics: dict[str, OutputMetrics]
     refused: tuple[int, ...] = ()
+    undecided: tuple[int, ...] = ()
     widened: tuple[str, ...] = ()
     verdict: str = ""
 
@@ -182,12 +185,15 @@ def _check_all(
         widened: list[str] = []
         variant = found.variants[pair.variant]
         refused: list[int] = []
+        undecided: dict[int, None] = {}
         try:
             executable = open_pair(
                 *(bundle, found, candidate, threads), fallback=fallback, limit_s=limit_s
             )
             try:
-                metrics, problems = _check(executable, bundle, variant, refused, widened)
+                metrics, problems = _check(
+                    *(executable, bundle, variant, refused, undecided, widened)
+                )
             finally:
                 executable.close()
         # A precision without a budget is the bundle's fault, not of who asks.
@@ -208,6 +214,7 @@ def _check_all(
                 problems=tuple(problems),
                 metrics=metrics,
                 refused=tuple(refused),
+                undecided=tuple(undecided),
                 widened=tuple(widened),
                 verdict=text,
             )
@@ -232,16 +239,19 @@ def _check(
     bundle: Bundle,
     variant: Variant,
     refused: list[int],
+    undecided: dict[int, None],
     widened: list[str],
 ) -> tuple[dict[str, OutputMetrics], list[str]]:
     """Run every vector; return the worst metrics by output, and what left the budget.
 
-    The numbers of vectors with values that the artifact refuses are added to ``refused``, and what
-    only a widened budget allows to ``widened``.
+    The numbers of vectors with values that the artifact refuses are added to ``refused``, of those
+    that rounding alone decides to ``undecided``, and what only a widened budget allows to
+    ``widened``.
     """
     precision = variant.precision
     budget = budget_for(precision)
-    seen: dict[str, list[OutputMetrics]] = {}
+    seen: dict[str, list[OutputMetrics]] = {o.name: [] for o in bundle.manifest.outputs}
+    floors: dict[str, float] = {}
     problems = []
     records = bundle.manifest.vectors
     vectors = list(bundle.vectors())
@@ -252,18 +262,30 @@ def _check(
             refused.append(number)
             continue
         if not records[number].judged_at(precision):
+            if records[number].undecided:
+                undecided.setdefault(number)
             continue
         actual = {n: np.array(a) for n, a in executable.run(feeds).items()}
         right.append(expected)
         here.append(actual)
         for name, want in expected.items():
             metrics = compare(want, actual[name])
-            seen.setdefault(name, []).append(metrics)
             base = budget.among(answers[name] for _, answers in judged)
+            floors[name] = base.max_abs
             where = f"vector {number}, output {name!r}"
-            if plain := check(metrics, base):
-                breaches = check(metrics, records[number].budget(base, name))
+            plain = check(metrics, base)
+            breaches = check(metrics, records[number].budget(base, name)) if plain else []
+            if plain and not breaches and records[number].decides_nothing(base, name):
+                undecided.setdefault(number)
+                continue
+            seen[name].append(metrics)
+            if plain:
                 problems += [f"{where}: {b}" for b in breaches]
                 widened += [] if breaches else [f"{where}: {b}" for b in plain]
     problems += lost_channels(right, here, budget)
-    return {name: worst(found) for name, found in seen.items()}, problems
+    problems += [
+        f"output {name!r}: rounding alone decides it on every vector, so nothing of it is judged"
+        for name in floors
+        if not seen[name]
+    ]
+    return {name: worst(counted(seen[name], floors[name])) for name in floors}, problems

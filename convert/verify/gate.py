@@ -39,6 +39,7 @@ from edgeinfer.metrics import (
     OutputMetrics,
     budget_for,
     check,
+    counted,
     in_half,
     winners_lost,
     worst,
@@ -502,9 +503,8 @@ class _Gate:
         )
 
     def _worst(self, measured: Sequence[OutputMetrics], allowed: Budget) -> OutputMetrics:
-        """Combine; ratios of what is below the floor say nothing and are left out."""
-        counted = [m for m in measured if m.max_abs > allowed.max_abs] or measured
-        return replace(worst(counted), count=sum(m.count for m in measured))
+        found = worst(counted(measured, allowed.max_abs))
+        return replace(found, count=sum(m.count for m in measured))
 
     @staticmethod
     def _worse(a: OutputResult, b: OutputResult) -> OutputResult:

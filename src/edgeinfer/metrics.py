@@ -327,6 +327,11 @@ def check(metrics: OutputMetrics, budget: Budget) -> list[str]:
     return breaches
 
 
+def counted(metrics: Sequence[OutputMetrics], floor: float) -> Sequence[OutputMetrics]:
+    """Leave out what is below the floor, whose ratios say nothing, where anything is above it."""
+    return [m for m in metrics if m.max_abs > floor] or metrics
+
+
 def worst(metrics: Sequence[OutputMetrics]) -> OutputMetrics:
     """Combine the measurements of one output over several vectors."""
     if not metrics:

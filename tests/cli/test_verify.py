@@ -155,7 +155,7 @@ def test_nothing_can_run_here(cli: Any, tmp_path: Path) -> None:
 
 
 def test_a_vector_that_rounding_moves_has_a_wider_budget(cli: Any, tmp_path: Path) -> None:
-    spread = {"scores": OutputMetrics(6, 0.2, 0.2, 10.0, 10.0, cosine=0.9)}
+    spread = {"scores": OutputMetrics(6, 0.02, 0.02, 25.0, 25.0, cosine=0.99)}
     plain = write_bundle(tmp_path / "a.edge", wrong_by=0.25)
     sensitive = write_bundle(tmp_path / "b.edge", wrong_by=0.25, spread=spread)
     assert cli("verify", plain, "-q").code == 1
@@ -255,3 +255,34 @@ def test_targets_that_share_an_artifact_have_verdicts_of_their_own(
         (f"{target}-onnx-fp32", verdicts[target]) for target in order
     ]
     assert "not run: cuda-onnx-fp32 on onnxruntime (gpu): no gpu here" in told.out
+
+
+def test_what_rounding_alone_decides_is_not_judged(cli: Any, tmp_path: Path) -> None:
+    """A spread of which thirty times is any answer at all says neither right nor wrong."""
+    spread = {"scores": OutputMetrics(6, 0.5, 0.9, 3.0, 3.0, cosine=0.9)}
+    sensitive = write_bundle(tmp_path / "a.edge", wrong_by=0.25, spread=spread, vectors=2)
+    told = cli("verify", sensitive, "-b", "onnxruntime")
+    assert told.code == 1
+    assert "output 'scores': rounding alone decides it on every vector" in told.out
+    right = write_bundle(tmp_path / "b.edge", spread=spread, vectors=2)
+    (checked,) = json.loads(cli("verify", right, "-b", "onnxruntime", "--json").out)["checked"]
+    assert (checked["passed"], checked["undecided"], checked["verdict"]) == (True, [], "pass")
+    with Bundle.open(right) as one, Bundle.open(sensitive) as other:
+        known, wrong = one.manifest.vectors[0], other.manifest.vectors[1]
+        files = {wrong.file.path: other.read(wrong.file)}
+    mixed = _with_vectors(tmp_path / "c.edge", right, (known, wrong), files)
+    result = cli("verify", mixed, "-b", "onnxruntime")
+    assert result.code == 0
+    row = result.out.splitlines()[1]
+    assert "equal" in row, "the error of the vector that was judged"
+    assert row.endswith("pass")
+    assert "not judged, as rounding alone decides: vector 1" in result.out
+
+
+def _with_vectors(path: Path, source: Path, vectors: Any, files: dict[str, bytes]) -> Path:
+    """Write a bundle anew with other test vectors, some of whose files have other contents."""
+    with BundleWriter(path) as writer, Bundle.open(source) as bundle:
+        manifest = bundle.manifest
+        for name, record in manifest.files().items():
+            writer.add_bytes(name, files.get(name) or bundle.read(record))
+        return writer.finish(dataclasses.replace(manifest, vectors=vectors))

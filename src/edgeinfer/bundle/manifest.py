@@ -131,8 +131,17 @@ class VectorRecord:
 
     def budget(self, base: Budget, output: str) -> Budget:
         """Return the budget of a precision as it counts for one output of this vector."""
-        spread = self.spread.get(output)
-        return base if spread is None else base.widened(OutputMetrics(**_figures(spread)))
+        spread = self._spread(output)
+        return base if spread is None else base.widened(spread)
+
+    def decides_nothing(self, base: Budget, output: str) -> bool:
+        """Whether that budget would let any answer pass, so that neither verdict would be true."""
+        spread = self._spread(output)
+        return spread is not None and base.refuses_nothing(spread)
+
+    def _spread(self, output: str) -> OutputMetrics | None:
+        figures = self.spread.get(output)
+        return None if figures is None else OutputMetrics(**_figures(figures))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ def _view(found: BundleVerification) -> Iterator[str | Table]:
         if numbers:
             yield f"{line.variant} on {line.backend}: refuses the values of vector {numbers}"
     yield from together(
+        (f"{line.variant} on {line.backend}", f"not judged, as rounding alone decides: vector {n}")
+        for line in checked
+        for n in line.undecided
+    )
+    yield from together(
         (f"{line.variant} on {line.backend}", f"only within the widened budget: {text}")
         for line in checked
         for text in line.widened
