@@ -418,7 +418,8 @@ class Rpc:
             try:
                 await held.take(len(raw))
             except RequestError as error:
-                problem = error
+                # Of what has no memory nothing is kept.
+                problem, raw = error, b""
             # Steps of a sequence start in their order: each is read before the next.
             read: Awaitable[Any] = self._streamed(raw, held, problem)
             await running.put(asyncio.ensure_future(read))
@@ -431,7 +432,7 @@ class Rpc:
         """Return the answer to one request of a stream, and its memory; an error ends it alone.
 
         Args:
-            raw: the message.
+            raw: the message; empty where it has no memory.
             held: its memory.
             problem: why there is none.
         """

@@ -80,6 +80,22 @@ class Steps:
     after: Laid | None = None
 
 
+def check_scaled(size: Size, wanted: Size) -> None:
+    """Refuse to scale an image that would grow out of proportion; one side follows the other.
+
+    Raises:
+        InputError: it would.
+    """
+    wide, high = wanted[0], max(wanted[1], size[1])
+    if wide * high > max(MOST_PIXELS, MOST_GROWTH * math.prod(size)):
+        raise _without_room(size, (wide, high))
+
+
+def _without_room(size: Size, made: Size) -> InputError:
+    received = f"{size[0]} by {size[1]} pixels, of which it would make {made[0]} by {made[1]}"
+    return InputError("picture", "one that the model's input has room for", received, "cut it")
+
+
 def steps(size: Size, record: ImageInput) -> Steps:
     """Say how an image of a size fills the input of a record.
 
@@ -100,8 +116,7 @@ def steps(size: Size, record: ImageInput) -> Steps:
         wide, high = found.placement.size
     elif wide * high <= max(MOST_PIXELS, MOST_GROWTH * math.prod(size)):
         return found
-    received = f"{size[0]} by {size[1]} pixels, of which it would make {wide} by {high}"
-    raise InputError("picture", "one that the model's input has room for", received, "cut it")
+    raise _without_room(size, (wide, high))
 
 
 def _steps(size: Size, record: ImageInput) -> Steps:

@@ -17,7 +17,7 @@ from edgeinfer.bounded import absence, open_file
 from edgeinfer.errors import EdgeInferError, InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.media.crowded import crowd
-from edgeinfer.media.geometry import TENSOR_BYTES, ImagePlacement, Laid, Size, steps
+from edgeinfer.media.geometry import TENSOR_BYTES, ImagePlacement, Laid, Size, check_scaled, steps
 from edgeinfer.types import Array, ImageInput
 
 if TYPE_CHECKING:
@@ -330,7 +330,11 @@ def scaled(picture: Image.Image, size: Size, name: str) -> Image.Image:
         picture: Image of ``open_picture``.
         size: width and height.
         name: Name of the filter, in small letters.
+
+    Raises:
+        InputError: it would grow out of proportion.
     """
+    check_scaled(picture.size, size)
     method = _pillow().Resampling[name.upper()]
     if name != "nearest":
         # Pillow takes the side first that costs less, by a rule that changed in 13.0; between both

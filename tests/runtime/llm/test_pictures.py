@@ -222,6 +222,15 @@ def test_a_thin_picture_is_refused_before_it_grows() -> None:
     with pytest.raises(InputError, match="longer side would have 40000"):
         ours.tiled(np.zeros((2, 2000, 3), np.uint8))
     assert len(reader()[0].tiled(np.zeros((1, 3000, 3), np.uint8)).tiles) == 3
+    # Across first, where it is still as high as it was.
+    lines, tall = 1 << 17, np.zeros((1 << 17, 1, 3), np.uint8)
+    for way in ("stretch", "whole", "crop", "tiles"):
+        about = replace(TILES, resize=way, side=336, pixels=336, rows=1)
+        if way in ("stretch", "crop"):
+            with pytest.raises(InputError, match=f"make 336 by {lines}|at most 32768 pixels"):
+                reader(about)[0].tiled(tall)
+        else:
+            assert reader(about)[0].tiled(tall).tiles.shape[1:] == (3, 336, 336)
 
 
 def png(array: Array) -> bytes:

@@ -121,6 +121,32 @@ def test_a_message_that_waits_for_memory_lets_no_other_be_received() -> None:
     asyncio.run(run())
 
 
+def test_of_a_message_without_memory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("grpc")
+    from edgeinfer.runtime.serve.rpc import Rpc
+
+    kept: list[tuple[bytes, int]] = []
+
+    class Echo(Rpc):
+        async def _streamed(self, raw: bytes, held: Held, problem: Any) -> Any:
+            kept.append((raw, problem.status if problem else 200))
+            return raw, held
+
+    async def requests() -> AsyncIterator[bytes]:
+        for message in (b"fits", b"too large", b"fits"):
+            yield message
+
+    async def run() -> None:
+        monkeypatch.setattr("edgeinfer.runtime.serve.inflight.WAIT_S", 0.0)
+        hub: Any = SimpleNamespace(memory=InFlight(8), options=ServeOptions())
+        context: Any = SimpleNamespace(invocation_metadata=lambda: ())
+        async for _ in Echo(hub, Keys(()))._stream(requests(), context):
+            pass
+
+    asyncio.run(run())
+    assert kept == [(b"fits", 200), (b"", 503), (b"fits", 200)]
+
+
 ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
