@@ -29,7 +29,8 @@ from edgeinfer.convert.sources.torch_compare import (
     reason,
 )
 from edgeinfer.convert.sources.torch_complex import NoFormError, as_pairs, has_complex
-from edgeinfer.convert.sources.torch_forms import explained, forms, release
+from edgeinfer.convert.sources.torch_forms import forms
+from edgeinfer.convert.sources.torch_reasons import explained, release
 from edgeinfer.convert.sources.torch_sizes import (
     Shapes,
     check_sizes,

@@ -10,14 +10,11 @@ left but what leads to them, for which it has no form.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-
-from edgeinfer.convert.sources.torch_compare import reason
 
 INT32, INT64, FLOAT, BOOL = 6, 7, 1, 9
 
@@ -39,6 +36,7 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten._is_any_true.default: _any_true,
         torch.sym_ite: _chosen,
         aten.scaled_dot_product_attention.default: _attention,
+        aten.lstm.input: _lstm,
         aten.scatter_reduce.two: _scatter_reduce,
         aten.searchsorted.Tensor: _searchsorted,
         aten._cdist_forward.default: _distances,
@@ -136,6 +134,30 @@ def _attention(
         return found
     allowed = op.ReduceMax(op.Cast(attn_mask, to=FLOAT), _whole(-1), keepdims=1)
     return op.Where(op.Cast(allowed, to=BOOL), found, _like(0.0, found))
+
+
+def _lstm(
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """An LSTM as the exporter writes it, which takes a projection for something else."""
+    from onnxscript.function_libs.torch_lib.ops import core
+
+    if len(params) != num_layers * (2 if bidirectional else 1) * (4 if has_biases else 2):
+        raise NotImplementedError(
+            "an LSTM with proj_size has no form in ONNX; leave out proj_size and train a Linear layer "
+            "behind it, or step an LSTMCell in forward()"
+        )
+    return core.aten_lstm(
+        input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+    )
 
 
 # ---- sums at positions
@@ -447,44 +469,3 @@ def _logaddexp2(self: Any, other: Any) -> Any:
     op = _op()
     unit = _like(math.log(2), self)
     return op.Div(_logaddexp(op.Mul(self, unit), op.Mul(other, unit)), unit)
-
-
-# ---- what an export failed for
-
-
-def release() -> tuple[int, ...]:
-    """Return the first two numbers of the installed PyTorch's version."""
-    import torch
-
-    return tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
-
-
-_PLACE = re.compile(r'File "([^"]+)", line (\d+), in forward')
-
-
-def explained(error: BaseException) -> str:
-    """Say what an export failed for: the trace, or an operator that has no form in ONNX."""
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        chain.append(cause)
-        cause = cause.__cause__
-    why = reason(error)
-    places = [found for e in chain for found in _PLACE.findall(str(e))]
-    where = f" (at {places[-1][0]}, line {places[-1][1]})" if places else ""
-    kinds = {type(e).__name__ for e in chain}
-    if "TorchExportError" in kinds:
-        is_older = release() < (2, 13)
-        newer = "; PyTorch 2.13 traces recurrent layers of any length" if is_older else ""
-        return (
-            f"torch.export cannot trace it: {why}{where}; rewrite that part for torch.export "
-            f"(fixed sizes, torch.where or torch.cond for data-dependent branches){newer}"
-        )
-    missing = re.search(r"<OpOverload\(op='([\w.:]+)', overload='(\w+)'\)>", why)
-    if missing is not None:
-        what = missing[1].replace("aten.", "torch's ")
-        return (
-            f"PyTorch's exporter has no form in ONNX for {what} ({missing[2]}){where}; compute it "
-            "with other operators in forward()"
-        )
-    return f"PyTorch's exporter fails{where}, after torch.export has traced it: {why}"

@@ -20,7 +20,7 @@ from edgeinfer.types import Array, Dim
 
 torch = pytest.importorskip("torch")
 
-from edgeinfer.convert.sources import torch_forms  # noqa: E402
+from edgeinfer.convert.sources import torch_reasons  # noqa: E402
 
 
 def module(forward: Callable[..., Any]) -> Any:
@@ -118,7 +118,7 @@ class Recurrent(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 
 of_any_length = pytest.mark.skipif(
-    torch_forms.release() < (2, 13), reason="PyTorch 2.13 traces recurrent layers of any length"
+    torch_reasons.release() < (2, 13), reason="PyTorch 2.13 traces recurrent layers of any length"
 )
 
 
