@@ -72,8 +72,9 @@ def _of_packed(frame: FrameType) -> bool:
 
 def _where(chain: Sequence[BaseException]) -> str:
     """Say which layer and which line of the user's code an error is about; nothing if unknown."""
-    nodes = [frame.f_locals.get("node") for frame in _frames(chain)]
-    meta = next((node.meta for node in nodes if hasattr(node, "meta")), {})
+    nodes = (frame.f_locals.get("node") for frame in _frames(chain))
+    metas = (getattr(node, "meta", None) for node in nodes)
+    meta: dict[str, Any] = next((found for found in metas if isinstance(found, dict)), {})
     texts = [str(meta.get("stack_trace") or ""), *map(str, reversed(chain))]
     places = [place for text in texts for place in reversed(_PLACE.findall(text))]
     places += [

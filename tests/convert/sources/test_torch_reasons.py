@@ -82,6 +82,7 @@ def test_a_refusal_names_operator_layer_and_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
 def test_a_refused_program_names_the_layer() -> None:
     program = torch.export.export(Projected().eval(), (X,))
     with pytest.raises(SourceError, match=r"\(at deep: .*LSTM with proj_size has no form"):
