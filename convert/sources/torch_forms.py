@@ -152,8 +152,8 @@ def _lstm(
 
     if len(params) != num_layers * (2 if bidirectional else 1) * (4 if has_biases else 2):
         raise NotImplementedError(
-            "an LSTM with proj_size has no form in ONNX; leave out proj_size and train a Linear layer "
-            "behind it, or step an LSTMCell in forward()"
+            "an LSTM with proj_size has no form in ONNX; leave out proj_size and train a Linear "
+            "layer behind it, or step an LSTMCell in forward()"
         )
     return core.aten_lstm(
         input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
