@@ -13,7 +13,7 @@ import re
 import shlex
 import socket
 import subprocess
-import tempfile
+import threading
 import time
 from typing import IO
 
@@ -24,6 +24,9 @@ from edgeinfer.remote.ssh import FAILED, client, last_line, place
 _HINT = "pip install 'apache-tvm[rpc,popen-pool]' on the device"
 _LOGIN_S, _START_S, _ATTEMPTS = 30.0, 90.0, 3
 _PORTS = range(20000, 60000)
+
+_MOST = 1 << 20
+"""Bytes of what a device prints; the rest is not kept."""
 
 
 class Tunnel:
@@ -63,22 +66,23 @@ class Tunnel:
             NotAvailableError: nobody answers.
         """
         command = [*self._client, "--", self._place.host, "cat /proc/cpuinfo"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        found, errors = _Printed(process.stdout), _Printed(process.stderr)
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                timeout=_LOGIN_S,
-                check=False,
-            )
+            code = process.wait(_LOGIN_S)
         except subprocess.TimeoutExpired as error:
             raise NotAvailableError(
                 f"device {self._device!r}: no answer for {_LOGIN_S:g} s"
             ) from error
-        if done.returncode == FAILED:
-            why = last_line(done.stderr) or "it ended with 255"
+        finally:
+            process.kill()
+            process.wait()
+        if code == FAILED:
+            why = last_line(errors.ended()) or "it ended with 255"
             raise NotAvailableError(f"device {self._device!r}: ssh: {why}")
-        return processor.named(done.stdout.decode(errors="replace"))
+        return processor.named(found.ended().decode(errors="replace"))
 
     def close(self) -> None:
         """End the server; twice is harmless."""
@@ -103,27 +107,54 @@ class Tunnel:
         # The shell ends the server when the connection does.
         remote = f"{server} --port-end {port + 1} </dev/null & P=$!; cat >/dev/null; kill $P"
         forward = ["-o", "ExitOnForwardFailure=yes", "-L", f"{here}:127.0.0.1:{port}"]
-        with tempfile.TemporaryFile() as output:
-            self._process = subprocess.Popen(
-                [*self._client, *forward, "--", self._place.host, remote],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-            )
-            why = self._waited(output, port)
+        self._process = subprocess.Popen(
+            [*self._client, *forward, "--", self._place.host, remote],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        why = self._waited(_Printed(self._process.stdout), port)
         self.address = "" if why else f"127.0.0.1:{here}"
         return why
 
-    def _waited(self, output: IO[bytes], port: int) -> str:
+    def _waited(self, output: _Printed, port: int) -> str:
         process = self._process
         until = time.monotonic() + _START_S
         while time.monotonic() < until:
-            text = os.pread(output.fileno(), 1 << 16, 0)
+            text = output.text
             if re.search(rb"bind to .*:%d\b" % port, text):
                 return ""
             ended = process is None or process.poll() is not None
             if ended or re.search(rb"\b\w*Error\b|not found", text):
-                time.sleep(0.2)
-                return last_line(os.pread(output.fileno(), 1 << 16, 0)) or "the connection ended"
+                return last_line(output.ended(0.2)) or "the connection ended"
             time.sleep(0.1)
         return f"it did not start in {_START_S:g} s"
+
+
+class _Printed:
+    """Reads what a device prints, and keeps the first of it.
+
+    Args:
+        stream: Pipe of its process, which is closed at its end.
+
+    Attributes:
+        text: what came.
+    """
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        if stream is None:
+            raise AssertionError("a pipe was asked for")
+        self.text = b""
+        self._stream = stream
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with self._stream:
+            while block := os.read(self._stream.fileno(), 1 << 16):
+                self.text += block[: _MOST - len(self.text)]
+
+    def ended(self, seconds: float = 5.0) -> bytes:
+        """Return it, after waiting so long for what is still on its way."""
+        self._thread.join(seconds)
+        return self.text

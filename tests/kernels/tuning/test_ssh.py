@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.tuning import processor
-from edgeinfer.kernels.tuning.ssh import Tunnel
+from edgeinfer.kernels.tuning.ssh import Tunnel, _Printed
 from edgeinfer.remote import ssh
 from tests.remote import stand_in_ssh
 
@@ -82,6 +84,42 @@ def test_the_server_is_reached_and_ends_with_the_tunnel(device: str) -> None:
 
 def test_the_device_is_asked_for_its_processor() -> None:
     assert Tunnel("ssh://pi@board").processor() == processor.name()
+
+
+FLOOD = """#!/bin/sh
+case "$*" in
+*cpuinfo*) head -c 100000000 /dev/zero ;;
+*) for word; do :; done
+   port=${word##*--port }
+   echo "INFO:RPCServer:bind to 127.0.0.1:${port%% *}"
+   head -c 100000000 /dev/zero; echo done >&2; cat >/dev/null ;;
+esac
+"""
+
+
+def test_of_what_a_device_prints_only_the_first_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flood = tmp_path / "flood"
+    flood.write_text(FLOOD)
+    flood.chmod(0o755)
+    monkeypatch.setenv(ssh.CLIENT, str(flood))
+    kept: list[_Printed] = []
+
+    class Noted(_Printed):
+        def __init__(self, stream: IO[bytes] | None) -> None:
+            kept.append(self)
+            super().__init__(stream)
+
+    monkeypatch.setattr("edgeinfer.kernels.tuning.ssh._Printed", Noted)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert Tunnel("ssh://board").processor() == ""
+    with Tunnel("ssh://board"):
+        # It is read to its end, or the device would wait.
+        pass
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 50 << 10
+    assert [len(each.ended(60)) for each in kept] == [1 << 20, 0, 1 << 20]
 
 
 def test_what_goes_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
