@@ -43,8 +43,11 @@ _ALL = "all-linear"
 """As ``target_modules``: all that an adapter may have here."""
 
 _MOST, _MOST_RANK = float(np.finfo(np.float32).max), 1 << 16
-_LONGEST, _LONGEST_EXPRESSION, _MOST_REPEATS = 200, 1000, 2
-"""Letters of a module's name, and of an expression for such names, and what repeats in it."""
+_LONGEST, _LONGEST_EXPRESSION = 200, 1000
+"""Letters of a module's name, and of an expression for such names."""
+
+_MOST_WAYS = 1 << 20
+"""Ways in which an expression may be tried on a name."""
 
 _KNOWN = frozenset({
     *("auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules"),
@@ -322,15 +325,39 @@ def _listed(pattern: Any) -> list[str]:
 
 
 def _is_quick(expression: str) -> bool:
-    """Whether an expression is one whose search ends soon: nothing repeats what repeats."""
-    repeats = re.findall(r"[*+{]|\)\?", expression)
-    if len(expression) > _LONGEST_EXPRESSION or len(repeats) > _MOST_REPEATS:
+    """Whether an expression is one whose search ends soon, whatever the name."""
+    if len(expression) > _LONGEST_EXPRESSION:
         return False
     try:
         re.compile(expression)
     except (re.error, RecursionError, OverflowError):
         return False
-    return not re.search(r"\)[*+{]|\\[1-9]|\(\?(?!:)", expression)
+    if re.search(r"\)[*+{]|\\[1-9]|\(\?(?!:)", expression):
+        return False
+    return _ways(expression) <= _MOST_WAYS
+
+
+def _ways(expression: str) -> int:
+    """Return a number that the ways to try an expression on a name are not beyond.
+
+    Each part multiplies them: what repeats by the name's letters, what may be left out by two, a
+    group by its alternatives.
+    """
+    single = re.sub(r"\[\^?\]?[^\]]*\]", "x", re.sub(r"(?s)\\.", "x", expression))
+    # Of each open group: ways of the alternatives before this one, and of this one.
+    open_groups = [(0, 1)]
+    for mark in re.findall(r"\(\?:|[(|)?*+{]", single):
+        before, ways = open_groups.pop()
+        if mark.startswith("("):
+            open_groups += [(before, ways), (0, 1)]
+        elif mark == "|":
+            open_groups.append((before + ways, 1))
+        elif mark == ")":
+            outer, others = open_groups.pop()
+            open_groups.append((outer, others * (before + ways)))
+        else:
+            open_groups.append((before, ways * (2 if mark == "?" else _LONGEST + 1)))
+    return sum(open_groups[0])
 
 
 def _left_out(data: Mapping[str, Any], name: str) -> Iterator[str]:

@@ -135,6 +135,14 @@ def test_scales_are_those_of_peft(config: Any, tmp_path: Path) -> None:
         ({"r": 9, "rank_pattern": {"q.proj": 4}}, 1.5),
         ({"target_modules": "all-linear"}, 1.5),
         ({"target_modules": r".*\.(?:q|v)_proj", "exclude_modules": ["v_proj"]}, 1.5),
+        (
+            {
+                "target_modules": r"model\.layers\.\d+\..*(self_attn|mlp)\."
+                r"(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)",
+                "exclude_modules": r"(?:.*[|()]?\.)?lm_(?:head)?",
+            },
+            1.5,
+        ),
         ({"target_modules": ["self_attn.q_proj"], "layers_to_transform": [1, 0]}, 1.5),
         ({"layers_to_transform": 0, "layers_pattern": ["h", "layers"]}, 1.5),
     ):
@@ -164,6 +172,10 @@ def test_scales_are_those_of_peft(config: Any, tmp_path: Path) -> None:
         (GOOD, {"target_modules": ".*up_proj"}, "leaves it out"),
         (GOOD, {"target_modules": "(.*)*x"}, "may take long to match"),
         (GOOD, {"target_modules": ".*.*.*.*x"}, "may take long to match"),
+        (GOOD, {"target_modules": ".?" * 26 + "!"}, "may take long to match"),
+        (GOOD, {"target_modules": ".?" * 400 + "!"}, "may take long to match"),
+        (GOOD, {"target_modules": r"(?:[(\]|]|.|\w)" * 20 + "!"}, "may take long to match"),
+        (GOOD, {"exclude_modules": "(?:.|(?:q|.?))" * 20 + "!"}, "exclude_modules: .* may take"),
         (GOOD, {"target_modules": "(q"}, "may take long to match, or is none"),
         (GOOD, {"exclude_modules": ["q_proj"]}, "exclude_modules .* leaves it out"),
         (GOOD, {"exclude_modules": ".*q_proj"}, "exclude_modules .* leaves it out"),
