@@ -241,13 +241,33 @@ def _kth(self: Any, k: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
 
 
 def _median_of_axis(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    if self.dtype.is_floating_point():
+        return _median_or_nan(self, dim, keepdim)
+    return _middle(self, dim, keepdim)
+
+
+def _median(self: Any) -> Any:
+    of_axis = _median_or_nan if self.dtype.is_floating_point() else _middle
+    return of_axis(_op().Reshape(self, _whole(-1)), 0)[0]
+
+
+def _middle(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     op = _op()
     last = op.Sub(op.Gather(op.Shape(self), _whole(dim)), _whole(1))
     return _kth(self, op.Div(last, _whole(2)), dim, keepdim)
 
 
-def _median(self: Any) -> Any:
-    return _median_of_axis(_op().Reshape(self, _whole(-1)), 0)[0]
+def _median_or_nan(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    """The median of a row, and its place; the first NaN where there is one."""
+    op = _op()
+    odd = op.Cast(op.IsNaN(self), to=INT32)
+    found, place = _middle(op.Where(op.IsNaN(self), _like(math.inf, self), self), dim, True)
+    is_odd = op.Cast(op.ReduceMax(odd, _whole(dim), keepdims=1), to=BOOL)
+    found = op.Where(is_odd, _like(math.nan, self), found)
+    place = op.Where(is_odd, op.ArgMax(odd, axis=dim, keepdims=1), place)
+    if keepdim:
+        return found, place
+    return op.Squeeze(found, _whole(dim)), op.Squeeze(place, _whole(dim))
 
 
 def _kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
@@ -256,13 +276,13 @@ def _kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[
 
 def _nanmedian_of_axis(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     if not self.dtype.is_floating_point():
-        return _median_of_axis(self, dim, keepdim)
+        return _middle(self, dim, keepdim)
     return _median_of_numbers(self, dim, keepdim)
 
 
 def _nanmedian(self: Any) -> Any:
     flat = _op().Reshape(self, _whole(-1))
-    of_axis = _median_of_numbers if self.dtype.is_floating_point() else _median_of_axis
+    of_axis = _median_of_numbers if self.dtype.is_floating_point() else _middle
     return of_axis(flat, 0)[0]
 
 
@@ -291,7 +311,10 @@ def _mode(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
     equal = op.Cast(op.Equal(one, other), to=INT64)
     times = op.ReduceSum(equal, _whole(axis + 1), keepdims=0)
     frequent = op.Equal(times, op.ReduceMax(times, _whole(axis), keepdims=1))
-    largest = op.ReduceMax(self, _whole(axis), keepdims=1)
+    if self.dtype.is_floating_point():
+        largest = _like(math.inf, self)
+    else:
+        largest = op.ReduceMax(self, _whole(axis), keepdims=1)
     found = op.ReduceMin(op.Where(frequent, self, largest), _whole(axis), keepdims=1)
     has = op.Cast(op.Equal(self, found), to=INT32)
     place = op.ArgMax(has, axis=axis, keepdims=1, select_last_index=1)

@@ -102,8 +102,12 @@ def _medians_of_numbers(self: Any, x: Any) -> Any:
     return x.nanmedian(), *x.nanmedian(1), x.nanmedian(0, keepdim=True).values
 
 
+def _medians_alone(self: Any, x: Any) -> Any:
+    return x.median(), *x.median(1)
+
+
 def _most_frequent(self: Any, x: Any) -> Any:
-    return *x.mode(1), *x.mode(0, keepdim=True)
+    return *x.mode(1), *x.T.mode(0, keepdim=True)
 
 
 def _extremes_so_far(self: Any, x: Any) -> Any:
@@ -175,6 +179,15 @@ def test_operators_that_the_exporter_lacks(
     for one, want in zip(found, expected, strict=True):
         assert one.dtype == want.numpy().dtype
         np.testing.assert_allclose(one, want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("forward", [_medians_alone, _most_frequent])
+def test_what_is_no_number_is_where_it_is_in_pytorch(forward: Callable[..., Any]) -> None:
+    """The export was compared on examples without."""
+    model = read(module(forward), example_inputs=(TIES,)).model
+    x = torch.tensor([[1, 1, torch.nan, 4], [torch.nan, 3, 2, 2], [5, 5, 5, 1]])
+    for found, want in zip(run(model, {"x": x.numpy()}), forward(None, x), strict=True):
+        np.testing.assert_array_equal(found, want.numpy())
 
 
 SMALL = (-1e-3, -1e-7, 1e-30, 1e-7, 0.3, 20)
