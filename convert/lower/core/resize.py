@@ -7,7 +7,6 @@ registered by ``resizes``, which reads the attributes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -27,6 +26,9 @@ Entries = Callable[[Any, Any, Sequence[int]], Sequence[Any]]
 known to keep its size."""
 
 _FLOATS = ("float", "bfloat")
+
+_MOST_OUT = 1 << 24
+"""Elements along an axis of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +166,9 @@ def planned(
     )
     have = [(a, s if isinstance(s, int) else None) for a, s in _named(shape, about["axes"])]
     roi, scales, sizes = operands
-    axes = _axes(have, roi, scales, sizes, about["keep_aspect_ratio_policy"])
-    if how.transform != "tf_crop_and_resize":
-        axes = [replace(axis, roi=(0.0, 1.0)) for axis in axes]
+    region = roi if how.transform == "tf_crop_and_resize" else None
+    axes = _axes(have, region, scales, sizes, about["keep_aspect_ratio_policy"])
+    _check_sizes(axes)
     moving = tuple(axis for axis in axes if not axis.stays)
     found = ResizePlan(how, len(shape), moving, about["extrapolation_value"])
     corners = (is_ambiguous(a.size, a.known_out, a.scale) for a in found.axes)
@@ -190,11 +192,23 @@ def _axes(
 ) -> list[AxisResize]:
     count = len(have)
     spans = [(0.0, 1.0)] * count
+    for name, given, expected in (
+        ("roi", roi, 2 * count),
+        ("scales", scales, count),
+    ):
+        if given is not None and given.size not in (0, expected):
+            raise Refusal(f"{name} of {given.size} numbers for {count} axes")
+        if given is not None and not np.isfinite(given).all():
+            raise Refusal(f"{name} that are not finite")
+    if sizes is not None and len(sizes) != count:
+        raise Refusal(f"sizes of {len(sizes)} numbers for {count} axes")
     if roi is not None and roi.size:
         ends = roi.ravel().tolist()
         spans = [(ends[i], ends[i + count]) for i in range(count)]
     if scales is not None and scales.size:
         factors = scales.ravel().tolist()
+        if min(factors) <= 0:
+            raise Refusal("scales that are not above zero")
         outs = [
             None if size is None else int(np.floor(F32(size) * F32(factor)))
             for (_, size), factor in zip(have, factors, strict=True)
@@ -210,10 +224,25 @@ def _axes(
     return [axis for axis in moving if axis.out is not None]
 
 
+def _check_sizes(axes: Sequence[AxisResize]) -> None:
+    """Refuse results without elements, or with more along an axis than any tensor has.
+
+    Raises:
+        Refusal: one is.
+    """
+    for axis in axes:
+        out = axis.known_out
+        if out is not None and not (0 if axis.size == 0 else 1) <= out <= _MOST_OUT:
+            raise Refusal(f"axis {axis.index}: a size of {out}")
+
+
 def _keeping_ratio(axes: Sequence[AxisResize], policy: str) -> list[AxisResize]:
     sizes = [a.size for a in axes if a.size is not None and a.is_known]
     if len(sizes) < len(axes):
         _keep_no_ratio(policy)
+    _check_sizes(axes)
+    if 0 in sizes:
+        raise Refusal("sizes of an axis without elements have no ratio to keep")
     factors = [F32(a.out) / F32(size) for a, size in zip(axes, sizes, strict=True)]
     scale = min(factors) if policy == "not_larger" else max(factors)
     outs = [int(np.floor(scale * F32(size) + F32(0.5))) for size in sizes]

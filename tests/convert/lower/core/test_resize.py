@@ -83,7 +83,7 @@ def test_a_crop_of_axes_of_one_element() -> None:
 def _node(how: str, given: str, sizes: str = "4,5") -> ir.Node:
     text = (
         f'<ir_version: 10, opset_import: ["" : 21]> g (float[1,2,{sizes}] x) => (y) '
-        "<float[2] s = {1.2, 1}, int64[2] z = {7, 9}> "
+        "<float[2] s = {1.2, 1}, int64[2] z = {7, 9}, float[4] r = {0, 0, 1, 1}> "
         f"{{ y = Resize<{how}, axes=[2, 3]>({given}) }}"
     )
     return next(iter(ir.from_onnx_text(text).graph))
@@ -97,6 +97,39 @@ def test_a_plan_lists_what_happens() -> None:
     assert kept is not None
     assert [a.out for a in kept.axes] == [7, 9]
     assert of_node(_node('mode="linear"', "x, , , z", "h,w")) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes", "message"),
+    [
+        ({"s": "nan, 1"}, "4,5", "scales that are not finite"),
+        ({"s": "inf, 1"}, "4,5", "scales that are not finite"),
+        ({"s": "-2, 1"}, "4,5", "scales that are not above zero"),
+        ({"s": "1e-30, 1"}, "4,100000", "axis 2: a size of 0"),
+        ({"s": "1e30, 1"}, "4,5", "axis 2: a size of [0-9]{30}"),
+        ({"s": "1"}, "4,5", "scales of 1 numbers for 2 axes"),
+        ({"z": "7"}, "4,5", "sizes of 1 numbers for 2 axes"),
+        ({"z": "7, -9"}, "4,5", "axis 3: a size of -9"),
+        ({"z": "7, 4611686018427387904"}, "4,5", "axis 3: a size of 46116"),
+        ({"r": "0.5, 0, 0"}, "4,5", "roi of 3 numbers for 2 axes"),
+        ({"r": "0.5, 0, nan, 1"}, "4,5", "roi that are not finite"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["stretch", "not_larger"])
+def test_numbers_without_a_meaning_are_refused(
+    given: dict[str, str], sizes: str, message: str, policy: str
+) -> None:
+    how = f'mode="linear", antialias=1, keep_aspect_ratio_policy="{policy}"'
+    if "r" in given:
+        how += ', coordinate_transformation_mode="tf_crop_and_resize"'
+    node = _node(how, f"x, {'r' if 'r' in given else ''}, {'s' if 's' in given else ', z'}", sizes)
+    for value in node.inputs:
+        if value is not None and value.name in given:
+            kind = np.int64 if value.name == "z" else np.float32
+            numbers = [kind(each) for each in given[value.name].split(",")]
+            value.const_value = ir.tensor(np.array(numbers, kind))
+    with pytest.raises(Refusal, match=message):
+        of_node(node)
 
 
 @pytest.mark.parametrize("transform", ["align_corners", "tf_crop_and_resize"])
