@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.errors import UsageError
+from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.serve import keys
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.keys import Allowance
@@ -236,6 +237,31 @@ def test_one_key_of_several_has_half_of_a_queue(start: Start) -> None:
         model.leave(share)
     assert post(URL, json=body(), headers={"x-api-key": KEY}).status_code == 200
     assert (model.waiting, model.waiting_of) == (0, {})
+
+
+def test_a_run_has_the_key_that_asked_for_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys take turns by it; with one key there is nobody to take turns with."""
+    owners: list[bytes] = []
+    submit = FleetModel.submit
+
+    def noted(self: FleetModel, *args: Any, **how: Any) -> Any:
+        owners.append(how.get("owner", b""))
+        return submit(self, *args, **how)
+
+    for given in ((KEY, OTHER), (KEY,)):
+        server = start(keys=given)
+        known = keys.Keys(given)
+        # Threads run all of it.
+        server.hub.models["double"].lane = None
+        monkeypatch.setattr(FleetModel, "submit", noted)
+        for key in given:
+            # One is answered soon, the other goes the way of all others.
+            for headers in ({}, {"content-encoding": "identity"}):
+                owners.clear()
+                sent = {"x-api-key": key, **headers}
+                assert server.client.post(URL, json=body(), headers=sent).status_code == 200
+                assert owners == [keys.share_of(known.find(None, key.encode()))]
+                assert bool(owners[0]) == (len(given) > 1)
 
 
 def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
