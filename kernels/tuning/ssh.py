@@ -7,26 +7,22 @@ for the end of its input.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shlex
 import socket
 import subprocess
-import threading
 import time
-from typing import IO
 
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.tuning import processor
-from edgeinfer.remote.ssh import FAILED, client, last_line, place
+from edgeinfer.remote.printed import Printed, too_much
+from edgeinfer.remote.ssh import FAILED, client, place
 
 _HINT = "pip install 'apache-tvm[rpc,popen-pool]' on the device"
 _LOGIN_S, _START_S, _ATTEMPTS = 30.0, 90.0, 3
 _PORTS = range(20000, 60000)
-
-_MOST = 1 << 20
-"""Bytes of what a device prints; the rest is not kept."""
+_LONGEST_NAME = 200
 
 
 class Tunnel:
@@ -65,24 +61,31 @@ class Tunnel:
         Raises:
             NotAvailableError: nobody answers.
         """
-        command = [*self._client, "--", self._place.host, "cat /proc/cpuinfo"]
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*self._client, "--", self._place.host, "cat /proc/cpuinfo"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        found, errors = _Printed(process.stdout), _Printed(process.stderr)
+        out, errors = (Printed(process, x) for x in (process.stdout, process.stderr))
+        why = ""
         try:
-            code = process.wait(_LOGIN_S)
-        except subprocess.TimeoutExpired as error:
-            raise NotAvailableError(
-                f"device {self._device!r}: no answer for {_LOGIN_S:g} s"
-            ) from error
+            process.wait(_LOGIN_S)
+        except subprocess.TimeoutExpired:
+            why = f"no answer for {_LOGIN_S:g} s"
         finally:
             process.kill()
             process.wait()
-        if code == FAILED:
-            why = last_line(errors.ended()) or "it ended with 255"
-            raise NotAvailableError(f"device {self._device!r}: ssh: {why}")
-        return processor.named(found.ended().decode(errors="replace"))
+        out.ended()
+        errors.ended()
+        if out.is_too_much or errors.is_too_much:
+            why = too_much()
+        elif process.returncode == FAILED:
+            why = f"ssh: {errors.last or 'it ended with 255'}"
+        if why:
+            raise NotAvailableError(f"device {self._device!r}: {why}")
+        # The first of its processors is at the beginning.
+        return processor.named(out.first.decode(errors="replace"))[:_LONGEST_NAME]
 
     def close(self) -> None:
         """End the server; twice is harmless."""
@@ -113,48 +116,22 @@ class Tunnel:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        why = self._waited(_Printed(self._process.stdout), port)
+        # It prints for as long as it runs, and is read for as long.
+        printed = Printed(self._process, self._process.stdout)
+        why = _waited(self._process, printed, port)
         self.address = "" if why else f"127.0.0.1:{here}"
         return why
 
-    def _waited(self, output: _Printed, port: int) -> str:
-        process = self._process
-        until = time.monotonic() + _START_S
-        while time.monotonic() < until:
-            text = output.text
-            if re.search(rb"bind to .*:%d\b" % port, text):
-                return ""
-            ended = process is None or process.poll() is not None
-            if ended or re.search(rb"\b\w*Error\b|not found", text):
-                return last_line(output.ended(0.2)) or "the connection ended"
-            time.sleep(0.1)
-        return f"it did not start in {_START_S:g} s"
 
-
-class _Printed:
-    """Reads what a device prints, and keeps the first of it.
-
-    Args:
-        stream: Pipe of its process, which is closed at its end.
-
-    Attributes:
-        text: what came.
-    """
-
-    def __init__(self, stream: IO[bytes] | None) -> None:
-        if stream is None:
-            raise AssertionError("a pipe was asked for")
-        self.text = b""
-        self._stream = stream
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        with self._stream:
-            while block := os.read(self._stream.fileno(), 1 << 16):
-                self.text += block[: _MOST - len(self.text)]
-
-    def ended(self, seconds: float = 5.0) -> bytes:
-        """Return it, after waiting so long for what is still on its way."""
-        self._thread.join(seconds)
-        return self.text
+def _waited(process: subprocess.Popen[bytes], output: Printed, port: int) -> str:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until:
+        ended = process.poll() is not None
+        text = output.first
+        if re.search(rb"bind to .{0,100}:%d\b" % port, text):
+            return ""
+        if ended or re.search(rb"Error\b|not found", text):
+            time.sleep(0.2)
+            return output.last or "the connection ended"
+        time.sleep(0.1)
+    return f"it did not start in {_START_S:g} s"

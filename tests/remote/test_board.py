@@ -16,7 +16,7 @@ import pytest
 
 from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
 from edgeinfer.installed import BACKENDS
-from edgeinfer.remote import board, ssh
+from edgeinfer.remote import board, printed, ssh
 from tests.remote import stand_in_ssh
 
 ECHO = """
@@ -189,6 +189,15 @@ def test_too_much_is_not_read(echo: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(board, "MOST_SAID", 10)
     with pytest.raises(EdgeInferError, match="bytes; at most 10"):
         board.run(echo, ["verify"], {})
+
+
+def test_one_that_prints_without_an_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printed, "MOST_SAID", 1000)
+    device = executable(tmp_path / "python", "#!/bin/sh\nyes | head -c 2000 >&2\nexit 3\n")
+    with pytest.raises(NotAvailableError, match=r"board.*: it printed more than 1000 bytes"):
+        board.run(f"ssh://pi@board{device}", ["verify"], {})
 
 
 def test_the_command_there_ends_with_the_one_here(tmp_path: Path) -> None:

@@ -27,12 +27,10 @@ from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.installed import BACKENDS, RUNTIME
 from edgeinfer.records import dataclass
 from edgeinfer.remote import ssh
+from edgeinfer.remote.printed import MOST_SAID, Printed, too_much
 
 LEFT_OUT = frozenset({"convert", "kernels", "__pycache__"})
 """Folders of the package that a device has no use for."""
-
-MOST_SAID = 64 << 20
-"""Bytes that a command may print, and those of the file that it writes."""
 
 _END_S = 15.0
 _LONGEST = 4096
@@ -94,7 +92,7 @@ def run(
     into, out, errors = process.stdin, process.stdout, process.stderr
     if into is None or out is None or errors is None:
         raise AssertionError("pipes were asked for")
-    said = _Said(errors)
+    said = _Said(process, errors)
     unread: list[OSError] = []
 
     def send() -> None:
@@ -143,28 +141,27 @@ def _why(device: str, at: ssh.SshAddress, code: int, last: str) -> str:
     return f"device {device!r}: {last or f'the connection ended with {code}'}"
 
 
-class _Said:
+class _Said(Printed):
     """Prints what comes over the connection for people, a line late, and keeps the last one."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.last = ""
-        self._stream = stream
-        self._thread = threading.Thread(target=self._relay, daemon=True)
-        self._thread.start()
+    _line = ""
 
-    def _relay(self) -> None:
-        while line := self._stream.readline(_LONGEST):
-            self.print()
-            self.last = visible(line.decode(errors="replace").rstrip()[:_LONGEST])
+    @property
+    def last(self) -> str:
+        """The last line; where there was too much, this."""
+        return too_much() if self.is_too_much else self._line
 
     def print(self) -> None:
         """Print the last line."""
-        if self.last:
-            sys.stderr.write(f"{self.last}\n")
+        if self._line:
+            sys.stderr.write(f"{self._line}\n")
 
-    def ended(self) -> None:
-        """Wait for what is still on its way."""
-        self._thread.join(5)
+    def _part(self) -> bytes:
+        return self._stream.readline(_LONGEST)
+
+    def _take(self, part: bytes) -> None:
+        self.print()
+        self._line = visible(part.decode(errors="replace").rstrip()[:_LONGEST])
 
 
 def _send(pipe: IO[bytes], files: Mapping[str, Path]) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import stat
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.tuning import processor
-from edgeinfer.kernels.tuning.ssh import Tunnel, _Printed
-from edgeinfer.remote import ssh
+from edgeinfer.kernels.tuning.ssh import Tunnel
+from edgeinfer.remote import printed, ssh
 from tests.remote import stand_in_ssh
 
 STAND_IN = Path(stand_in_ssh.__file__)
@@ -86,42 +84,6 @@ def test_the_device_is_asked_for_its_processor() -> None:
     assert Tunnel("ssh://pi@board").processor() == processor.name()
 
 
-FLOOD = """#!/bin/sh
-case "$*" in
-*cpuinfo*) head -c 100000000 /dev/zero ;;
-*) for word; do :; done
-   port=${word##*--port }
-   echo "INFO:RPCServer:bind to 127.0.0.1:${port%% *}"
-   head -c 100000000 /dev/zero; echo done >&2; cat >/dev/null ;;
-esac
-"""
-
-
-def test_of_what_a_device_prints_only_the_first_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flood = tmp_path / "flood"
-    flood.write_text(FLOOD)
-    flood.chmod(0o755)
-    monkeypatch.setenv(ssh.CLIENT, str(flood))
-    kept: list[_Printed] = []
-
-    class Noted(_Printed):
-        def __init__(self, stream: IO[bytes] | None) -> None:
-            kept.append(self)
-            super().__init__(stream)
-
-    monkeypatch.setattr("edgeinfer.kernels.tuning.ssh._Printed", Noted)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert Tunnel("ssh://board").processor() == ""
-    with Tunnel("ssh://board"):
-        # It is read to its end, or the device would wait.
-        pass
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 50 << 10
-    assert [len(each.ended(60)) for each in kept] == [1 << 20, 0, 1 << 20]
-
-
 def test_what_goes_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotAvailableError, match=r"'ssh://nobody@board': ssh: .*Permission denied"):
         Tunnel("ssh://nobody@board").processor()
@@ -137,3 +99,29 @@ def test_what_goes_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(ssh.CLIENT, "no-such-client")
     with pytest.raises(NotAvailableError, match="needs no-such-client; apt-get install"):
         Tunnel("ssh://board")
+
+
+def test_a_device_that_prints_without_an_end_is_ended(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printed, "MOST_SAID", 1 << 20)
+    # More than a pipe holds, once it listens: it is read, and not kept.
+    flooding = SERVER.replace("while True", "sys.stderr.write('x' * 900_000)\nwhile True", 1)
+    (tmp_path / "server.py").write_text(flooding)
+    with Tunnel(device) as tunnel:
+        host, _, port = tunnel.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            assert connection.recv(3) == b"tvm"
+    (tmp_path / "server.py").write_text(flooding.replace("900_000", "2_000_000"))
+    with Tunnel(device) as tunnel:
+        assert tunnel._process is not None
+        assert tunnel._process.wait(30) < 0
+    place = tmp_path / "ssh"
+    for stream in ("1", "2"):
+        place.write_text(f"#!/bin/sh\nexec head -c 3000000 /dev/zero >&{stream}\n")
+        with pytest.raises(NotAvailableError, match=r"board': it printed more than 1048576 bytes"):
+            Tunnel("ssh://board").processor()
+    with pytest.raises(NotAvailableError, match=r"RPC server: it printed more than 1048576 bytes"):
+        Tunnel("ssh://board").__enter__()
+    place.write_text("#!/bin/sh\necho model name: $(head -c 30000 /dev/zero | tr '\\0' x)\n")
+    assert len(Tunnel("ssh://board").processor()) == 200
