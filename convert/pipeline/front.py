@@ -333,6 +333,7 @@ class Front:
     @cached_property
     def _normalised(self) -> Any:
         from edgeinfer.convert import passes
+        from edgeinfer.convert.lower.malformed import refuse_malformed
         from edgeinfer.convert.passes.sizes import check_sizes
 
         source = self._source
@@ -341,6 +342,7 @@ class Front:
             found = passes.normalise(source.model, input_shapes=shapes or None)
             self._kept.model("normalised", found.model)
             check_sizes(found.model)
+            refuse_malformed(found.model)
             check_ranges(found.model, self._request.ranges)
             check_states(found.model, self._request.states)
             return found

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.named import named_axes
 from edgeinfer.convert.lower.registry import Const, Refusal, Registry
 from edgeinfer.convert.lower.signature import of_schema
 from edgeinfer.records import dataclass
@@ -125,7 +126,7 @@ def slices(ops: Registry, **about: Any) -> Callable[[Lowering], Lowering]:
 
 
 def _named(axes: Const | None, rank: int, count: int) -> list[int]:
-    return list(range(count)) if axes is None else [int(a) % rank for a in axes.array.reshape(-1)]
+    return named_axes(range(count) if axes is None else axes.array.reshape(-1), rank)
 
 
 def _bounds(vector: Any, count: int) -> list[int | None]:

@@ -17,6 +17,12 @@ from edgeinfer.types import Array
 
 F32 = np.float32
 
+MOST_OF_AN_AXIS = 1 << 27
+"""Elements of one resized axis, and weights for it: hours of sound."""
+
+_FARTHEST = float(1 << 31)
+"""No coordinate lies beyond it."""
+
 
 @dataclass(frozen=True, slots=True)
 class How:
@@ -53,7 +59,21 @@ def coordinates(
     roi: tuple[float, float] = (0.0, 1.0),
     kind: Any = F32,
 ) -> Array:
-    """Where each output element lies in the input."""
+    """Where each output element lies in the input.
+
+    Raises:
+        Refusal: there is no such transform, or they lie where no tensor has elements.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _coordinates(transform, size, out, scale, roi, kind)
+    if not (np.abs(found) < _FARTHEST).all():
+        raise Refusal(f"{transform} with scale {scale} and region {roi} reads beyond any tensor")
+    return found
+
+
+def _coordinates(
+    transform: str, size: int, out: int, scale: float, roi: tuple[float, float], kind: Any
+) -> Array:
     x: Array = np.arange(out, dtype=kind)
     s = kind(scale)
     half = (x + kind(0.5)) / s - kind(0.5)
@@ -109,6 +129,8 @@ def taps(
         raise Refusal(f"mode {how.mode!r}")
     shrink = min(scale, 1.0) if how.antialias else 1.0
     reach = 1 if how.mode == "linear" else 2
+    if out * reach > MOST_OF_AN_AXIS * shrink:
+        raise Refusal(f"{out} elements by scale {scale} need too many weights")
     first = math.floor(-reach / shrink) + 1
     offsets = np.arange(first, 2 - first)
     base = np.floor(place)
@@ -157,7 +179,13 @@ def _cubic(distance: Array, a: float) -> Array:
 
 
 def matrix(t: Taps, size: int) -> Array:
-    """The taps as (out, size) weights."""
+    """The taps as (out, size) weights.
+
+    Raises:
+        Refusal: there are too many.
+    """
+    if len(t.source) * size > MOST_OF_AN_AXIS:
+        raise Refusal(f"{len(t.source)} x {size} weights are too many")
     dense = np.zeros((len(t.source), size), F32)
     rows = np.arange(len(t.source))[:, None]
     np.add.at(dense, (np.broadcast_to(rows, t.source.shape), t.source), t.weights)

@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.core import resample
-from edgeinfer.convert.lower.core.resample import F32, How, Taps
+from edgeinfer.convert.lower.core.named import MalformedRefusal, named_axes
+from edgeinfer.convert.lower.core.resample import F32, MOST_OF_AN_AXIS, How, Taps
 from edgeinfer.convert.lower.registry import Const, Refusal, Registry
 from edgeinfer.convert.lower.signature import of_schema, plain
 from edgeinfer.records import dataclass
@@ -26,9 +27,6 @@ Entries = Callable[[Any, Any, Sequence[int]], Sequence[Any]]
 known to keep its size."""
 
 _FLOATS = ("float", "bfloat")
-
-_MOST_OUT = 1 << 24
-"""Elements along an axis of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,8 @@ def planned(
         about: Attributes by name, all of them.
 
     Raises:
-        Refusal: the numbers have no meaning, or none that engines agree on.
+        MalformedRefusal: the numbers have no meaning.
+        Refusal: engines disagree on what they mean.
     """
     mode = about["mode"]
     if mode != "nearest" and not str(dtype).startswith(_FLOATS):
@@ -166,9 +165,10 @@ def planned(
     )
     have = [(a, s if isinstance(s, int) else None) for a, s in _named(shape, about["axes"])]
     roi, scales, sizes = operands
-    region = roi if how.transform == "tf_crop_and_resize" else None
-    axes = _axes(have, region, scales, sizes, about["keep_aspect_ratio_policy"])
-    _check_sizes(axes)
+    spans = _spans(roi if how.transform == "tf_crop_and_resize" else None, len(have))
+    axes = _axes(have, spans, scales, sizes, about["keep_aspect_ratio_policy"])
+    for axis in axes:
+        _check_sizes(axis)
     moving = tuple(axis for axis in axes if not axis.stays)
     found = ResizePlan(how, len(shape), moving, about["extrapolation_value"])
     corners = (is_ambiguous(a.size, a.known_out, a.scale) for a in found.axes)
@@ -180,69 +180,81 @@ def planned(
 
 def _named(shape: Sequence[Any], axes: Sequence[int] | None) -> list[tuple[int, Any]]:
     rank = len(shape)
-    return [(a % rank, shape[a % rank]) for a in (range(rank) if axes is None else axes)]
+    return [(a, shape[a]) for a in named_axes(range(rank) if axes is None else axes, rank)]
+
+
+def _spans(roi: Array | None, count: int) -> list[tuple[float, float]]:
+    """Start and end of what is cropped, by axis."""
+    if roi is None or not roi.size:
+        return [(0.0, 1.0)] * count
+    ends = _numbers("roi", roi, 2 * count)
+    return list(zip(ends[:count], ends[count:], strict=True))
+
+
+def _numbers(name: str, given: Array, count: int) -> list[float]:
+    if given.size != count:
+        raise MalformedRefusal(f"{name} of {given.size} numbers, where it takes {count}")
+    found = [float(number) for number in given.ravel()]
+    if not np.isfinite(found).all():
+        raise MalformedRefusal(f"{name}={found}, which are not all finite")
+    return found
+
+
+def _factors(scales: Array, count: int) -> list[float]:
+    found = _numbers("scales", scales, count)
+    if min(found, default=1.0) <= 0:
+        raise MalformedRefusal(f"scales={found}, which are not all above zero")
+    return found
+
+
+def _scaled(size: int, factor: float) -> int:
+    """How many elements a scale leaves, in single precision as engines compute it."""
+    with np.errstate(over="ignore"):
+        return int(np.floor(min(F32(size) * F32(factor), F32(2**127))))
+
+
+def _check_sizes(axis: AxisResize) -> None:
+    out = axis.known_out
+    if out is None or out == axis.size == 0:
+        return
+    if axis.size == 0 or not 0 < out <= MOST_OF_AN_AXIS:
+        of = "" if axis.size is None else f" of {axis.size} elements"
+        what = f"axis {axis.index}{of} gets {out}"
+        raise MalformedRefusal(f"{what}, where it takes 1 to {MOST_OF_AN_AXIS}")
 
 
 def _axes(
     have: Sequence[tuple[int, int | None]],
-    roi: Array | None,
+    spans: Sequence[tuple[float, float]],
     scales: Array | None,
     sizes: Sequence[Any] | None,
     policy: str,
 ) -> list[AxisResize]:
-    count = len(have)
-    spans = [(0.0, 1.0)] * count
-    for name, given, expected in (
-        ("roi", roi, 2 * count),
-        ("scales", scales, count),
-    ):
-        if given is not None and given.size not in (0, expected):
-            raise Refusal(f"{name} of {given.size} numbers for {count} axes")
-        if given is not None and not np.isfinite(given).all():
-            raise Refusal(f"{name} that are not finite")
-    if sizes is not None and len(sizes) != count:
-        raise Refusal(f"sizes of {len(sizes)} numbers for {count} axes")
-    if roi is not None and roi.size:
-        ends = roi.ravel().tolist()
-        spans = [(ends[i], ends[i + count]) for i in range(count)]
     if scales is not None and scales.size:
-        factors = scales.ravel().tolist()
-        if min(factors) <= 0:
-            raise Refusal("scales that are not above zero")
-        outs = [
-            None if size is None else int(np.floor(F32(size) * F32(factor)))
-            for (_, size), factor in zip(have, factors, strict=True)
-        ]
+        factors = _factors(scales, len(have))
+        rows = zip(have, factors, strict=True)
+        outs = [None if size is None else _scaled(size, factor) for (_, size), factor in rows]
         scaled = zip(have, outs, factors, spans, strict=True)
-        return [AxisResize(*own, *rest) for own, *rest in scaled]
+        return [AxisResize(*own, out, factor, span) for own, out, factor, span in scaled]
     if sizes is None:
-        raise Refusal("neither scales nor sizes")
-    rows = zip(have, sizes, spans, strict=True)
-    moving = [AxisResize(*own, out, None, span) for own, out, span in rows]
+        raise MalformedRefusal("neither scales nor sizes")
+    if len(sizes) != len(have):
+        raise MalformedRefusal(f"{len(sizes)} sizes, where it takes {len(have)}")
+    wanted = zip(have, sizes, spans, strict=True)
+    moving = [AxisResize(*own, out, None, span) for own, out, span in wanted]
     if policy != "stretch":
         return _keeping_ratio(moving, policy)
     return [axis for axis in moving if axis.out is not None]
-
-
-def _check_sizes(axes: Sequence[AxisResize]) -> None:
-    """Refuse results without elements, or with more along an axis than any tensor has.
-
-    Raises:
-        Refusal: one is.
-    """
-    for axis in axes:
-        out = axis.known_out
-        if out is not None and not (0 if axis.size == 0 else 1) <= out <= _MOST_OUT:
-            raise Refusal(f"axis {axis.index}: a size of {out}")
 
 
 def _keeping_ratio(axes: Sequence[AxisResize], policy: str) -> list[AxisResize]:
     sizes = [a.size for a in axes if a.size is not None and a.is_known]
     if len(sizes) < len(axes):
         _keep_no_ratio(policy)
-    _check_sizes(axes)
+    for axis in axes:
+        _check_sizes(axis)
     if 0 in sizes:
-        raise Refusal("sizes of an axis without elements have no ratio to keep")
+        raise MalformedRefusal("an axis without elements has no ratio to keep")
     factors = [F32(a.out) / F32(size) for a, size in zip(axes, sizes, strict=True)]
     scale = min(factors) if policy == "not_larger" else max(factors)
     outs = [int(np.floor(scale * F32(size) + F32(0.5))) for size in sizes]
