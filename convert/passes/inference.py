@@ -251,7 +251,11 @@ def _infos(proto: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
 def _learn(value: ir.Value, info: onnx.ValueInfoProto) -> None:
     """Take over a type where there is none, and each size that says more."""
     if value.type is None and info.HasField("type"):
-        value.type = ir.serde.deserialize_type_proto_for_type(info.type)
+        found = ir.serde.deserialize_type_proto_for_type(info.type)
+        if found is None or found.dtype == ir.DataType.UNDEFINED:
+            # What onnx says of a vector that is made of a map.
+            return
+        value.type = found
     shape = ir.serde.deserialize_type_proto_for_shape(info.type)
     if shape is None:
         return

@@ -1,8 +1,11 @@
 import resource
+from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 import pytest
 
+import edgeinfer
 from edgeinfer.convert.passes.inference import (
     Inference,
     InferenceFailedError,
@@ -106,3 +109,16 @@ def test_shapes_go_on_behind_what_only_onnx_runtime_has() -> None:
     made = [v for n in model.graph for v in n.outputs if v.name]
     assert [v.shape for v in made] == [ir.Shape([2, "M", 64])] * 6
     assert model.graph[0].op_type == "SkipSimplifiedLayerNormalization"
+
+
+def test_what_a_map_is_made_into_has_no_type_that_could_be_measured(tmp_path: Path) -> None:
+    """onnx says of it that it is a tensor, of elements without a kind."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 19, "ai.onnx.ml" : 3]> g (float[1,2] x) => (float y) '
+        "{ r = ai.onnx.ml.DictVectorizer<int64_vocabulary=[1]>(x) c = Cast<to=1>(r)"
+        " y = ReduceMax<keepdims=0>(c) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    found = edgeinfer.check(tmp_path / "m.onnx", targets=["cpu", "openvino", "rpi5", "ios"])
+    for problems in found.values():
+        assert [p.op for p in problems] == ["ai.onnx.ml::DictVectorizer"]
