@@ -57,7 +57,7 @@ so it goes into an environment without the package edgeinfer. Extras name the de
 `mac`, `jetson`; or the engine: `litert`, `openvino`, `onnxruntime`, `coreml`, `tvm`.
 """
 
-LARGEST = 1_000_000
+LARGEST = 1 << 20
 """Bytes that the wheel may have."""
 
 

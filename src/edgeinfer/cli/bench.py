@@ -23,7 +23,6 @@ from edgeinfer.cli.page import check_page, page_option, write_page
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import TRUST_FILES, trust_options
 from edgeinfer.errors import BundleError, UsageError
-from edgeinfer.machine.host import host
 from edgeinfer.runtime.options import SessionOptions
 from edgeinfer.types import Progress
 
@@ -332,6 +331,8 @@ def _view(
             for row, t in timed.rows.items()
         ],
     )
+    from edgeinfer.machine.host import host
+
     yield f"times are of this machine: {host()}"
     yield from _fastest(timed, permitted)
     yield from (f"not run: {line}" for line in timed.not_run)

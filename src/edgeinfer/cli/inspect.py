@@ -16,7 +16,6 @@ from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
-from edgeinfer.metrics import WIDENED
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle
@@ -214,6 +213,7 @@ def _trust(bundle: Bundle) -> dict[str, Any]:
 
 def _widened(manifest: Manifest, report: dict[str, Any]) -> set[str]:
     """Return the ids of variants that passed only within a widened budget, of all their targets."""
+    from edgeinfer.metrics import WIDENED
     from edgeinfer.runtime.select import sharing
 
     wide = {
@@ -266,6 +266,8 @@ def _bundle_view(
     yield table(columns, rows)
     if manifest.made_on:
         yield f"made, and timed, on {manifest.made_on}; '-': not timed on a device of that kind"
+    from edgeinfer.metrics import WIDENED
+
     wide = _widened(manifest, report)
     for v in manifest.variants:
         if v.unverified:
