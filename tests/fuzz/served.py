@@ -116,7 +116,8 @@ def _asked(llm: Any, name: str) -> Callable[[bytes], None]:
         data = from_json(body)
         if not isinstance(data, dict):
             raise RequestError(400, "expected an object")
-        for found in getattr(asked, name)(llm, data, "id"):
+        more = {"most": 1 << 26} if name == "chats" else {}
+        for found in getattr(asked, name)(llm, data, "id", **more):
             found.request.params.fits(tokenizer.vocab)
             grammar = found.request.params.grammar
             # Others are tried in a process of their own, which they may end.

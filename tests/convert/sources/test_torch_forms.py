@@ -318,6 +318,11 @@ def test_complex_numbers(forward: Callable[..., Any], dynamic: bool) -> None:
     torch.manual_seed(0)
     examples = (torch.rand(2, 9, 5), torch.rand(2, 9, 5))
     sizes = {name: {0: "n"} for name in ("mag", "p")} if dynamic else None
+    if dynamic and forward is _elements and torch.__version__ < "2.12":
+        # PyTorch 2.11 has no form for powers of complex numbers of an open size.
+        with pytest.raises(SourceError, match="no form in ONNX for torch's pow"):
+            read(module(forward), example_inputs=examples, dynamic_shapes=sizes)
+        return
     model = read(module(forward), example_inputs=examples, dynamic_shapes=sizes).model
     if dynamic:
         examples = (torch.rand(5, 9, 5), torch.rand(5, 9, 5))
