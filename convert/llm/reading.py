@@ -109,7 +109,7 @@ CHOICES = {
 
 
 def reading_of(dot: Dot) -> Reading:
-    """What the table says of a processor."""
+    """Return the row of ``READING`` for a processor."""
     return READING["tiles" if dot.tiles else dot.name]
 
 

@@ -62,7 +62,7 @@ TEXT_DEFAULTS: Mapping[str, dict[str, Any]] = {
 """Sizes that files leave out of ``text_config`` where they are transformers' own."""
 
 _MOST_SIZE = 1 << 16
-"""Of any number of a tower."""
+"""The largest size in a tower's configuration that is accepted."""
 
 _CODE = "auto_map"
 """Names classes of the folder's own Python."""
@@ -79,7 +79,7 @@ _TOWERS: Mapping[str, tuple[str | None, ...]] = {
 """``vision_config.model_type`` of each kind."""
 
 _LAYERS = 12
-"""Of a tower that does not say how many."""
+"""Layers of a tower whose configuration does not say how many it has."""
 
 _ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")
 

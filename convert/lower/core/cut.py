@@ -94,7 +94,7 @@ class AxisSlice:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all elements are certain to stay as they are."""
+        """Whether the cut is known to keep every element in its order."""
         if isinstance(self.size, int):
             return self.taken == range(self.size)
         return (self.start, self.step) == (0, 1) and self.stop is not None and self.stop >= FAR
@@ -153,7 +153,7 @@ class AxisPad:
 
     @property
     def is_known(self) -> bool:
-        """Whether both amounts are numbers."""
+        """Whether both amounts are known at conversion."""
         return isinstance(self.before, int) and isinstance(self.after, int)
 
     def lost(self, op: Arithmetic = numbers) -> tuple[Any, Any]:

@@ -167,24 +167,24 @@ def walked(
 
 def gated(what: Product, named: dict[str, Buffer], item: Expr, first: Expr, into: Expr) -> None:
     """Multiply pairs of runs from ``item`` on and write them to rows of ``y`` from ``into`` on."""
-    ats = [item + j * what.items for j in range(what.together)]
-    pairs = [at + what.runs for at in ats]
+    runs = _runs_of(what, item)
+    ats, pairs = runs[: what.together], runs[what.together :]
     if what.streams > 1:
-        both = walked(what, named, [*ats, *pairs], first)
+        both = walked(what, named, runs, first)
         gates, others = both[: len(ats)], both[len(ats) :]
     else:
         # Both together would not stay in registers.
         gates = walked(what, named, ats, first)
         others = walked(what, named, pairs, first, len(ats))
     if what.more:
-        for at, totals in zip([*ats, *pairs], [*gates, *others], strict=True):
+        for at, totals in zip(runs, [*gates, *others], strict=True):
             _add_more(what, named["more"], (first, at), totals)
     for j, (gate, other) in enumerate(zip(gates, others, strict=True)):
         _gate(what, named, (into, item % what.runs + j * what.items), (gate, other))
 
 
 def _plain(what: Product, named: dict[str, Buffer], item: Expr, first: Expr) -> None:
-    ats = [item + j * what.items for j in range(what.together)]
+    ats = _runs_of(what, item)
     for at, totals in zip(ats, walked(what, named, ats, first), strict=True):
         _finish(what, named, at, first, totals)
 
@@ -269,7 +269,7 @@ def _tiles_of(what: Product) -> AbstractContextManager[dict[str, Buffer]]:
 
 
 def _runs_of(what: Product, item: Expr) -> list[Expr]:
-    """Runs of an item, as they are walked."""
+    """Return the runs of an item in the order in which they are walked; gates come first."""
     ats = [item + j * what.items for j in range(what.together)]
     return [*ats, *(at + what.runs for at in ats)] if what.gated else ats
 
