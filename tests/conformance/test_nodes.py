@@ -12,7 +12,7 @@ from tests.conformance.node_cases import golden, suite
 from tests.conformance.nodes import faults, run_cases, whole
 from tests.conformance.tflite_table import Results
 
-SAMPLE = {"tflite": 24, "coreml": 48, "coreai": 180, "tvm": 200}
+SAMPLE = {"tflite": 60, "coreml": 48, "coreai": 180, "tvm": 200}
 """Of so many cases of the suite, one is run with every change, among the sweeps."""
 
 GOLDEN = {"tflite": 1, "coreml": 3, "coreai": 15, "tvm": 40}
@@ -30,6 +30,7 @@ def target(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.sweep
+@pytest.mark.timeout(HOUR)
 def test_sample_of_the_node_suite(target: str, tmp_path: Path) -> None:
     results = run_cases(target, 0, SAMPLE[target], tmp_path)
     assert list(results) == [case[0] for case in suite()[:: SAMPLE[target]]]
