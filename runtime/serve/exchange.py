@@ -13,6 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from edgeinfer.runtime.serve.keys import sharer
+from edgeinfer.runtime.serve.known_heads import KnownHead
 
 KEY = "edgeinfer.exchange"
 """Where it is found in the scope."""
@@ -98,10 +99,11 @@ class WholeRequest:
         body: all of it.
         left: is called where the client leaves before the answer.
         share: whose share it counts for.
+        head: where its head may come again.
     """
 
     __slots__ = (
-        *("_connection", "body", "disconnected", "headers", "keep_alive", "left"),
+        *("_connection", "body", "disconnected", "head", "headers", "keep_alive", "left"),
         *("response_complete", "share", "url"),
     )
 
@@ -113,7 +115,13 @@ class WholeRequest:
         self.headers: list[tuple[bytes, bytes]] = connection.headers
         self.left: Callable[[], None] | None = None
         self.share = b""
+        self.head: KnownHead | None = connection.asked
         self.disconnected = self.response_complete = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else could ask now."""
+        return len(self._connection.doors) == 1
 
     @property
     def message_event(self) -> WholeRequest:

@@ -15,10 +15,12 @@ from concurrent.futures import Future
 from functools import partial
 
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.records import dataclass
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.exchange import WholeRequest
 from edgeinfer.runtime.serve.http import (
     JSON,
+    LENGTH,
     Header,
     RequestError,
     Scope,
@@ -28,7 +30,7 @@ from edgeinfer.runtime.serve.http import (
     whole_headers,
 )
 from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
-from edgeinfer.runtime.serve.inflight import LENGTH, Held
+from edgeinfer.runtime.serve.inflight import Held
 from edgeinfer.runtime.serve.keys import Grant, Keys, share_of
 from edgeinfer.runtime.serve.lanes import Ran
 from edgeinfer.runtime.serve.origins import Origins
@@ -59,55 +61,71 @@ class FastPath:
     def take(self, request: WholeRequest) -> bool:
         """Answer a request soon; False leaves it, and nothing has happened."""
         started = time.perf_counter()
-        model = self._model(request.url)
-        if model is None or model.tensors is None:
-            return False
-        scope: Scope = {"headers": request.headers}
+        head = request.head
         try:
-            asked = self._read(model, scope, request.body)
-            if asked is None:
+            facts: _Facts | None = head.facts if head is not None else None
+            if facts is None:
+                facts = self._facts(request)
+            if facts is None or not self._is_open(facts.model):
                 return False
-            if asked.terms.sequence is not None:
+            asked = self._read(facts, request.body)
+            if asked is None or asked.terms.sequence is not None:
                 return False
-            grant = self._granted(model, scope, asked.terms.priority or 0, len(request.body))
+            self._let_in(facts, asked.terms.priority or 0, len(request.body))
         except (EdgeInferError, RequestError, RecursionError):
             return False
-        call = _Call(self.hub, model, asked, request, self._id_of(scope), grant, started)
-        terms = asked.terms
-        priority, deadline_s = terms.priority, self.hub.deadline(terms)
-        share = share_of(grant)
+        if head is not None:
+            head.facts = facts
+        call = _Call(self.hub, facts, asked, request, self._id_of(facts.scope), started)
+        self._submit(facts, asked, call, is_alone=request.is_alone)
+        return True
+
+    def _submit(self, facts: _Facts, asked: InferRequest, call: _Call, *, is_alone: bool) -> None:
+        model, priority, share = facts.model, asked.terms.priority, facts.share
+        deadline_s = self.hub.deadline(asked.terms)
         try:
             if model.lane is not None:
-                model.lane.submit(asked.feeds, priority, deadline_s, call, share)
-            else:
+                model.lane.submit(asked.feeds, priority, deadline_s, call, share, is_alone=is_alone)
+            elif model.tensors is not None:
                 found = model.tensors.submit(
                     asked.feeds, priority=priority, deadline_s=deadline_s, owner=share
                 )
                 call.set_result(found)
         except Exception as error:
             call.set_exception(error)
-        return True
 
-    def _model(self, url: bytes) -> Served | None:
-        """Return the model that is asked, where nothing else is to be considered."""
-        hub = self.hub
-        if not (url.startswith(BEGIN) and url.endswith(END)) or hub.is_stopping:
-            return None
-        if hub.answers is not None:
-            return None
-        model = hub.models.get(url[len(BEGIN) : -len(END)].decode("latin-1"))
-        if model is None or not model.is_ready or model.fallback is not None:
-            return None
-        return model if model.waiting < hub.options.limits.queue else None
+    def _facts(self, request: WholeRequest) -> _Facts | None:
+        """Return what a request's head says; None where more is to be considered.
 
-    def _read(self, model: Served, scope: Scope, body: bytes | memoryview) -> InferRequest | None:
-        limits, memory = self.hub.options.limits, self.hub.memory
+        Raises:
+            RequestError: it is not let in.
+        """
+        url = request.url
+        if not (url.startswith(BEGIN) and url.endswith(END)) or self.hub.answers is not None:
+            return None
+        model = self.hub.models.get(url[len(BEGIN) : -len(END)].decode("latin-1"))
+        if model is None or model.fallback is not None:
+            return None
+        scope: Scope = {"headers": request.headers}
         self._origins.check(scope)
         if header(scope, b"origin") is not None or header(scope, b"content-encoding") is not None:
             return None
-        if len(body) > limits.body_bytes or not memory.is_free(len(body), 0):
+        grant = self._keys.find(header(scope, b"authorization"), header(scope, b"x-api-key"))
+        if grant is not None and grant.models and model.name not in grant.models:
             return None
-        size = number_of(scope, LENGTH)
+        path = url.decode("latin-1")
+        return _Facts(model, scope, number_of(scope, LENGTH), grant, share_of(grant), path)
+
+    def _is_open(self, model: Served) -> bool:
+        """Whether a model takes requests now."""
+        hub = self.hub
+        is_open = model.tensors is not None and model.is_ready and not hub.is_stopping
+        return is_open and model.waiting < hub.options.limits.queue
+
+    def _read(self, facts: _Facts, body: bytes | memoryview) -> InferRequest | None:
+        limits, model, size = self.hub.options.limits, facts.model, facts.size
+        if len(body) > limits.body_bytes or not self.hub.memory.is_free(len(body), 0):
+            return None
         text = b"" if size is None else bytes(body[:size])
         if size is not None and (known := model.plans.read(text, body)) is not None:
             return known
@@ -118,25 +136,42 @@ class FastPath:
             model.plans.keep(text, body, made)
         return made
 
-    def _granted(self, model: Served, scope: Scope, ahead: float, size: int) -> Grant | None:
-        """Let a request in, and count it.
+    def _let_in(self, facts: _Facts, ahead: float, size: int) -> None:
+        """Count a request.
 
         Raises:
             RequestError: it is not let in, and was not counted.
             QueueFullError: likewise, its key has its share of what waits.
         """
-        grant = self._keys.find(header(scope, b"authorization"), header(scope, b"x-api-key"))
+        grant = facts.grant
         if grant is None:
-            return None
-        if grant.models and model.name not in grant.models:
-            raise RequestError(404, model.name)
+            return
         grant.check_ahead(ahead)
-        share = share_of(grant)
-        if not self.hub.memory.is_free(size, 0, share):
-            raise RequestError(429, model.name)
-        model.check_place(self.hub.options.limits.queue, share)
+        if not self.hub.memory.is_free(size, 0, facts.share):
+            raise RequestError(429, facts.model.name)
+        facts.model.check_place(self.hub.options.limits.queue, facts.share)
         grant.count_request()
-        return grant
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the head of a request says, whatever its body.
+
+    Attributes:
+        model: that is asked.
+        scope: has its headers.
+        size: Length of the JSON before raw tensors; None where that is all.
+        grant: Key that lets it in; None where none is asked for.
+        share: whose share it counts for.
+        path: that was asked.
+    """
+
+    model: Served
+    scope: Scope
+    size: int | None
+    grant: Grant | None
+    share: bytes
+    path: str
 
 
 class _Call:
@@ -144,36 +179,34 @@ class _Call:
 
     Args:
         hub: that has the model.
-        model: that is asked.
-        asked: what of it.
+        facts: what its head says.
+        asked: what is asked of the model.
         request: Request of the connection.
         id: Identifier of the request.
-        grant: Key that let it in.
         started: time of the performance counter.
     """
 
     __slots__ = (
-        *("_asked", "_grant", "_held", "_hub", "_id", "_is_done", "_model", "_request"),
-        *("_running", "_share", "_started"),
+        *("_asked", "_facts", "_held", "_hub", "_id", "_is_done", "_request"),
+        *("_running", "_started"),
     )
 
     def __init__(
         self,
         hub: Hub,
-        model: Served,
+        facts: _Facts,
         asked: InferRequest,
         request: WholeRequest,
         id: bytes,
-        grant: Grant | None,
         started: float,
     ) -> None:
-        self._hub, self._model, self._asked, self._request = hub, model, asked, request
-        self._id, self._grant, self._started = id, grant, started
+        self._hub, self._facts, self._asked, self._request = hub, facts, asked, request
+        self._id, self._started = id, started
         self._is_done = False
         self._running: asyncio.Future[None] | Future[Outputs] | None = None
-        self._share = request.share = share_of(grant)
-        model.enter(self._share)
-        self._held = Held(hub.memory, self._share)
+        request.share = facts.share
+        facts.model.enter(facts.share)
+        self._held = Held(hub.memory, facts.share)
         self._held.add(len(request.body))
         request.left = self._left
 
@@ -189,7 +222,7 @@ class _Call:
             found.add_done_callback(lambda done: bell.ring(partial(self._came, done)))
         elif size_of(found) < LARGE_BYTES:
             try:
-                content, headers = result(self._model, self._asked, found)
+                content, headers = result(self._facts.model, self._asked, found)
             except Exception as error:
                 self.set_exception(error)
             else:
@@ -199,7 +232,7 @@ class _Call:
 
     def set_exception(self, error: Exception, /) -> None:
         """Answer with what went wrong."""
-        known, body = refusal("POST", self._path, error)
+        known, body = refusal("POST", self._facts.path, error)
         self._end(known.status, body, (JSON, *retry_header(known)))
 
     def _came(self, done: Future[Outputs]) -> None:
@@ -217,7 +250,7 @@ class _Call:
         try:
             size = size_of(outputs)
             await self._held.take(size)
-            work = partial(result, self._model, self._asked, outputs)
+            work = partial(result, self._facts.model, self._asked, outputs)
             content, headers = await self._hub.read(size, work)
         except Exception as error:
             self.set_exception(error)
@@ -238,13 +271,10 @@ class _Call:
 
     def _account(self, status: int) -> None:
         self._is_done, self._request.left = True, None
-        self._model.leave(self._share)
+        facts = self._facts
+        facts.model.leave(facts.share)
         self._held.release()
         seconds = time.perf_counter() - self._started
-        self._model.metrics.ended(status, seconds)
-        key = "" if self._grant is None else self._grant.name
-        log_request("POST", self._path, status, id=self._id, seconds=seconds, key=key)
-
-    @property
-    def _path(self) -> str:
-        return self._request.url.decode("latin-1")
+        facts.model.metrics.ended(status, seconds)
+        key = "" if facts.grant is None else facts.grant.name
+        log_request("POST", facts.path, status, id=self._id, seconds=seconds, key=key)

@@ -41,6 +41,7 @@ _MOST_DIGITS = 20
 _LATE = "the request is late"
 _HEADERS = "edgeinfer.headers"
 JSON = (b"content-type", b"application/json")
+LENGTH = b"inference-header-content-length"
 SAFE: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),

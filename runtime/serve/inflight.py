@@ -17,8 +17,6 @@ from edgeinfer.runtime.serve.exchange import Exchange
 from edgeinfer.runtime.serve.http import Message, Receive, RequestError, too_large
 from edgeinfer.runtime.serve.keys import sharer
 
-LENGTH = b"inference-header-content-length"
-
 LIST_WEIGHT = 12
 """Bytes that a list of a message of gRPC takes for one of its own."""
 

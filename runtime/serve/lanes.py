@@ -116,6 +116,8 @@ class Lane:
         deadline_s: float | None,
         answer: LaneAnswer,
         owner: bytes = b"",
+        *,
+        is_alone: bool = False,
     ) -> None:
         """Take a request; it is run when this turn of the loop has brought all it will.
 
@@ -125,6 +127,7 @@ class Lane:
             deadline_s: for a thread.
             answer: gets its outputs, or the future of a thread where the engine was not free.
             owner: whose it is: among equal priorities owners take turns; empty for nobody's.
+            is_alone: there is nobody whose request could come: it is run now.
 
         Raises:
             InputError: an input is not what the model takes.
@@ -139,7 +142,11 @@ class Lane:
         self._rounds.take(owner, turn)
         self._is_mixed |= bool(priority or (self._waiting and turn < self._waiting[-1].turn))
         self._waiting.append(_Waiting(feeds, priority, deadline_s, answer, owner, turn))
-        if len(self._waiting) == 1:
+        if len(self._waiting) > 1:
+            return
+        if is_alone:
+            self._run()
+        else:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _rests(self) -> bool:

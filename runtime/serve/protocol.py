@@ -16,9 +16,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from edgeinfer.runtime.serve.connections import Connections, Handshake, address_of, files
 from edgeinfer.runtime.serve.exchange import KEY, Exchange, WholeRequest
-from edgeinfer.runtime.serve.http import number
-from edgeinfer.runtime.serve.inflight import LENGTH, InFlight
+from edgeinfer.runtime.serve.http import LENGTH, number
+from edgeinfer.runtime.serve.inflight import InFlight
 from edgeinfer.runtime.serve.keys import sharer
+from edgeinfer.runtime.serve.known_heads import TRIES, KnownHead, known_head
 from edgeinfer.runtime.serve.reading import BodyReader, RequestBody
 from edgeinfer.runtime.serve.unread import Unread
 
@@ -153,6 +154,7 @@ class _Protocol(HttpToolsProtocol):
         room: what they are read into.
         patience: memory that answers count for until they are read, and seconds for that.
         body: what is waited for; None where the parser reads.
+        asked: the head of what is waited for or answered, where it is known.
     """
 
     seconds: ClassVar[float]
@@ -167,6 +169,11 @@ class _Protocol(HttpToolsProtocol):
     _rest: asyncio.TimerHandle | None = None
     _since: float | None = None
     _early: bytes | None = None
+    _is_between, _is_late = True, False
+    _known: KnownHead | None = None
+    _tries = TRIES
+    _data: bytes | memoryview | None = None
+    asked: KnownHead | None = None
     _soon: asyncio.TimerHandle | None = None
     _awaited = 0.0
     _unread: Unread | None = None
@@ -213,8 +220,45 @@ class _Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes | memoryview) -> None:
         if self.transport.is_closing():
             return
+        known = self._known
+        if known is not None and self._is_between and self._is_next and known.begins(data):
+            self._again(known, data)
+        else:
+            self._parse(data)
+
+    def _again(self, known: KnownHead, data: bytes | memoryview) -> None:
+        """Take a request whose head was parsed before."""
+        self._unset_keepalive_if_required()
+        self._arrived()
+        self.doors.asks(self)
+        self._tries = TRIES
+        self.url, self.headers, self.asked = known.url, known.headers, known
+        start = len(known.text)
+        end = start + known.length
+        if len(data) < end:
+            if self.doors.lend(known.length):
+                self._wait_for(RequestBody(known.length, bytes(data[start:]), known.place))
+            else:
+                self._parse_late(known, bytes(data[start:]))
+            return
+        body = bytes(data[start:end])
+        if not self._is_taken(body, is_kept=True):
+            self._parse_late(known, body)
+        if len(data) > end:
+            self.data_received(data[end:])
+
+    def _parse_late(self, known: KnownHead, body: bytes) -> None:
+        """Hand a request whose head is known to ASGI, with what has come of its body."""
+        self._is_late = True
+        self._parse(known.text + body)
+        self._is_late = False
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        if self._is_between and self._tries and not self._is_late:
+            self._data = data
         self._around += len(data)
         super().data_received(cast("bytes", data))
+        self._data = None
         if self._early is not None and self.body is None and not self.transport.is_closing():
             self._wait()
         cycle = self.cycle
@@ -248,22 +292,31 @@ class _Protocol(HttpToolsProtocol):
         if body is None or self.transport.is_closing() or not body.came(count):
             return
         self._taken_back()
-        self._around = self._inside = 0
-        if not self._is_taken(body.whole()):
-            self._early = bytes(body.whole())
-            self._begin()
-            super().on_message_complete()
-        # The one before waits for what it was not given.
-        self.parser = httptools.HttpRequestParser(self)
-        if _IS_LENIENT:
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        known, whole = self.asked, body.whole()
+        if not self._is_between or known is None:
+            self._end_early(whole)
+        elif not self._is_taken(whole, is_kept=True):
+            self._parse_late(known, bytes(whole))
         if more := body.behind():
             self.data_received(more)
 
+    def _end_early(self, body: memoryview) -> None:
+        """Take a body whose head was parsed and that the parser was not given."""
+        self._around = self._inside = 0
+        if not self._is_parsed_taken(body):
+            self._early = bytes(body)
+            self._begin()
+            super().on_message_complete()
+        # The one before waits for what it was not given.
+        self.parser, self._is_between = httptools.HttpRequestParser(self), True
+        if _IS_LENIENT:
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
     def on_message_complete(self) -> None:
         self._around = self._inside = 0
+        self._is_between = True
         if self._early is not None:
-            if self._is_taken(self._early):
+            if self._is_parsed_taken(self._early):
                 return
             self._begin()
         super().on_message_complete()
@@ -273,16 +326,25 @@ class _Protocol(HttpToolsProtocol):
             # The parser gives up, the rest of what came is not looked at, and the connection ends.
             raise TooManyAheadError
         self.url, self.headers, self.expect_100_continue = b"", [], False
-        self._is_open = True
+        self._is_open, self._is_between = True, False
+
+    @property
+    def _is_next(self) -> bool:
+        """Whether all that was asked before is answered."""
+        before = self.cycle
+        return before is None or before.response_complete
 
     def on_headers_complete(self) -> None:
         self._arrived()
         self.doors.asks(self)
-        before = self.cycle
+        self.asked, data, self._data = None, self._data, None
         # Of most requests the body comes with the head: they need no task before it is there.
-        is_next = before is None or before.response_complete
-        if is_next and self.taker is not None and not self.expect_100_continue:
+        is_early = self._is_next and self.taker is not None and not self._is_late
+        if is_early and not self.expect_100_continue:
             self._early = b""
+            if data is not None:
+                self._tries -= 1
+                self.asked = known_head(data, self.url, self.headers)
         else:
             self._begin()
 
@@ -297,7 +359,10 @@ class _Protocol(HttpToolsProtocol):
             self._begin()
             return
         place = number(headers.get(LENGTH, b"")) or 0
-        self.body = RequestBody(size, self._early or b"", place)
+        self._wait_for(RequestBody(size, self._early or b"", place))
+
+    def _wait_for(self, body: RequestBody) -> None:
+        self.body = body
         # One timer for many, as below.
         self._awaited = self.loop.time()
         if self._soon is None:
@@ -310,6 +375,10 @@ class _Protocol(HttpToolsProtocol):
         left = self._awaited + SOON_S - self.loop.time()
         if left > 0:
             self._soon = self.loop.call_later(left, self._waited)
+        elif self._is_between and self.asked is not None:
+            body = bytes(self.body.so_far())
+            self._taken_back()
+            self._parse_late(self.asked, body)
         else:
             self._begin()
 
@@ -337,22 +406,26 @@ class _Protocol(HttpToolsProtocol):
         if body is not None:
             self.data_received(body.read())
 
-    def _is_taken(self, body: bytes | memoryview) -> bool:
-        """Whether what came whole is answered without ASGI."""
-        parser, taker, before = self.parser, self.taker, self.cycle
-        # Who does not read what was answered is answered by ASGI, which waits for that.
-        if taker is None or self.flow.write_paused:
-            return False
+    def _is_parsed_taken(self, body: bytes | memoryview) -> bool:
+        """Whether what was parsed and came whole is answered without ASGI."""
+        parser = self.parser
         if parser.get_method() != b"POST" or parser.should_upgrade():
             return False
         is_kept = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        return self._is_taken(body, is_kept=is_kept)
+
+    def _is_taken(self, body: bytes | memoryview, *, is_kept: bool) -> bool:
+        taker, before = self.taker, self.cycle
+        # Who does not read what was answered is answered by ASGI, which waits for that.
+        if taker is None or self.flow.write_paused:
+            return False
         request = WholeRequest(self, body, is_kept)
         self.cycle = cast("Any", request)
         if taker.take(request):
-            self._early = None
+            self._early, self._known = None, self.asked
             self._arrived()
             return True
-        self.cycle = before
+        self.cycle, self._known = before, None
         return False
 
     def on_response_complete(self) -> None:

@@ -53,6 +53,10 @@ class RequestBody:
         """Return what was read to it."""
         return self._view[self._begun : self._came]
 
+    def so_far(self) -> memoryview:
+        """Return what has come of it."""
+        return self._view[: self._came]
+
     def whole(self) -> memoryview:
         """Return all of it."""
         return self._view[: self.size].toreadonly()

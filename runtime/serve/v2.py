@@ -9,6 +9,7 @@ from typing import Any
 from edgeinfer.runtime.serve import facts, tensors
 from edgeinfer.runtime.serve.http import (
     JSON,
+    LENGTH,
     Header,
     Receive,
     RequestError,
@@ -22,7 +23,7 @@ from edgeinfer.runtime.serve.http import (
     read_body,
 )
 from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
-from edgeinfer.runtime.serve.inflight import LENGTH, held
+from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from uvicorn.protocols.http import httptools_impl
@@ -111,7 +112,7 @@ def test_both_ways_say_the_same(
     # What is written once is the same the second time.
     fast = [ask(), ask()]
     assert len(taken) == 2 * is_fast
-    monkeypatch.setattr(FastPath, "_model", lambda *_: None)
+    monkeypatch.setattr(FastPath, "take", lambda *_: False)
     assert fast == [ask()] * 2
     # A request ends after its client has the answer.
     until(lambda: server.hub.memory.used == server.hub.models["double"].waiting == 0)
@@ -183,6 +184,26 @@ def test_what_was_read_before_is_another_keys_too(start: Start, taken: list[byte
     ]
     assert [one.status_code for one in found] == [200, 200, 403]
     assert len(taken) == 2
+
+
+def test_a_known_head_lets_nobody_in_where_the_model_is_gone(
+    start: Start, taken: list[bytes]
+) -> None:
+    server = start()
+
+    def ask() -> int:
+        return server.client.post(URL, content=WHOLE, headers={LENGTH: str(SIZE)}).status_code
+
+    def change(what: str) -> None:
+        # Another connection, so that this one's head stays known.
+        httpx.post(f"{server.url}/v2/repository/models/double/{what}").raise_for_status()
+
+    assert [ask(), ask()] == [200, 200]
+    change("unload")
+    assert ask() == 503
+    change("load")
+    assert [ask(), ask()] == [200, 200]
+    assert len(taken) == 4
 
 
 def test_a_request_is_counted_and_logged_once(

@@ -61,6 +61,22 @@ def test_what_came_together_runs_together(model: FleetModel) -> None:
     assert model.stats().calls.runs >= 10
 
 
+def test_who_is_alone_is_run_at_once(model: FleetModel) -> None:
+    async def run() -> list[Any]:
+        lane, answers = Lane(model, BRIEF, ONE), [asyncio.Future[Ran]() for _ in range(3)]
+        lane.submit(feeds(1.0), None, None, answers[0], is_alone=True)
+        assert answers[0].done()
+        # Who came before does not wait for it.
+        lane.submit(feeds(2.0), None, None, answers[1])
+        lane.submit(feeds(3.0), None, None, answers[2], is_alone=True)
+        assert not answers[2].done()
+        return await asyncio.gather(*answers)
+
+    before = model.stats().batches
+    assert [f["double"][0, 0] for f in asyncio.run(run())] == [2.0, 4.0, 6.0]
+    assert model.stats().batches - before == 2
+
+
 def test_what_takes_long_goes_to_threads(model: FleetModel) -> None:
     assert Lane(model, BRIEF, ONE).is_brief
     assert not Lane(model, {1: 2 * BRIEF_S}, ONE).is_brief
@@ -177,6 +193,9 @@ def test_runs_that_are_late_go_to_threads_for_a_while(
             if isinstance(found, dict):
                 return True
             await asyncio.wrap_future(found)
+            # The thread gives its place back after it has answered.
+            while model._runtime._scheduler._running:
+                await asyncio.sleep(0.001)
             return False
 
         clock.step = 2 * LATE_S

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.runtime.serve.inflight import LENGTH
+from edgeinfer.runtime.serve.http import LENGTH
 from edgeinfer.runtime.serve.messages import SERVICE, messages
 from tests.runtime.serve.conftest import Server, Start
 from tests.runtime.serve.test_v2 import URL, body
