@@ -126,19 +126,37 @@ def import_tensorrt() -> ModuleType:
 
 
 def import_tvm() -> ModuleType:
-    """Import TVM's compiler without PyTorch; the runtime alone is ``import_tvm_runtime``."""
-    return _without_torch("tvm")
+    """Import TVM's compiler without PyTorch; the runtime alone is ``import_tvm_runtime``.
+
+    Its module for several machines finds out by an exception of C++ that its library is not there
+    yet, and leaves itself out: a fifth of a second, in which the symbols of all libraries are read.
+    """
+    return _without_torch("tvm", "tvm.runtime.disco")
 
 
-def _without_torch(name: str) -> ModuleType:
-    """Import a module of TVM, which imports PyTorch where it is installed.
+def leave_out_gpus_of_tvm() -> None:
+    """Have TVM's compiler imported in this process without its packages for GPUs, half of its time.
+
+    A process of a user's may want them; ``load_cuda_of_tvm`` adds the one that is used here.
+    """
+    os.environ.setdefault("TVM_DEVICE_BACKEND_AUTOLOAD", "0")
+
+
+def load_cuda_of_tvm() -> None:
+    """Load what TVM's compiler knows of CUDA, where it was left out."""
+    import_tvm()
+    _imported("tvm.backend").load("cuda")
+
+
+def _without_torch(name: str, *others: str) -> ModuleType:
+    """Import a module of TVM, which imports PyTorch where it is installed, and without others.
 
     What it does so for is an exchange of tensors and a frontend, neither of which is used here: two
     seconds and 240 MB (TVM 0.27 with torch 2.13).
     """
     if name in sys.modules:
         return _imported(name)
-    with _absent("torch"), loading_code():
+    with _absent("torch", *others), loading_code():
         return _imported(name)
 
 

@@ -25,6 +25,7 @@ from socket import socket
 from typing import Any, TextIO, cast
 
 from edgeinfer.accuracy import Metric, Outputs, TaskMeasure
+from edgeinfer.backends.engines import leave_out_gpus_of_tvm
 from edgeinfer.backends.process import bounds, channel, child, isolation
 from edgeinfer.backends.process.answers import Listed, fits
 from edgeinfer.backends.process.confine import confine
@@ -418,6 +419,7 @@ def main() -> None:
     warnings.showwarning = line.warn
     request, method, arguments, writable = child.read(connection)
     import_onnx_ir()
+    leave_out_gpus_of_tvm()
     # A second layer around readers and operators that a stranger's file chooses. What is to be
     # written may need compilers and engines in processes of their own.
     confine([Path(tempfile.gettempdir()), *writable], programs=bool(writable))

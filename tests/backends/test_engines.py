@@ -180,3 +180,16 @@ def test_packages_that_an_engine_would_only_have_been_glad_of_stay_out(
         check=True,
     )
     assert done.stdout.split() == ["True", other]
+
+
+def test_gpus_stay_out_of_tvms_compiler_until_a_machine_has_one(tmp_path: Path) -> None:
+    pytest.importorskip("tvm")
+    code = (
+        "import sys; from edgeinfer.backends import engines; engines.leave_out_gpus_of_tvm();"
+        "engines.import_tvm(); import tvm.backend;"
+        "print([n for n in ('cuda', 'vulkan') if tvm.backend.is_loaded(n)], tvm.runtime.disco);"
+        "engines.load_cuda_of_tvm(); print(tvm.backend.is_loaded('cuda'))"
+    )
+    done = _run(code, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["[] None", "True"]

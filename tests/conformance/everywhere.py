@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.convert.lower import Lowered, LowerOptions, target_for
 from edgeinfer.convert.passes import input_specs, normalise, output_specs
 from edgeinfer.convert.verify.evaluate import Evaluator
-from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Array
 from tests.convert.lower.tflite.run import outputs as run_tflite
 from tests.convert.lower.tflite.together import joined, prefix
@@ -77,22 +76,37 @@ def run(place: str, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Answe
     if place == ORACLE:
         return Answers(Evaluator(ir.from_proto(model), wide=True).run(feeds), {}, {})
     at = PLACES[place]
-    profile, target = profiles.load(at.profile), target_for(at.format)
-    proto, refused = model, dict[str, str]()
+    made, source, refused, _ = _lowered(at.format, at.profile, model.SerializeToString())
+    found = _run(at, made, source, feeds)
+    return Answers(found, refused, made.constraints)
+
+
+# Two places run what one lowering wrote.
+@lru_cache(maxsize=1)
+def _lowered(
+    form: str, profile_name: str, data: bytes
+) -> tuple[Lowered, ir.Model, dict[str, str], tempfile.TemporaryDirectory[str]]:
+    """Lower what a format takes; return it, its source, what is refused, and its files' folder."""
+    profile, target = profiles.load(profile_name), target_for(form)
+    proto, refused = onnx.load_from_string(data), dict[str, str]()
     while True:
-        normal = normalise(ir.from_proto(proto)).model
-        problems = target.check(normal, profile, LowerOptions())
-        if not problems:
+        normal = _normal(proto.SerializeToString())
+        prepared = target.prepare(normal, profile, LowerOptions())
+        if not prepared.problems:
             break
         before = len(proto.graph.output)
-        refused |= {p.node: p.detail for p in problems}
+        refused |= {p.node: p.detail for p in prepared.problems}
         proto = _without(proto, refused)
         if len(proto.graph.output) in (0, before):
-            raise AssertionError(f"{place}: {problems}")
-    with tempfile.TemporaryDirectory() as folder:
-        made = target.lower(normal, profile, LowerOptions(), Path(folder))
-        found = _run(at, made, ir.from_proto(proto), feeds, profile)
-    return Answers(found, refused, made.constraints)
+            raise AssertionError(f"{profile_name}: {prepared.problems}")
+    folder = tempfile.TemporaryDirectory()
+    return prepared.write(Path(folder.name)), ir.from_proto(proto), refused, folder
+
+
+# Lowerings leave it as it is.
+@lru_cache(maxsize=1)
+def _normal(data: bytes) -> ir.Model:
+    return normalise(ir.from_proto(onnx.load_from_string(data))).model
 
 
 def run_each(
@@ -140,7 +154,7 @@ def _without(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelProt
 
 
 def _run(
-    at: Place, made: Lowered, source: ir.Model, feeds: Mapping[str, Array], profile: Profile
+    at: Place, made: Lowered, source: ir.Model, feeds: Mapping[str, Array]
 ) -> dict[str, Array]:
     if at.format == "tflite":
         # In a child process, which a kernel may end.

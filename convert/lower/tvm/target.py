@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
-from edgeinfer.backends.engines import import_tvm
+from edgeinfer.backends.engines import import_tvm, load_cuda_of_tvm
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.bfloat import as_single
@@ -154,7 +154,10 @@ def _machine(profile: Profile, options: LowerOptions) -> Machine:
         )
     if not profile.machine:
         raise UsageError(f"target {profile.name!r} names no machine, which format 'tvm' needs")
-    return machine(profile.machine)
+    found = machine(profile.machine)
+    if found.cuda:
+        load_cuda_of_tvm()
+    return found
 
 
 def module_of(

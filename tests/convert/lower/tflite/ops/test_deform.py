@@ -23,9 +23,10 @@ RNG = np.random.default_rng(0)
     ],
 )
 def test_deform_conv(group: int, offsets: int, attributes: dict[str, Any], masked: bool) -> None:
-    x = RNG.normal(size=(2, 4, 6, 7)).astype(np.float32)
-    w = RNG.normal(size=(6, 4 // group, 3, 2)).astype(np.float32)
-    b = RNG.normal(size=6).astype(np.float32)
+    # The reference takes a tenth of a millisecond for each product.
+    x = RNG.normal(size=(2, 4, 5, 4)).astype(np.float32)
+    w = RNG.normal(size=(4, 4 // group, 3, 2)).astype(np.float32)
+    b = RNG.normal(size=4).astype(np.float32)
     pads = attributes.get("pads", [0] * 4)
     steps, gaps = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
     out = [
@@ -42,7 +43,7 @@ def test_deform_conv(group: int, offsets: int, attributes: dict[str, Any], maske
         "DeformConv",
         *inputs,
         constants=[1, 3],
-        shape=[2, 6, *out],
+        shape=[2, 4, *out],
         like="reference",
         both=False,
         **given,
