@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -67,6 +67,14 @@ def joined(arrays: Sequence[Array]) -> Array:
 
 def _bytes(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
+
+
+def size_of(arrays: Mapping[str, Array]) -> int:
+    """Return the bytes of a run's inputs or outputs."""
+    size = 0
+    for array in arrays.values():
+        size += array.nbytes
+    return size
 
 
 def alike(feeds: Feeds, others: Feeds) -> bool:

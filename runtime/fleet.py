@@ -348,6 +348,7 @@ class FleetModel(forks.Here):
         inputs: what it takes.
         outputs: what it gives.
         priority: Priority of its calls.
+        check: returns the inputs of one call as the engine takes them, or raises ``InputError``.
         is_closed: whether it was taken out of the runtime.
     """
 
@@ -366,7 +367,7 @@ class FleetModel(forks.Here):
         self.width = 1
         self.limit = runtime.threads
         self._runtime = runtime
-        self._check = InputCheck(inputs)
+        self.check = InputCheck(inputs)
         self._recorder = Recorder({"model": name})
         self._batches = 0
         self._queued_s = self._computed_s = 0.0
@@ -426,7 +427,7 @@ class FleetModel(forks.Here):
         waits: bool,
         owner: bytes = b"",
     ) -> PendingOutputs:
-        feeds = self._check(feeds)
+        feeds = self.check(feeds)
         if self.is_closed:
             raise ClosedError(f"model {self.name!r}: used after close()")
         priority = self.priority if priority is None else priority
@@ -442,15 +443,7 @@ class FleetModel(forks.Here):
         is_simple = self.batching is None or not self.batching.wait_ms
         if not is_simple or not self.engine.is_loaded or self.is_closed:
             return None
-        return self._runtime._scheduler.here(self, lambda: self._now(several))
-
-    def check(self, feeds: Feeds) -> Feeds:
-        """Return the inputs of one call as the engine takes them.
-
-        Raises:
-            InputError: an input is not what the model takes.
-        """
-        return self._check(feeds)
+        return self._runtime._scheduler.here(self, self._now, several)
 
     def run_here(self, several: Sequence[Feeds]) -> list[Outputs] | None:
         """Run checked calls as one, on this thread, where a place is free and nothing waits.

@@ -124,7 +124,7 @@ class ResidentSession:
         """Wake those who wait for memory after a run, and free what is too large."""
         with self._guard:
             self.used = time.monotonic()
-            if not self.runs:
+            if not self.runs and self._runtime.memory_mb is not None:
                 self._runtime._released.notify_all()
             goes = self._is_too_large and not self.runs and not self.is_pinned
         if goes:

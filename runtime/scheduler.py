@@ -28,6 +28,7 @@ from edgeinfer.runtime.rounds import Rounds
 from edgeinfer.types import Array, Feeds
 
 Outputs = dict[str, Array]
+A = TypeVar("A")
 T = TypeVar("T")
 
 TICK_S = 5e-4
@@ -236,14 +237,14 @@ class Scheduler:
             if not waits:
                 self._call_worker()
 
-    def here(self, lane: SchedulerLane, function: Callable[[], T]) -> T | None:
+    def here(self, lane: SchedulerLane, function: Callable[[A], T], argument: A) -> T | None:
         """Call a function on this thread, if a place is free and nothing waits for it; else None.
 
         Raises:
             ClosedError: the scheduler was closed.
         """
         try:
-            return function() if self._entered(lane) else None
+            return function(argument) if self._entered(lane) else None
         finally:
             try:
                 self._give_back()

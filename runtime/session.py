@@ -195,6 +195,7 @@ class Session(forks.Here):
         self._lock = forks.lock()
         self._pool: ThreadPoolExecutor | None = None
         executable = choice.executable
+        self._concurrent = choice.concurrent
         self._turn = None if choice.concurrent else forks.lock()
         self._execute: Callable[[Feeds], dict[str, Array]] = _in_turn(executable.run, self._turn)
         self._recorder = Recorder(_labels(bundle, choice)) if stats else None
@@ -238,11 +239,6 @@ class Session(forks.Here):
         """What an engine in a process of its own holds there; 0 for one in this process."""
         executable = self._choice.executable
         return executable.process_mb if able(executable, Hosted) else 0.0
-
-    @property
-    def _concurrent(self) -> bool:
-        """Whether several runs can go on at once; otherwise they wait for one another."""
-        return self._turn is None
 
     def __call__(self, *args: Array, **named: Array) -> Array | tuple[Array, ...]:
         """Run once.

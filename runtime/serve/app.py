@@ -142,7 +142,7 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        id, held = self._id(scope), hold(self.hub.memory)
+        id, held = self._id(header(scope, b"x-request-id")), hold(self.hub.memory)
         exchange: Exchange | None = scope.get(KEY)
         receive = Received(receive, held, exchange)
         # Where there are several, who is before them adds the request's id.
@@ -200,9 +200,8 @@ class App:
             await self._fail(sent, scope, error)
         return model
 
-    def _id(self, scope: Scope) -> bytes:
+    def _id(self, given: bytes | None) -> bytes:
         """Return the client's id of a request, or one of ours."""
-        given = header(scope, b"x-request-id")
         if given is not None and _ID.fullmatch(given):
             return given
         return b"%s-%d" % (self._start, next(self._count))

@@ -44,10 +44,12 @@ class Connections:
         share: Connections that one network may have.
         most: Connections in all.
         lent: Bytes of bodies that are waited for.
+        is_single: whether one is open, and no more.
     """
 
     def __init__(self, files: int) -> None:
         self.share, self.most, self.lent = files // 4, files * 3 // 4, 0
+        self.is_single = False
         self._networks: Counter[str] = Counter()
         self._open: dict[Door, str] = {}
         # In the order in which they began to be so.
@@ -67,6 +69,7 @@ class Connections:
             return False
         self._networks[whose] += 1
         self._open[door] = whose
+        self.is_single = len(self._open) == 1
         self._silent[door] = None
         return True
 
@@ -75,6 +78,7 @@ class Connections:
         whose = self._open.pop(door, None)
         if whose is None:
             return
+        self.is_single = len(self._open) == 1
         self._silent.pop(door, None)
         self._resting.pop(door, None)
         self._networks[whose] -= 1

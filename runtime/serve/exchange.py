@@ -100,11 +100,12 @@ class WholeRequest:
         left: is called where the client leaves before the answer.
         share: whose share it counts for.
         head: where its head may come again.
+        is_alone: whether nobody else could ask now.
     """
 
     __slots__ = (
-        *("_connection", "body", "disconnected", "head", "headers", "keep_alive", "left"),
-        *("response_complete", "share", "url"),
+        *("_connection", "body", "disconnected", "head", "headers", "is_alone", "keep_alive"),
+        *("left", "response_complete", "share", "url"),
     )
 
     more_body = False
@@ -116,12 +117,8 @@ class WholeRequest:
         self.left: Callable[[], None] | None = None
         self.share = b""
         self.head: KnownHead | None = connection.asked
+        self.is_alone: bool = connection.doors.is_single
         self.disconnected = self.response_complete = False
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether nobody else could ask now."""
-        return len(self._connection.doors) == 1
 
     @property
     def message_event(self) -> WholeRequest:

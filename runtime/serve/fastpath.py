@@ -16,6 +16,7 @@ from functools import partial
 
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.records import dataclass
+from edgeinfer.runtime.batches import size_of
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.exchange import WholeRequest
 from edgeinfer.runtime.serve.http import (
@@ -30,7 +31,7 @@ from edgeinfer.runtime.serve.http import (
     whole_headers,
 )
 from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
-from edgeinfer.runtime.serve.inflight import Held
+from edgeinfer.runtime.serve.inflight import weigh
 from edgeinfer.runtime.serve.keys import Grant, Keys, share_of
 from edgeinfer.runtime.serve.lanes import Ran
 from edgeinfer.runtime.serve.origins import Origins
@@ -38,7 +39,7 @@ from edgeinfer.runtime.serve.refusals import refusal
 from edgeinfer.runtime.serve.requestlog import log_request
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest, read
-from edgeinfer.runtime.serve.v2 import result, size_of
+from edgeinfer.runtime.serve.v2 import result
 
 BEGIN, END = b"/v2/models/", b"/infer"
 
@@ -50,11 +51,11 @@ class FastPath:
         hub: the models.
         keys: that let requests in.
         origins: pages that may ask.
-        id_of: gives a request its id.
+        id_of: gives a request its id: its own, or one of ours.
     """
 
     def __init__(
-        self, hub: Hub, keys: Keys, origins: Origins, id_of: Callable[[Scope], bytes]
+        self, hub: Hub, keys: Keys, origins: Origins, id_of: Callable[[bytes | None], bytes]
     ) -> None:
         self.hub, self._keys, self._origins, self._id_of = hub, keys, origins, id_of
 
@@ -68,15 +69,15 @@ class FastPath:
                 facts = self._facts(request)
             if facts is None or not self._is_open(facts.model):
                 return False
-            asked = self._read(facts, request.body)
+            asked = self._read(facts, request.body, is_alone=request.is_alone)
             if asked is None or asked.terms.sequence is not None:
                 return False
-            self._let_in(facts, asked.terms.priority or 0, len(request.body))
+            self._let_in(facts, asked.terms.priority or 0)
         except (EdgeInferError, RequestError, RecursionError):
             return False
         if head is not None:
             head.facts = facts
-        call = _Call(self.hub, facts, asked, request, self._id_of(facts.scope), started)
+        call = _Call(self.hub, facts, asked, request, self._id_of(facts.id), started)
         self._submit(facts, asked, call, is_alone=request.is_alone)
         return True
 
@@ -113,8 +114,8 @@ class FastPath:
         grant = self._keys.find(header(scope, b"authorization"), header(scope, b"x-api-key"))
         if grant is not None and grant.models and model.name not in grant.models:
             return None
-        path = url.decode("latin-1")
-        return _Facts(model, scope, number_of(scope, LENGTH), grant, share_of(grant), path)
+        size, id = number_of(scope, LENGTH), header(scope, b"x-request-id")
+        return _Facts(model, size, id, grant, share_of(grant), url.decode("latin-1"))
 
     def _is_open(self, model: Served) -> bool:
         """Whether a model takes requests now."""
@@ -122,21 +123,31 @@ class FastPath:
         is_open = model.tensors is not None and model.is_ready and not hub.is_stopping
         return is_open and model.waiting < hub.options.limits.queue
 
-    def _read(self, facts: _Facts, body: bytes | memoryview) -> InferRequest | None:
+    def _read(
+        self, facts: _Facts, body: bytes | memoryview, *, is_alone: bool
+    ) -> InferRequest | None:
         limits, model, size = self.hub.options.limits, facts.model, facts.size
-        if len(body) > limits.body_bytes or not self.hub.memory.is_free(len(body), 0):
+        if len(body) > limits.body_bytes:
             return None
-        text = b"" if size is None else bytes(body[:size])
+        if not self.hub.memory.is_free(len(body), 0, facts.share):
+            return None
+        text = bytes(body if size is None else body[:size])
         if size is not None and (known := model.plans.read(text, body)) is not None:
             return known
-        if len(body) >= min(LARGE_BYTES, limits.json_bytes):
+        if len(text) > limits.json_bytes:
             return None
+        if len(body) >= LARGE_BYTES:
+            # Others would wait until it is read.
+            if not is_alone:
+                return None
+            if not self.hub.memory.is_free(len(body) + weigh(text), 0, facts.share):
+                return None
         made = read(body, size, model.inputs, model.outputs, limits.elements)
         if size is not None:
             model.plans.keep(text, body, made)
         return made
 
-    def _let_in(self, facts: _Facts, ahead: float, size: int) -> None:
+    def _let_in(self, facts: _Facts, ahead: float) -> None:
         """Count a request.
 
         Raises:
@@ -147,8 +158,6 @@ class FastPath:
         if grant is None:
             return
         grant.check_ahead(ahead)
-        if not self.hub.memory.is_free(size, 0, facts.share):
-            raise RequestError(429, facts.model.name)
         facts.model.check_place(self.hub.options.limits.queue, facts.share)
         grant.count_request()
 
@@ -159,16 +168,16 @@ class _Facts:
 
     Attributes:
         model: that is asked.
-        scope: has its headers.
         size: Length of the JSON before raw tensors; None where that is all.
+        id: Identifier of the request; None where it has none.
         grant: Key that lets it in; None where none is asked for.
         share: whose share it counts for.
         path: that was asked.
     """
 
     model: Served
-    scope: Scope
     size: int | None
+    id: bytes | None
     grant: Grant | None
     share: bytes
     path: str
@@ -187,8 +196,8 @@ class _Call:
     """
 
     __slots__ = (
-        *("_asked", "_facts", "_held", "_hub", "_id", "_is_done", "_request"),
-        *("_running", "_started"),
+        *("_asked", "_facts", "_hub", "_id", "_is_done", "_request", "_running", "_size"),
+        "_started",
     )
 
     def __init__(
@@ -206,8 +215,8 @@ class _Call:
         self._running: asyncio.Future[None] | Future[Outputs] | None = None
         request.share = facts.share
         facts.model.enter(facts.share)
-        self._held = Held(hub.memory, facts.share)
-        self._held.add(len(request.body))
+        self._size = len(request.body)
+        hub.memory.add(self._size, facts.share)
         request.left = self._left
 
     def done(self) -> bool:
@@ -248,8 +257,9 @@ class _Call:
     async def _large(self, outputs: Outputs) -> None:
         """Write large outputs beside the loop, once there is memory for them."""
         try:
-            size = size_of(outputs)
-            await self._held.take(size)
+            size, memory, share = size_of(outputs), self._hub.memory, self._facts.share
+            await memory.take(size, self._size, share)
+            self._size += size
             work = partial(result, self._facts.model, self._asked, outputs)
             content, headers = await self._hub.read(size, work)
         except Exception as error:
@@ -273,7 +283,7 @@ class _Call:
         self._is_done, self._request.left = True, None
         facts = self._facts
         facts.model.leave(facts.share)
-        self._held.release()
+        self._hub.memory.give(self._size, facts.share)
         seconds = time.perf_counter() - self._started
         facts.model.metrics.ended(status, seconds)
         key = "" if facts.grant is None else facts.grant.name

@@ -53,8 +53,20 @@ class InFlight:
         """Return the status that says why so many bytes more do not fit; 0 where they do."""
         if self.used > own and self.used + size > self._limit:
             return 503
+        if not share:
+            return 0
         others = self._of[share] - own
-        return 429 if share and others > 0 and _SHARES * (others + own + size) > self._limit else 0
+        return 429 if others > 0 and _SHARES * (others + own + size) > self._limit else 0
+
+    async def take(self, size: int, own: int, share: bytes) -> None:
+        """Count so many bytes more, once they fit; as ``wait``.
+
+        Raises:
+            RequestError: 503, they do not fit in time; 429 where the key's own are in the way.
+        """
+        if not self.is_free(size, own, share):
+            await self.wait(size, own, share)
+        self.add(size, share)
 
     async def wait(self, size: int, own: int, share: bytes) -> None:
         """Wait until so many bytes more fit.
@@ -119,10 +131,8 @@ class Held:
         Raises:
             RequestError: 503, they do not fit in time; 429 where the key's own are in the way.
         """
-        share = self._whose()
-        if not self._memory.is_free(size, self._size, share):
-            await self._memory.wait(size, self._size, share)
-        self.add(size)
+        await self._memory.take(size, self._size, self._whose())
+        self._size += size
 
     def add(self, size: int) -> None:
         """Hold so many bytes more, which are there."""

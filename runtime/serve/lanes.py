@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from edgeinfer.records import dataclass
-from edgeinfer.runtime.batches import alike
+from edgeinfer.runtime.batches import alike, size_of
 from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.rounds import Rounds
 from edgeinfer.runtime.scheduler import Outputs
@@ -94,7 +94,7 @@ class Lane:
         measured: Feeds,
     ) -> None:
         self._model = model
-        self._largest = _bytes(measured)
+        self._largest = size_of(measured)
         self._late, self._rests_until = 0, -math.inf
         fit = {n: s for n, s in seconds.items() if s <= BATCH_S} if 1 in seconds else {}
         gains = min((s / n for n, s in fit.items()), default=math.inf) <= HANDED_S
@@ -133,20 +133,19 @@ class Lane:
             InputError: an input is not what the model takes.
         """
         feeds = self._model.check(feeds)
-        if _bytes(feeds) > self._largest or self._rests():
+        if size_of(feeds) > self._largest or self._rests():
             answer.set_result(
                 self._model.submit(feeds, priority=priority, deadline_s=deadline_s, owner=owner)
             )
+            return
+        if is_alone and not self._waiting:
+            self._run_batch([_Waiting(feeds, priority, deadline_s, answer, owner, 0)])
             return
         turn = self._rounds.of(owner)
         self._rounds.take(owner, turn)
         self._is_mixed |= bool(priority or (self._waiting and turn < self._waiting[-1].turn))
         self._waiting.append(_Waiting(feeds, priority, deadline_s, answer, owner, turn))
-        if len(self._waiting) > 1:
-            return
-        if is_alone:
-            self._run()
-        else:
+        if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _rests(self) -> bool:
@@ -210,7 +209,3 @@ class Lane:
             self._rests_until = end + REST_S
         for each, found in zip(batch, outputs, strict=True):
             each.answer.set_result(found)
-
-
-def _bytes(feeds: Feeds) -> int:
-    return sum(array.nbytes for array in feeds.values())

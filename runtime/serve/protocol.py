@@ -7,6 +7,7 @@ import logging
 import math
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, cast
 
 import httptools
@@ -101,12 +102,14 @@ class Joined:
 
     Attributes:
         share: whose share what was written last counts for.
+        is_closing: says whether nothing more is sent.
     """
 
-    __slots__ = ("_loop", "_parts", "_transport", "share")
+    __slots__ = ("_loop", "_parts", "_transport", "is_closing", "share")
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop, self.share = transport, loop, b""
+        self.is_closing: Callable[[], bool] = transport.is_closing
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
@@ -123,10 +126,6 @@ class Joined:
             self._flush()
         elif not self._transport.is_closing():
             self._transport.write(data)
-
-    def is_closing(self) -> bool:
-        """Whether nothing more is sent."""
-        return bool(self._transport.is_closing())
 
     def close(self) -> None:
         """Write what waits, and close."""
@@ -154,6 +153,7 @@ class _Protocol(HttpToolsProtocol):
         room: what they are read into.
         patience: memory that answers count for until they are read, and seconds for that.
         body: what is waited for; None where the parser reads.
+        inside: Bytes of a body that were parsed.
         asked: the head of what is waited for or answered, where it is known.
     """
 
@@ -164,7 +164,7 @@ class _Protocol(HttpToolsProtocol):
     patience: ClassVar[tuple[InFlight, float] | None]
     body: RequestBody | None = None
     _head: asyncio.TimerHandle | None = None
-    _around = _inside = 0
+    _around = inside = 0
     _is_open = False
     _rest: asyncio.TimerHandle | None = None
     _since: float | None = None
@@ -212,11 +212,6 @@ class _Protocol(HttpToolsProtocol):
         if unread is not None:
             unread.end()
 
-    @property
-    def is_inside(self) -> bool:
-        """Whether a body has begun."""
-        return self._inside > 0
-
     def data_received(self, data: bytes | memoryview) -> None:
         if self.transport.is_closing():
             return
@@ -228,7 +223,7 @@ class _Protocol(HttpToolsProtocol):
 
     def _again(self, known: KnownHead, data: bytes | memoryview) -> None:
         """Take a request whose head was parsed before."""
-        self._unset_keepalive_if_required()
+        self._since = None
         self._arrived()
         self.doors.asks(self)
         self._tries = TRIES
@@ -267,13 +262,13 @@ class _Protocol(HttpToolsProtocol):
             self.flow.pause_reading()
         if self._is_open and self._head is None:
             self._head = self.loop.call_later(self.seconds, self._late)
-        if self._around > MOST_HEAD + self._inside // _SHARE:
+        if self._around > MOST_HEAD + self.inside // _SHARE:
             self.transport.write(_TOO_LARGE)
             self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         self._around -= len(body)
-        self._inside += len(body)
+        self.inside += len(body)
         if self._early is not None:
             if not self._early:
                 self._early = body
@@ -302,7 +297,7 @@ class _Protocol(HttpToolsProtocol):
 
     def _end_early(self, body: memoryview) -> None:
         """Take a body whose head was parsed and that the parser was not given."""
-        self._around = self._inside = 0
+        self._around = self.inside = 0
         if not self._is_parsed_taken(body):
             self._early = bytes(body)
             self._begin()
@@ -313,7 +308,7 @@ class _Protocol(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def on_message_complete(self) -> None:
-        self._around = self._inside = 0
+        self._around = self.inside = 0
         self._is_between = True
         if self._early is not None:
             if self._is_parsed_taken(self._early):
@@ -420,10 +415,9 @@ class _Protocol(HttpToolsProtocol):
         if taker is None or self.flow.write_paused:
             return False
         request = WholeRequest(self, body, is_kept)
-        self.cycle = cast("Any", request)
+        self.cycle = request  # type: ignore[assignment]
         if taker.take(request):
             self._early, self._known = None, self.asked
-            self._arrived()
             return True
         self.cycle, self._known = before, None
         return False
@@ -433,7 +427,8 @@ class _Protocol(HttpToolsProtocol):
             super().on_response_complete()
             return
         self.server_state.total_requests += 1
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         self.doors.rests(self)
         # One timer for many requests: to make and close one for each takes two turns of the loop.
         self._since = self.loop.time()

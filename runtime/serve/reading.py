@@ -88,7 +88,7 @@ class BodyReader(asyncio.BufferedProtocol):
         body: RequestBody | None = connection.body
         if body is not None:
             return body.rest()
-        return self._room if connection.is_inside else self._head
+        return self._room if connection.inside else self._head
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand on what was read."""

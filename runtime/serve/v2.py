@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from edgeinfer.runtime.batches import size_of
 from edgeinfer.runtime.serve import facts, tensors
 from edgeinfer.runtime.serve.http import (
     JSON,
@@ -29,11 +30,6 @@ from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
 
 _BINARY = (b"content-type", b"application/octet-stream")
-
-
-def size_of(results: Mapping[str, Array]) -> int:
-    """Return the bytes of a run's outputs."""
-    return sum(array.nbytes for array in results.values())
 
 
 def result(

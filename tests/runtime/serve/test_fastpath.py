@@ -19,6 +19,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from edgeinfer.runtime.serve import fastpath, protocol
 from edgeinfer.runtime.serve.fastpath import FastPath
+from edgeinfer.runtime.serve.hub import LARGE_BYTES
 from edgeinfer.runtime.serve.requestlog import LOG, JsonLines
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import KEY, Server, Start
@@ -268,11 +269,11 @@ def occupied(start: Start) -> Iterator[tuple[Server, Callable[[], None]]]:
     assert model is not None
     entered, over = threading.Event(), threading.Event()
 
-    def occupy() -> bool:
+    def occupy(_: object) -> bool:
         entered.set()
         return over.wait(20)
 
-    thread = threading.Thread(target=lambda: model._runtime._scheduler.here(model, occupy))
+    thread = threading.Thread(target=lambda: model._runtime._scheduler.here(model, occupy, None))
     thread.start()
     assert entered.wait(10)
 
@@ -346,6 +347,28 @@ def test_large_outputs_are_written_elsewhere(
     assert large == small
     assert len(taken) == 2
     until(lambda: server.hub.memory.used == 0)
+
+
+def test_large_json_is_read_here_where_nobody_waits(start: Start, taken: list[bytes]) -> None:
+    server, body = start(), told() + b" " * LARGE_BYTES
+
+    def ask() -> tuple[int, bytes]:
+        found = server.client.post(URL, content=body)
+        return found.status_code, found.content
+
+    alone = [ask(), ask()]
+    assert len(taken) == 2
+    with connected(server) as line:
+        line.sendall(HEAD % len(told()) + told())
+        assert b" 200 " in line.recv(1 << 16)
+        assert [ask(), ask()] == alone
+        assert len(taken) == 3
+    limits = server.hub.options.limits
+    object.__setattr__(server.hub.memory, "_limit", len(body))
+    assert ask() == alone[0]
+    object.__setattr__(limits, "json_bytes", len(body) - 1)
+    assert ask()[0] == 413
+    assert len(taken) == 3
 
 
 def test_who_may_not_ask_is_told_before_the_body(start: Start) -> None:

@@ -115,12 +115,12 @@ def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: FleetModel) -
         lane = Lane(model, BRIEF, ONE)
         entered, over = threading.Event(), threading.Event()
 
-        def occupy() -> bool:
+        def occupy(_: object) -> bool:
             entered.set()
             return over.wait(10)
 
         scheduler = model._runtime._scheduler
-        other = threading.Thread(target=lambda: scheduler.here(model, occupy))
+        other = threading.Thread(target=lambda: scheduler.here(model, occupy, None))
         other.start()
         assert entered.wait(10)
         try:
