@@ -39,6 +39,7 @@ from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.quantize.search import measurements
 from edgeinfer.convert.verify import Finding
 from edgeinfer.errors import CrashedError, Problem, SourceError, VerifyError
+from edgeinfer.garbage import look_seldom
 from edgeinfer.metrics import Budget
 from edgeinfer.types import Feeds
 
@@ -410,6 +411,7 @@ class _Told(logging.Handler):
 def main() -> None:
     """Be the process: do one thing, tell how it went."""
     gc.freeze()
+    look_seldom()
     connection, _ = child.connect()
     line = _Line(connection)
     logging.getLogger().addHandler(_Told(line))

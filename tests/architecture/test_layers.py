@@ -39,6 +39,7 @@ LAYERS = {
     "errors": 0,
     "_version": -1,
     "bounded": 0,
+    "garbage": 0,
     "records": -1,
     "versions": 0,
     "wire": 0,

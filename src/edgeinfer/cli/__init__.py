@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from edgeinfer.garbage import look_seldom
+
 LEAST_MB = 192
 """Addresses that NumPy with its OpenBLAS takes; with too few it ends or interrupts the process."""
 
@@ -27,6 +29,7 @@ def main() -> None:
 
 def _main() -> None:
     _refuse_a_small_limit()
+    look_seldom()
     try:
         from edgeinfer.cli.failures import guarded, terminate_cleanly
         from edgeinfer.cli.group import edgeinfer
