@@ -255,14 +255,15 @@ class Scheduler:
 
     def _entered(self, lane: SchedulerLane) -> bool:
         """Take a place for a run on the caller's thread."""
-        self._give_back()
+        mine = self._mine
+        if mine.lane is not None:
+            self._give_back()
         with self._lock:
             if self._is_closed:
                 raise ClosedError("runtime: used after close()")
             running, width = self._running.get(lane, 0), min(lane.width, self.threads)
             if self._jobs or self._growing or self._free < width or running >= lane.limit:
                 return False
-            mine = self._mine
             mine.lane = lane
             self._free -= width
             self._running[lane] = running + 1

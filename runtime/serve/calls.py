@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +45,7 @@ class CallPlan:
             (end, raw[end:start]) for end, start in zip(ends, starts, strict=True) if start > end
         ]
         self._parts = [
-            (name, array.dtype, math.prod(array.shape), start, array.shape)
+            (name, array.dtype, start, array.shape)
             for (name, array), (start, _) in zip(request.feeds.items(), spans, strict=True)
         ]
 

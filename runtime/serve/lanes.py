@@ -109,6 +109,23 @@ class Lane:
         """Whether runs may go on the loop."""
         return self._size > 0
 
+    def run_now(self, feeds: Feeds) -> Outputs | None:
+        """Run the request of who is alone; None where it has to wait, or goes to a thread.
+
+        Raises:
+            InputError: an input is not what the model takes.
+            EdgeInferError: the engine failed.
+        """
+        feeds = self._model.check(feeds)
+        if self._waiting or size_of(feeds) > self._largest or self._rests():
+            return None
+        start = time.perf_counter()
+        found = self._model.run_here([feeds])
+        if found is None:
+            return None
+        self._took(time.perf_counter(), start)
+        return found[0]
+
     def submit(
         self,
         feeds: Feeds,
@@ -116,8 +133,6 @@ class Lane:
         deadline_s: float | None,
         answer: LaneAnswer,
         owner: bytes = b"",
-        *,
-        is_alone: bool = False,
     ) -> None:
         """Take a request; it is run when this turn of the loop has brought all it will.
 
@@ -127,7 +142,6 @@ class Lane:
             deadline_s: for a thread.
             answer: gets its outputs, or the future of a thread where the engine was not free.
             owner: whose it is: among equal priorities owners take turns; empty for nobody's.
-            is_alone: there is nobody whose request could come: it is run now.
 
         Raises:
             InputError: an input is not what the model takes.
@@ -138,9 +152,6 @@ class Lane:
                 self._model.submit(feeds, priority=priority, deadline_s=deadline_s, owner=owner)
             )
             return
-        if is_alone and not self._waiting:
-            self._run_batch([_Waiting(feeds, priority, deadline_s, answer, owner, 0)])
-            return
         turn = self._rounds.of(owner)
         self._rounds.take(owner, turn)
         self._is_mixed |= bool(priority or (self._waiting and turn < self._waiting[-1].turn))
@@ -150,6 +161,11 @@ class Lane:
 
     def _rests(self) -> bool:
         return self._late >= LATE and time.perf_counter() < self._rests_until
+
+    def _took(self, now: float, start: float) -> None:
+        self._late = self._late + 1 if now - start > LATE_S else 0
+        if self._late >= LATE:
+            self._rests_until = now + REST_S
 
     def _run(self) -> None:
         if self._is_mixed:
@@ -203,9 +219,6 @@ class Lane:
                 if not each.answer.done():
                     self._run_batch([each])
             return
-        end = time.perf_counter()
-        self._late = self._late + 1 if end - start > LATE_S else 0
-        if self._late >= LATE:
-            self._rests_until = end + REST_S
+        self._took(time.perf_counter(), start)
         for each, found in zip(batch, outputs, strict=True):
             each.answer.set_result(found)

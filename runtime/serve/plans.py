@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,19 +17,16 @@ MOST, MOST_BYTES = 64, 1024
 def asked_again(
     asked: InferRequest,
     raw: bytes | memoryview,
-    parts: Iterable[tuple[str, Any, int, int, tuple[int, ...]]],
+    parts: Iterable[tuple[str, Any, int, tuple[int, ...]]],
 ) -> InferRequest:
     """Return a request like one before, with the tensors that other bytes hold.
 
     Args:
         asked: the request before.
         raw: the bytes.
-        parts: name, element type, number of elements, first byte and shape of each tensor.
+        parts: name, element type, first byte and shape of each tensor.
     """
-    feeds = {
-        name: np.frombuffer(raw, dtype, count, start).reshape(shape)
-        for name, dtype, count, start, shape in parts
-    }
+    feeds = {name: np.ndarray(shape, dtype, raw, start) for name, dtype, start, shape in parts}
     return InferRequest("", feeds, asked.outputs, asked.binary, asked.terms)
 
 
@@ -51,8 +47,7 @@ class RequestPlan:
         self._length = length
         self._parts = []
         for name, array in request.feeds.items():
-            shape = array.shape
-            self._parts.append((name, array.dtype, math.prod(shape), start, shape))
+            self._parts.append((name, array.dtype, start, array.shape))
             start += array.nbytes
 
     def read(self, body: bytes | memoryview) -> InferRequest | None:

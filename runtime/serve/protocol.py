@@ -21,7 +21,7 @@ from edgeinfer.runtime.serve.http import LENGTH, number
 from edgeinfer.runtime.serve.inflight import InFlight
 from edgeinfer.runtime.serve.keys import sharer
 from edgeinfer.runtime.serve.known_heads import TRIES, KnownHead, known_head
-from edgeinfer.runtime.serve.reading import BodyReader, RequestBody
+from edgeinfer.runtime.serve.reading import HEAD_BYTES, BodyReader, RequestBody
 from edgeinfer.runtime.serve.unread import Unread
 
 MOST_HEAD = 64 << 10
@@ -221,13 +221,45 @@ class _Protocol(HttpToolsProtocol):
         else:
             self._parse(data)
 
-    def _again(self, known: KnownHead, data: bytes | memoryview) -> None:
-        """Take a request whose head was parsed before."""
+    def expected(self) -> RequestBody | None:
+        """Return what the next request is read to, where it will be like the one before."""
+        known = self._known
+        if known is None or known.length < HEAD_BYTES or not (self._is_between and self._is_next):
+            return None
+        return RequestBody(known.length, b"", known.place, len(known.text))
+
+    def expected_received(self, body: RequestBody, count: int) -> None:
+        """Take bytes that were read to where one is expected."""
+        known, is_whole, data = self._known, body.came(count), body.all()
+        if known is None or self.transport.is_closing() or not known.begins(data):
+            self.data_received(data)
+            return
+        self._asks_again(known)
+        if is_whole:
+            self._end_known(known, body)
+        elif self.doors.lend(known.length):
+            self._wait_for(body)
+        else:
+            self._parse_late(known, bytes(body.so_far()))
+
+    def _asks_again(self, known: KnownHead) -> None:
         self._since = None
         self._arrived()
         self.doors.asks(self)
         self._tries = TRIES
         self.url, self.headers, self.asked = known.url, known.headers, known
+
+    def _end_known(self, known: KnownHead, body: RequestBody) -> None:
+        """Take a body whose head is known."""
+        whole = body.whole()
+        if not self._is_taken(whole, is_kept=True):
+            self._parse_late(known, bytes(whole))
+        if more := body.behind():
+            self.data_received(more)
+
+    def _again(self, known: KnownHead, data: bytes | memoryview) -> None:
+        """Take a request whose head was parsed before."""
+        self._asks_again(known)
         start = len(known.text)
         end = start + known.length
         if len(data) < end:
@@ -287,11 +319,10 @@ class _Protocol(HttpToolsProtocol):
         if body is None or self.transport.is_closing() or not body.came(count):
             return
         self._taken_back()
-        known, whole = self.asked, body.whole()
-        if not self._is_between or known is None:
-            self._end_early(whole)
-        elif not self._is_taken(whole, is_kept=True):
-            self._parse_late(known, bytes(whole))
+        if self._is_between and self.asked is not None:
+            self._end_known(self.asked, body)
+            return
+        self._end_early(body.whole())
         if more := body.behind():
             self.data_received(more)
 

@@ -26,19 +26,22 @@ class RequestBody:
         size: Length of it.
         begun: what has come.
         start: Start of the raw tensors in it.
+        head: bytes of the head that are read before it.
 
     Attributes:
         size: as given.
     """
 
-    __slots__ = ("_begun", "_came", "_view", "size")
+    __slots__ = ("_begun", "_came", "_first", "_view", "size")
 
-    def __init__(self, size: int, begun: bytes, start: int) -> None:
-        self.size, self._begun, self._came = size, len(begun), len(begun)
-        before = -start % _ALIGNED
+    def __init__(self, size: int, begun: bytes, start: int, head: int = 0) -> None:
+        self.size, self._first, self._begun = size, head, head + len(begun)
+        before = -(head + start) % _ALIGNED
         # A read that fills its buffer is followed by another one, so there is room for a byte more.
-        self._view = np.empty(before + size + 1, np.uint8).data[before:]
-        self._view[: len(begun)] = begun
+        self._view = np.empty(before + head + size + 1, np.uint8).data[before:]
+        self._came = len(begun)
+        if begun:
+            self._view[: self._came] = begun
 
     def rest(self) -> memoryview:
         """Return where the rest is read to."""
@@ -47,23 +50,28 @@ class RequestBody:
     def came(self, count: int) -> bool:
         """Note that so many bytes were read; say whether it is whole."""
         self._came += count
-        return self._came >= self.size
+        return self._came >= self._first + self.size
 
     def read(self) -> memoryview:
         """Return what was read to it."""
         return self._view[self._begun : self._came]
 
+    def all(self) -> memoryview:
+        """Return all that has come, with the head."""
+        return self._view[: self._came]
+
     def so_far(self) -> memoryview:
         """Return what has come of it."""
-        return self._view[: self._came]
+        return self._view[self._first : self._came]
 
     def whole(self) -> memoryview:
         """Return all of it."""
-        return self._view[: self.size].toreadonly()
+        return self._view[self._first : self._first + self.size].toreadonly()
 
     def behind(self) -> bytes:
         """Return what came behind it."""
-        return bytes(self._view[self.size : self._came]) if self._came > self.size else b""
+        end = self._first + self.size
+        return bytes(self._view[end : self._came]) if self._came > end else b""
 
 
 class BodyReader(asyncio.BufferedProtocol):
@@ -75,12 +83,13 @@ class BodyReader(asyncio.BufferedProtocol):
         connection: Protocol of the connection.
     """
 
-    __slots__ = ("_connection", "_head", "_room")
+    __slots__ = ("_connection", "_expected", "_head", "_room")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._room: memoryview = connection.room
         self._head = self._room[:HEAD_BYTES]
+        self._expected: RequestBody | None = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go."""
@@ -88,13 +97,19 @@ class BodyReader(asyncio.BufferedProtocol):
         body: RequestBody | None = connection.body
         if body is not None:
             return body.rest()
-        return self._room if connection.inside else self._head
+        if connection.inside:
+            return self._room
+        self._expected = body = connection.expected()
+        return self._head if body is None else body.rest()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand on what was read."""
-        connection = self._connection
+        connection, expected = self._connection, self._expected
         if connection.body is not None:
             connection.body_received(nbytes)
+        elif expected is not None:
+            self._expected = None
+            connection.expected_received(expected, nbytes)
         else:
             connection.data_received(self._room[:nbytes])
 

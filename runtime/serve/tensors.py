@@ -379,7 +379,7 @@ def to_bytes(array: Array) -> bytes:
     if array.dtype.kind in "OSU":
         parts = [str(v).encode() for v in array.ravel()]
         return b"".join(len(p).to_bytes(4, "little") + p for p in parts)
-    return np.ascontiguousarray(array).tobytes()
+    return array.tobytes()
 
 
 def to_values(spec: TensorSpec, array: Array) -> Any:

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import httptools
+import numpy as np
 import pytest
 
 from edgeinfer.runtime.serve import protocol
@@ -192,3 +193,28 @@ def test_any_order_of_heads_and_pieces(parsed: list[bytes], seed: int) -> None:
         assert connection().doors.lent == 0
 
     talked(talk, taker)
+
+
+def test_what_is_expected_is_read_by_one_call_to_where_it_stays(parsed: list[bytes]) -> None:
+    body = text(60_000)
+    where: list[int] = []
+
+    class Watched(Taker):
+        def take(self, request: Any) -> bool:
+            where.append(np.frombuffer(request.body, np.uint8).ctypes.data % 16)
+            return super().take(request)
+
+    taker = Watched(True)
+
+    async def talk(reader: Any, writer: Any, connection: Any) -> None:
+        for cuts in ((), (), (70,), (200, 30_000)):
+            await given(writer, head(len(body)) + body, *cuts)
+            assert await answer(reader) == body
+        # Another one comes where this one was expected, and a head that ends within it.
+        other = head(7, "x: y\r\n") + b"another"
+        await given(writer, other + head(len(body)) + body, len(other) + 9)
+        assert [await answer(reader) for _ in range(2)] == [b"another", body]
+
+    talked(talk, taker)
+    assert len(where) == 12
+    assert set(where) == {0}

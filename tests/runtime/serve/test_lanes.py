@@ -62,18 +62,19 @@ def test_what_came_together_runs_together(model: FleetModel) -> None:
 
 
 def test_who_is_alone_is_run_at_once(model: FleetModel) -> None:
-    async def run() -> list[Any]:
-        lane, answers = Lane(model, BRIEF, ONE), [asyncio.Future[Ran]() for _ in range(3)]
-        lane.submit(feeds(1.0), None, None, answers[0], is_alone=True)
-        assert answers[0].done()
-        # Who came before does not wait for it.
-        lane.submit(feeds(2.0), None, None, answers[1])
-        lane.submit(feeds(3.0), None, None, answers[2], is_alone=True)
-        assert not answers[2].done()
-        return await asyncio.gather(*answers)
+    async def run() -> Any:
+        lane = Lane(model, BRIEF, ONE)
+        found = lane.run_now(feeds(1.0))
+        waits = submitted(lane, feeds(2.0))
+        # Who came before does not wait for it; what is larger goes to a thread.
+        assert lane.run_now(feeds(3.0)) is None
+        await waits
+        lane._largest = 1
+        assert lane.run_now(feeds(1.0)) is None
+        return found
 
     before = model.stats().batches
-    assert [f["double"][0, 0] for f in asyncio.run(run())] == [2.0, 4.0, 6.0]
+    assert asyncio.run(run())["double"].tolist() == [[2.0] * 3]
     assert model.stats().batches - before == 2
 
 
