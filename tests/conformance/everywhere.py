@@ -24,7 +24,7 @@ from edgeinfer.convert.passes import input_specs, normalise, output_specs
 from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.types import Array
 from tests.convert.lower.tflite.run import outputs as run_tflite
-from tests.convert.lower.tflite.together import joined, prefix
+from tests.convert.lower.tflite.together import joined, joined_feeds, prefix
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,7 @@ def run_each(
 ) -> dict[str, Answers]:
     """Lower models of one opset as one, run it, and return what each of them gives."""
     models = [model for model, _ in cases.values()]
-    feeds = [{prefix(n) + k: x for k, x in f.items()} for n, (_, f) in enumerate(cases.values())]
-    whole = run(place, joined(models), {k: x for part in feeds for k, x in part.items()})
+    whole = run(place, joined(models), joined_feeds([feeds for _, feeds in cases.values()]))
 
     def own(values: Mapping[str, Any], number: int) -> dict[str, Any]:
         start = prefix(number)

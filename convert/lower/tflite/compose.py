@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite import doubles, unsigned
-from edgeinfer.convert.lower.tflite.graph import STABLEHLO, Tensor
+from edgeinfer.convert.lower.tflite.graph import STABLEHLO, Tensor, name_of
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tflite.builder import Builder
@@ -35,7 +35,7 @@ _CARRIER = {_FLOAT64: np.dtype(np.int64), _UINT64: np.dtype(np.int64)}
 
 def is_needed(code: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> bool:
     """Whether no kernel takes the operands."""
-    types = {t.dtype.name for t in (*inputs, *outputs) if t is not None} & _RARE
+    types = {name_of(t.dtype) for t in (*inputs, *outputs) if t is not None} & _RARE
     if not types or code in _TAKE_ALL:
         return False
     return _UINT64 in types or code not in _TAKE_REALS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,12 @@ Shape = tuple[Size, ...]
 
 STABLEHLO = ("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
 """Operators of StableHLO that are written; they compute what the plain ones lack types for."""
+
+
+@cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of an element type; NumPy puts it together anew each time."""
+    return dtype.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

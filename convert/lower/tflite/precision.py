@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.convert.lower.tflite.readback import operator_codes
 from edgeinfer.convert.lower.tflite.writer import schema
 from edgeinfer.records import dataclass
 
@@ -46,8 +47,8 @@ class OperatorPrecision:
     channels: int = 0
 
 
-def layers(path: Path) -> tuple[OperatorPrecision, ...]:
-    """List every operator of a file, in the order of execution.
+def layers(path: Path, *, with_weights: bool = False) -> tuple[OperatorPrecision, ...]:
+    """List every operator of a file, or those that may have weights, in the order of execution.
 
     Raises:
         NotAvailableError: LiteRT's schema is not installed.
@@ -55,7 +56,7 @@ def layers(path: Path) -> tuple[OperatorPrecision, ...]:
     s = schema()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         model = s.Model.GetRootAs(data, 0)
-        found = tuple(_layers(s, model))
+        found = tuple(_layers(s, model, _WEIGHTED if with_weights else None))
         # Views into the map must be gone before it closes.
         del model
     return found
@@ -66,12 +67,12 @@ def summary(found: tuple[OperatorPrecision, ...]) -> dict[str, int]:
     return dict(sorted(Counter(f"{y.activations}/{y.weights}" for y in found if y.weights).items()))
 
 
-def _layers(s: Any, model: Any) -> Iterator[OperatorPrecision]:
-    names = {v: k for k, v in vars(s.BuiltinOperator).items() if not k.startswith("_")}
+def _layers(s: Any, model: Any, wanted: Container[str] | None) -> Iterator[OperatorPrecision]:
+    known = operator_codes(s, model)
     kinds = {v: k for k, v in vars(s.TensorType).items() if not k.startswith("_")}
     for graph in (model.Subgraphs(i) for i in range(model.SubgraphsLength())):
         ops = [graph.Operators(i) for i in range(graph.OperatorsLength())]
-        codes = [names[model.OperatorCodes(o.OpcodeIndex()).BuiltinCode()] for o in ops]
+        codes = [known[o.OpcodeIndex()] for o in ops]
         # Weights behind DEQUANTIZE are stored as what it reads.
         behind = {
             o.Outputs(0): o.Inputs(0)
@@ -79,6 +80,8 @@ def _layers(s: Any, model: Any) -> Iterator[OperatorPrecision]:
             if code == "DEQUANTIZE" and graph.Tensors(o.Inputs(0)).Buffer()
         }
         for op, code in zip(ops, codes, strict=True):
+            if wanted is not None and code not in wanted:
+                continue
             if op.Outputs(0) in behind or not op.OutputsLength():
                 continue
             result = graph.Tensors(op.Outputs(0))

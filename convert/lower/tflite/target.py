@@ -141,7 +141,7 @@ def _metadata(model: ir.Model, options: LowerOptions) -> list[Metadata]:
 
 def _groups(path: Path) -> Iterator[str]:
     """Say what the operators with weights compute in, as the file has it."""
-    for kinds, count in summary(layers(path)).items():
+    for kinds, count in summary(layers(path, with_weights=True)).items():
         activations, weights = kinds.split("/")
         what = "1 operator" if count == 1 else f"{count} operators"
         yield f"{what} with {weights} weights, computed in {activations}"

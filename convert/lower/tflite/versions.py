@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgeinfer.convert.lower.tflite.graph import Op, Tensor
+from edgeinfer.convert.lower.tflite.graph import Op, Tensor, name_of
 
 Rule = tuple[Callable[[Op], bool], int]
 
@@ -26,7 +26,7 @@ def _in(op: Op, index: int = 0) -> Tensor | None:
 
 
 def _dtype(tensor: Tensor | None) -> str:
-    return "" if tensor is None else tensor.dtype.name
+    return "" if tensor is None else name_of(tensor.dtype)
 
 
 def of(*dtypes: str, at: int = 0) -> Callable[[Op], bool]:

@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.tflite.graph import STABLEHLO, Graph, Op, Tensor, TensorQuantization
+from edgeinfer.convert.lower.tflite.graph import (
+    STABLEHLO,
+    Graph,
+    Op,
+    Tensor,
+    TensorQuantization,
+    name_of,
+)
 from edgeinfer.convert.lower.tflite.versions import version_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.records import dataclass
@@ -322,7 +329,7 @@ class _Packer:
 
     def tensor_type(self, dtype: np.dtype[Any]) -> int:
         """Return the schema's number of an element type."""
-        return int(getattr(self.s.TensorType, dtype.name.upper()))
+        return int(getattr(self.s.TensorType, name_of(dtype).upper()))
 
     def _buffer(self, payload: Array) -> int:
         if not payload.nbytes:
@@ -386,7 +393,7 @@ def _stored(array: Array) -> Array:
 
 def _packed_4(array: Array) -> Array:
     """Two 4-bit elements a byte, the first in the lower half; other constants stay as they are."""
-    if array.dtype.name not in {"int4", "uint4"}:
+    if name_of(array.dtype) not in {"int4", "uint4"}:
         return array
     flat = array.astype(np.int8).reshape(-1).view(np.uint8) & 15
     if flat.size % 2:

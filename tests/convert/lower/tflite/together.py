@@ -87,6 +87,11 @@ def prefix(number: int) -> str:
     return f"row{number}_"
 
 
+def joined_feeds(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return what such a model takes: what each of its models takes."""
+    return {prefix(n) + name: x for n, part in enumerate(parts) for name, x in part.items()}
+
+
 @contextmanager
 def together() -> Iterator[None]:
     """Let ``check`` and ``agree`` only note what they would check, and check it at the end."""

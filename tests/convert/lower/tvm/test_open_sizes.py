@@ -15,7 +15,7 @@ if importlib.util.find_spec("tvm") is None:
 
 from edgeinfer.backends.base import Executable
 from edgeinfer.errors import RunError
-from tests.convert.lower.tflite.together import joined, prefix
+from tests.convert.lower.tflite.together import joined, joined_feeds
 from tests.convert.lower.tvm.run import Array, load
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
@@ -319,24 +319,26 @@ def _opened(name: str, folder: Path) -> tuple[onnx.ModelProto, Executable]:
 
 SLOWER = [
     *("linear", "cubic", "corners", "as large as another picture", "a long sequence"),
-    "open sequences with lengths",
+    *("open sequences with lengths", "sizes of a picture", "growing from nothing"),
+    *("rows of sizes that the data decides", "unique rows", "expand like another", "filled"),
 ]
-"""Other resizings and recurrent layers take the same way."""
+"""Other resizings, loops and recurrent layers take the same way."""
 
 USUAL = [name for name in RIGHT if name not in SLOWER]
-FAMILIES = [USUAL[first : first + 14] for first in range(0, len(USUAL), 14)]
+FAMILIES = [
+    *(USUAL[first : first + 14] for first in range(0, len(USUAL), 14)),
+    *(pytest.param(part, marks=pytest.mark.sweep) for part in (SLOWER[:6], SLOWER[6:])),
+]
 """What is one library, which takes less than one for each."""
 
 
-@pytest.mark.parametrize(
-    "names", [*FAMILIES, pytest.param(SLOWER, marks=pytest.mark.sweep)], ids=lambda names: names[0]
-)
+@pytest.mark.parametrize("names", FAMILIES, ids=lambda names: names[0])
 def test_a_run_decides(names: list[str], tmp_path: Path) -> None:
     model = joined([onnx.parser.parse_model(HEAD + RIGHT[name][0]) for name in names])
     ready, session = load(model, tmp_path), onnxruntime.InferenceSession(model.SerializeToString())
     for turn in range(max(len(RIGHT[name][1]) for name in names)):
         runs = [RIGHT[name][1][turn % len(RIGHT[name][1])] for name in names]
-        feeds = {prefix(n) + key: x for n, run in enumerate(runs) for key, x in run.items()}
+        feeds = joined_feeds(runs)
         found = ready.run(feeds)
         for out, wanted in zip(model.graph.output, session.run(None, feeds), strict=True):
             got = np.asarray(found[out.name])
