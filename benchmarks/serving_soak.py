@@ -2,7 +2,7 @@
 
     python -m benchmarks.serving_soak                       # 2,000,000 requests or 30 minutes
     python -m benchmarks.serving_soak --count 0 --minutes 9
-    python -m benchmarks.serving_soak --chat smollm2.edge   # conversations among them
+    python -m benchmarks.serving_soak --chat smollm2.edge   # texts and streams of events among them
 
 Client processes ask in JSON, raw bytes, gRPC and sequences, send what is wrong, and leave in the
 middle; each checks every reply and ends the run at the first that is not its own. Now and then one
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ class Connection:
     def __init__(self, port: int, chat: bool) -> None:
         self.port, self.chat = port, chat
         self.texts: dict[str, str] = {}
+        self.leaves = False
         self._asked = time.monotonic()
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -100,11 +101,23 @@ class Connection:
         self._writer.write(f"{head}{headers}\r\n".encode() + body)
         first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]
         found = dict(line.lower().split(": ", 1) for line in lines)
-        answer = await self._reader.readexactly(int(found["content-length"]))
+        if "content-length" in found:
+            answer = await self._reader.readexactly(int(found["content-length"]))
+        else:
+            answer = b"".join([part async for part in self._chunks(self._reader)])
         self._asked = time.monotonic()
         if found.get("connection") == "close":
             self.close()
         return int(first.split()[1]), found, answer
+
+    async def _chunks(self, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+        """Yield the parts of a stream; now and then leave behind one of them."""
+        while size := int(await reader.readline(), 16):
+            yield (await reader.readexactly(size + 2))[:-2]
+            if self.leaves:
+                self.close()
+                return
+        await reader.readline()
 
     def close(self) -> None:
         """Let the next request begin a connection."""
@@ -133,7 +146,8 @@ class Connection:
 
 
 async def by_json(to: Connection, rng: random.Random, number: int) -> int:
-    rows = rng.randint(1, 4)
+    # Few are read beside the event loop.
+    rows = rng.randint(1, 4) if rng.random() < 0.99 else rng.randint(2_000, 6_000)
     data = [float(number % 1000 + i) for i in range(rows * 3)]
     x = {"name": "x", "datatype": "FP32", "shape": [rows, 3], "data": data}
     given = json.dumps({"id": str(number), "inputs": [x]}).encode()
@@ -198,6 +212,24 @@ async def by_text(to: Connection, rng: random.Random, number: int) -> int:
     return 1
 
 
+async def by_stream(to: Connection, rng: random.Random, number: int) -> int:
+    """Read events, which tell what the whole answer does; leave some of them in the middle."""
+    prompt = f"Story number {number % 16}: once upon a time"
+    data = {"model": "chat", "prompt": prompt, "max_tokens": 1 + number % 16, "temperature": 0}
+    key = f"{prompt} {data['max_tokens']}"
+    to.leaves = rng.random() < 0.2
+    status, _, body = await to.ask("/v1/completions", json.dumps({**data, "stream": True}).encode())
+    check(status == 200, status, body)
+    lines = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: ")]
+    if to.leaves:
+        to.leaves = False
+        return 1
+    check(lines[-1] == b"[DONE]", body)
+    told = "".join(c["text"] for line in lines[:-1] for c in json.loads(line)["choices"])
+    check(to.texts.setdefault(key, told) == told, key, told)
+    return 1
+
+
 async def wrong(to: Connection, rng: random.Random, number: int) -> int:
     given = rng.choice([b"", b"{", b'{"inputs": []}', b'{"inputs": [{"name": "z"}]}', b"\xff" * 99])
     status, _, body = await to.ask("/v2/models/double/infer", given)
@@ -226,7 +258,7 @@ KINDS: list[tuple[Ask, int]] = [
 async def client(port: int, seed: int, chat: bool) -> None:
     """Ask until killed; a line to stdout tells how many requests were answered since the last."""
     done = [0]
-    kinds = [*KINDS, (by_text, 1)] if chat else KINDS
+    kinds = [*KINDS, (by_text, 1), (by_stream, 1)] if chat else KINDS
     asks, weights = [k for k, _ in kinds], [w for _, w in kinds]
     numbers = itertools.count(seed * 1_000_003)
 
