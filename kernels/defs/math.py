@@ -115,6 +115,22 @@ def unknown_zero(x: Expr) -> Expr:
     return minus if math.copysign(1.0, x.value) < 0 else minus * constant(-1.0, x)
 
 
+_ROUNDED = {"float16": "__hmul_rn", "float32": "__fmul_rn", "float64": "__dmul_rn"}
+
+
+def rounded(product: Expr, *, cuda: bool) -> Expr:
+    """Have a product be rounded before anything is added to it.
+
+    Compilers make one operation of both, which rounds once: ``x * y - y * x`` is not zero then.
+    """
+    kind = element_type(product)
+    if not cuda:
+        return tirx.call_llvm_pure_intrin(kind, "llvm.arithmetic.fence", product)
+    if not isinstance(product, tirx.Mul) or kind not in _ROUNDED:
+        return product
+    return tirx.call_pure_extern(kind, _ROUNDED[kind], product.a, product.b)
+
+
 def known_bits(module: tvm.IRModule) -> tvm.IRModule:
     """Replace the bits of numbers that are known: CUDA C takes the bits of variables only."""
 

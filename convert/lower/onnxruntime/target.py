@@ -19,6 +19,7 @@ from edgeinfer.convert.lower.bfloat import as_single
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
+from edgeinfer.convert.lower.nan import input_constraint, keep
 from edgeinfer.convert.lower.onnxruntime import bf16, opset, probe
 from edgeinfer.convert.lower.onnxruntime.faster import attention_by_products
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
@@ -33,6 +34,7 @@ from edgeinfer.convert.lower.onnxruntime.quirks import (
 )
 from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
+from edgeinfer.convert.lower.onnxruntime.special import loses_nan
 from edgeinfer.convert.lower.onnxruntime.typed import (
     TYPED_KEY,
     expand_newer,
@@ -76,6 +78,7 @@ class _Prepared:
     problems: list[Problem]
     requirement: str
     notes: Remarks = field(default_factory=Remarks)
+    constraints: dict[str, str] = field(default_factory=dict)
 
 
 class OnnxTarget(Target):
@@ -107,6 +110,7 @@ class OnnxTarget(Target):
             engines=_engines(profile, prepared.requirement),
             notes=tuple(prepared.notes.lines),
             ops=ops,
+            constraints=prepared.constraints,
         )
 
 
@@ -140,6 +144,10 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         scan_one_row(model, notes)
         keep_first_states(model, notes, lambda node: node.op_type == "GRU")
     settle_loops(model)
+    held = {}
+    if profile.unit == "cpu":
+        keep(model, loses_nan, notes)
+        held = input_constraint(model, loses_nan)
     if profile.strongly_typed:
         model = expand_newer(model, notes)
     if options.precision in profile.split_attention:
@@ -185,7 +193,8 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         notes.add(f"written at opset {version}: every node means the same as at {own}")
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model, asked) if p.node not in refused]
-    return _Prepared(model, problems, opset.runtime_for(model, version, asked.version), notes)
+    needed = opset.runtime_for(model, version, asked.version)
+    return _Prepared(model, problems, needed, notes, held)
 
 
 def _picks_from_end(node: ir.Node) -> bool:

@@ -13,8 +13,9 @@ from edgeinfer.bundle.values import (
     NOT_NAN,
     stricter,
 )
+from edgeinfer.convert.lower.nan import FLOATS, reached
 from edgeinfer.convert.lower.openvino.rewrites import SETTLED
-from edgeinfer.convert.lower.single import has_subgraph, walk
+from edgeinfer.convert.lower.single import walk
 
 
 def _ops(text: str) -> frozenset[str]:
@@ -29,15 +30,15 @@ _MOVES = _ops("""
     ScatterND Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where Xor
 """)
 _RIGHT = _ops("""
-    Abs Acos Acosh Add ArgMax Asin Asinh Atan Atanh AveragePool BatchNormalization Ceil Conv Cos
+    Abs Acos Acosh Add Asin Asinh Atan Atanh AveragePool BatchNormalization Ceil Conv Cos
     Cosh CumSum Div Einsum Elu Equal Erf Floor GRU Gemm InstanceNormalization IsInf IsNaN LSTM
-    LayerNormalization LeakyRelu Less LessOrEqual Log MatMul MaxPool Mean Mish Mul Neg PRelu Pow
+    LayerNormalization LeakyRelu Less LessOrEqual Log MatMul Mean Mish Mul Neg PRelu Pow
     Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceMean ReduceProd ReduceSum ReduceSumSquare
     Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh
 """)
 _LOSE_NAN = _ops("""
-    ArgMin Celu Clip Exp GlobalMaxPool Greater GreaterOrEqual HardSigmoid HardSwish Hardmax Max
-    Min ReduceLogSumExp Relu TopK
+    ArgMax ArgMin Celu Clip Exp GlobalMaxPool Greater GreaterOrEqual HardSigmoid HardSwish Hardmax
+    Max MaxPool Min ReduceLogSumExp Relu TopK
 """)
 # A row with one infinity is zeros there and NaN by the standard.
 _TAKE_NEGATIVE = frozenset({"Attention", "Gelu", "LogSoftmax", "Softmax"})
@@ -46,9 +47,6 @@ _LEVELS = {
     **dict.fromkeys(_LOSE_NAN, NOT_NAN),
     **dict.fromkeys(_TAKE_NEGATIVE, BELOW_INFINITY),
 }
-_FLOATS = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
-)
 # float64 is computed in float32, and infinity comes out as its largest number.
 _NARROW = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _ORDER = ("", *LEVELS)
@@ -56,9 +54,9 @@ _ORDER = ("", *LEVELS)
 
 def input_constraint(model: ir.Model) -> dict[str, str]:
     """Return ``{"inputs": level}`` for the strictest operator; nothing where all are right."""
-    if not any(v.dtype in _FLOATS for v in model.graph.inputs):
+    if not any(v.dtype in FLOATS for v in model.graph.inputs):
         return {}
-    missing, filled = _reached(model)
+    missing, filled = reached(model)
     levels = {_level(n) for _, n in walk(model) if n.graph is not model.graph or n in missing}
     if any(v.dtype == ir.DataType.DOUBLE for v in (*model.graph.inputs, *model.graph.outputs)):
         levels.add(FINITE)
@@ -68,34 +66,9 @@ def input_constraint(model: ir.Model) -> dict[str, str]:
     return {KEY: level} if level else {}
 
 
-def _reached(model: ir.Model) -> tuple[set[ir.Node], set[ir.Node]]:
-    """Nodes of the main graph that floats of an input flow into, and those that no NaN does.
-
-    What is only compared, or picked out of a table by what was compared, holds none of them: trees
-    ask whether a sample is NaN, and then it is gone. What is missing may be filled in.
-    """
-    held = {v for v in model.graph.inputs if v.dtype in _FLOATS or v.dtype is None}
-    filled: set[ir.Value] = set()
-    found: tuple[set[ir.Node], set[ir.Node]] = set(), set()
-    for node in model.graph:
-        given = {v for v in node.inputs if v is not None}
-        missing = bool(held & given) or has_subgraph(node)
-        if not missing and not filled & given:
-            continue
-        found[not missing].add(node)
-        results = {v for v in node.outputs if v.dtype in _FLOATS or v.dtype is None}
-        (held if missing and not _fills_in(node, held | filled) else filled).update(results)
-    return found
-
-
-def _fills_in(node: ir.Node, held: set[ir.Value]) -> bool:
-    """Whether it is ``Where(IsNaN(x), c, x)``, whose ``c`` comes of no input."""
-    if node.op_type != "Where" or node.domain or len(node.inputs) != len(("c", "a", "b")):
-        return False
-    condition, constant, x = node.inputs
-    test = condition.producer() if condition is not None else None
-    asked = test is not None and test.op_type == "IsNaN" and test.inputs[0] is x
-    return asked and constant not in held
+def loses_nan(node: ir.Node) -> bool:
+    """Whether the plugin makes a number of NaN."""
+    return _level(node) == NOT_NAN or node.op_type in ("ReduceMax", "ReduceMin")
 
 
 def _level(node: ir.Node) -> str:
@@ -107,13 +80,13 @@ def _level(node: ir.Node) -> str:
         return _cast(node)
     if any(v.dtype == ir.DataType.DOUBLE for v in node.outputs):
         return FINITE
-    floats = any(v is not None and v.dtype in (*_FLOATS, None) for v in node.inputs)
+    floats = any(v is not None and v.dtype in (*FLOATS, None) for v in node.inputs)
     return _LEVELS.get(node.op_type, FINITE) if floats else ""
 
 
 def _cast(node: ir.Node) -> str:
     source, to = node.inputs[0], node.attributes.get("to")
     result = node.outputs[0].dtype if to is None else ir.DataType(to.as_int())
-    if source is not None and source.dtype is not None and source.dtype not in _FLOATS:
+    if source is not None and source.dtype is not None and source.dtype not in FLOATS:
         return ""
     return "" if result in _NARROW else FINITE

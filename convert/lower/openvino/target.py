@@ -18,6 +18,7 @@ from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import as_loop, settle_loops
+from edgeinfer.convert.lower.nan import keep
 from edgeinfer.convert.lower.openvino import bfloat, narrow_inputs
 from edgeinfer.convert.lower.openvino.integers import tidy
 from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
@@ -26,7 +27,7 @@ from edgeinfer.convert.lower.openvino.probe import OpenVinoProbe
 from edgeinfer.convert.lower.openvino.products import give_biases
 from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.openvino.shifts import keep_exact, round_before_shift
-from edgeinfer.convert.lower.openvino.special import input_constraint
+from edgeinfer.convert.lower.openvino.special import input_constraint, loses_nan
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.openvino.turns import cut_unturned
 from edgeinfer.convert.lower.rules import apply
@@ -151,6 +152,7 @@ def _prepare(
     # The reader takes a bias into a product of integers and is then refused; what it makes of ONNX
     # Runtime's operators gives 255 for all below zero, and it lacks some forms (2026.4.1).
     SplitQuantized()(model)
+    keep(model, loses_nan, notes)
     borders = refused_borders(model, PACKED | _REFUSED)
     for _ in range(5):
         # What a definition is made of has rules of its own, which look at constants.

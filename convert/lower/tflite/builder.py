@@ -95,6 +95,9 @@ class Builder(Graph):
             a = self.const(a, b.dtype)
         if not isinstance(b, Tensor):
             b = self.const(b, a.dtype)
+        if code in ("MAXIMUM", "MINIMUM") and b.data is not None and a.dtype.kind == "f":
+            # NaN behind a constant stays; LiteRT's own kernels drop one before it (2.3.0).
+            a, b = b, a
         options = {"fused_activation_function": 0} if code in ARITHMETIC else {}
         dtype = np.bool_ if code in _FLAGS else a.dtype
         return self.emit(code, [a, b], broadcast(a.shape, b.shape), dtype, **options)

@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgeinfer.bundle.values import KEY, NOT_NAN
-from edgeinfer.convert.lower.single import walk
+from edgeinfer.convert.lower.nan import FLOATS
+from edgeinfer.convert.lower.rules import attribute
 
-_FLOATS = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
-)
-
-
-_LOSING = frozenset(
-    {
-        *("ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp", "LpNormalization", "Exp"),
-        *("Cosh", "HardSigmoid"),
-    }
-)
+_LOSING = frozenset({
+    *("ArgMax", "ArgMin", "AveragePool", "Cosh", "Exp", "GlobalMaxPool", "HardSigmoid", "Hardmax"),
+    *("LRN", "LpNormalization", "MaxPool", "MaxRoiPool", "ReduceL2", "ReduceLogSumExp"),
+    *("ReduceMax", "ReduceMin", "TopK"),
+})  # fmt: skip
 """Operators that make a number of NaN, by their extremes, or by XNNPACK's exponential."""
 
 
-def input_constraint(model: ir.Model) -> dict[str, str]:
-    """Return ``{"inputs": "not_nan"}`` where a NaN would become a number.
+def loses_nan(node: ir.Node) -> bool:
+    """Whether a NaN becomes a number, or a place that is not its own.
 
     Each was run alone on LiteRT 2.3.0: MAXIMUM and MINIMUM of two computed tensors keep only a NaN
-    that comes first, and REDUCE_MAX and REDUCE_MIN drop it or take what stands behind it. With one
-    constant operand, as a bound is, and in RELU it survives.
+    that comes first, pools, REDUCE_MAX and REDUCE_MIN drop it or take what stands behind it. Behind
+    a constant operand, as a bound is, and in RELU it survives.
     """
-    if not any(v.dtype in _FLOATS for v in model.graph.inputs):
-        return {}
-    return {KEY: NOT_NAN} if any(_loses(node) for _, node in walk(model)) else {}
-
-
-def _loses(node: ir.Node) -> bool:
     if node.domain not in ("", "ai.onnx"):
         return False
-    if not any(v is not None and v.dtype in _FLOATS for v in node.inputs):
+    if not any(v is not None and v.dtype in FLOATS for v in node.inputs):
         return False
-    if node.op_type in _LOSING:
-        return True
-    computed = [v for v in node.inputs if v is not None and v.const_value is None]
-    return node.op_type in ("Max", "Min") and len(computed) > 1
+    if node.op_type in ("ScatterElements", "ScatterND"):
+        return attribute(node, "reduction", "none") in ("max", "min")
+    if node.op_type == "RoiAlign":
+        return attribute(node, "mode", "avg") == "max"
+    if node.op_type in ("Clip", "Max", "Min"):
+        computed = [v for v in node.inputs if v is not None and v.const_value is None]
+        return len(computed) > 1
+    return node.op_type in _LOSING

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import with_definitions, with_known
+from edgeinfer.convert.lower.nan import input_constraint, keep
 from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tflite.fuse import fuse
 from edgeinfer.convert.lower.tflite.graph import Graph
@@ -29,7 +30,7 @@ from edgeinfer.convert.lower.tflite.precision import layers, summary
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
-from edgeinfer.convert.lower.tflite.special import input_constraint
+from edgeinfer.convert.lower.tflite.special import loses_nan
 from edgeinfer.convert.lower.tflite.writer import SIGNATURE, Metadata, write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
@@ -103,7 +104,7 @@ class TfliteTarget(Target):
             engines=(EngineRequirement("litert"),),
             notes=tuple(notes.lines),
             ops=ops,
-            constraints=input_constraint(model),
+            constraints=input_constraint(model, loses_nan),
             stored=stored,
         )
 
@@ -118,7 +119,9 @@ def _built(model: ir.Model, options: LowerOptions, notes: Remarks) -> list[Graph
     graphs: list[Graph] = []
     for shapes in options.shape_sets or ({},):
         fixed = normalise(model, input_shapes=shapes).model if shapes else model
-        graphs.append(build(fixed, Remarks() if graphs else notes))
+        kept, said = fixed.clone(), Remarks() if graphs else notes
+        keep(kept, loses_nan, said)
+        graphs.append(build(kept, said))
         # Weights were read from the source's file; what became of them is on the heap.
         give_back(SMALL_MB)
         if options.precision == "fp16":

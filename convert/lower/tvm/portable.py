@@ -13,6 +13,7 @@ from edgeinfer.convert.families import COMPARISONS
 from edgeinfer.convert.lower.core.portable import have_elements, known_axes
 from edgeinfer.convert.lower.core.table import LOGIC, SIGNS, SUMS, Body, adopt
 from edgeinfer.convert.lower.registry import Const
+from edgeinfer.convert.lower.tvm.addends import is_added
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import (
     convert,
@@ -25,7 +26,14 @@ from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.ops.norm import standardised
 from edgeinfer.convert.lower.tvm.ops.reduce import reduced
 from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, NUMBERS, OPS
-from edgeinfer.kernels.defs.math import constant, element_type, kind_of, named, unknown_zero
+from edgeinfer.kernels.defs import math
+from edgeinfer.kernels.defs.math import (
+    constant,
+    element_type,
+    kind_of,
+    named,
+    unknown_zero,
+)
 
 Value = Any
 
@@ -288,6 +296,18 @@ def _as_given(g: Builder, body: Body, operands: tuple[Any, ...], dtype: str | No
     return g.map(lambda *values: body(Scalars(g), *values), *operands, dtype=dtype)
 
 
+def _product(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
+    """A product that is rounded before it is added; those of sums that are ours need not be."""
+
+    def write(*values: Value) -> Value:
+        made = body(Scalars(g), *values)
+        return math.rounded(made, cuda=not g.on_cpu)
+
+    if operands[0].dtype.startswith("float") and is_added(g.current()):
+        return g.map(write, *operands)
+    return _as_given(g, body, operands)
+
+
 def _compared(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
     pair = [convert(g, v, "int8") if v.dtype == "bool" else v for v in operands]
     return _as_given(g, body, tuple(pair), "bool")
@@ -305,6 +325,7 @@ def adopt_shared() -> None:
         **dict.fromkeys(COMPARISONS, _compared),
         "Constant": lambda g, body, _: body(Whole(g)),
         **dict.fromkeys(("Max", "Min", *SIGNS, *SUMS), _as_given),
+        "Mul": _product,
     }
     dtypes = {
         **dict.fromkeys(("PRelu", "Relu", "Max", "Min", *SIGNS, *SUMS), NUMBERS),

@@ -9,9 +9,12 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from edgeinfer.bundle.values import FINITE, KEY, NOT_NAN
+from edgeinfer.convert.lower.nan import keep
+from edgeinfer.errors import Remarks
 from edgeinfer.types import Array
 from tests.conformance.everywhere import PLACES, lacking, run, run_each
 
@@ -92,3 +95,91 @@ def test_what_is_no_number_compares_with_none(place: str) -> None:
             taken &= ~(np.isinf(X) | np.isinf(Y))
         right = definitions[text](X, Y)
         np.testing.assert_array_equal(answers.outputs["o"][taken], right[taken], err_msg=text)
+
+
+def _windows(x: Array, size: int, step: int = 1, pad: int = 0) -> Array:
+    """Maxima of squares, over one axis less for each of both."""
+    wide = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)), constant_values=-np.inf)
+    seen = np.lib.stride_tricks.sliding_window_view(wide, (size, size), (2, 3))
+    return np.asarray(seen.max((-1, -2))[:, :, ::step, ::step])
+
+
+EXTREMES: dict[str, Callable[[Array], Array]] = {
+    "MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)": lambda a: _windows(a, 2, 2),
+    "MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(a)": lambda a: _windows(a, 3, 1, 1),
+    "MaxPool<kernel_shape = [4, 4]>(a)": lambda a: _windows(a, 4),
+    "GlobalMaxPool(a)": lambda a: np.asarray(a.max((2, 3), keepdims=True)),
+    "ReduceMax(a, last)": lambda a: np.asarray(a.max(3, keepdims=True)),
+    "ReduceMin<keepdims = 0>(a, first)": lambda a: np.asarray(a.min(1)),
+    "Max(one, a)": lambda a: np.maximum(a, np.float32(1)),
+    "Max(a, one)": lambda a: np.maximum(a, np.float32(1)),
+    "Min(a, b)": lambda a: np.minimum(a, _b(a)),
+    "Clip(a, half, one)": lambda a: np.clip(a, np.float32(0.5), np.float32(1)),
+    "Relu(a)": lambda a: np.maximum(a, np.float32(0)),
+}
+"""What there is of ``a``, a (1, 3, 4, 4); b is its last axis the other way round."""
+
+ARISING: dict[str, tuple[str, Callable[[Array], Array]]] = {
+    "input": ("a = Neg(x)", np.negative),
+    "log": ("a = Log(x)", np.log),
+    "zeros": ("p = Relu(x) n = Add(p, p) a = Div(p, n)", lambda x: np.maximum(x, 0) / (x + abs(x))),
+    "chosen": ("c = Less(x, zero) a = Where(c, none, x)", lambda x: np.where(x < 0, NAN, x)),
+}
+
+
+def _b(a: Array) -> Array:
+    return a[..., ::-1]
+
+
+def _net(source: str, node: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]> g (float[1,3,4,4] x) => (float[N] y)
+        <float zero = {{0}}, float one = {{1}}, float half = {{0.5}}, float none = {{nan}},
+        int64[1] last = {{3}}, int64[1] first = {{1}}, int64[4] back = {{3, 2, 1, 0}}>
+        {{ {source} b = Gather<axis = 3>(a, back) y = {node} }}"""
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+@pytest.mark.parametrize("place", PLACES)
+@np.errstate(all="ignore")
+def test_extremes_keep_what_is_no_number(place: str) -> None:
+    """Of an input it stays, or the artifact takes none; what arises inside stays in any case."""
+    if reason := lacking(place):
+        pytest.skip(reason)
+    x = np.random.default_rng(0).uniform(0.1, 2, (1, 3, 4, 4)).astype(np.float32)
+    x[0, 0, 1, 1] = x[0, 1, 3, 2] = x[0, 2, 0, 0] = x[0, 2, 1, 3] = -1
+    inside = {
+        (source, node): (_net(text, node), {"x": x})
+        for source, (text, _) in ARISING.items()
+        for node in EXTREMES
+        if source != "input"
+    }
+    found = run_each(place, {" ".join(names): case for names, case in inside.items()})
+    given = x.copy()
+    given[given < 0] = NAN
+    taken = {n: run(place, _net("a = Neg(x)", n), {"x": given}) for n in EXTREMES}
+    for node, right in EXTREMES.items():
+        for source, (_, definition) in ARISING.items():
+            if source == "input" and taken[node].constraints.get(KEY) in (NOT_NAN, FINITE):
+                continue
+            answers = taken[node] if source == "input" else found[f"{source} {node}"]
+            expected = right(definition(given if source == "input" else x))
+            assert not answers.refused
+            np.testing.assert_allclose(
+                answers.outputs["y"], expected, rtol=1e-6, err_msg=f"{source} {node}"
+            )
+
+
+def test_numbers_cost_nothing_to_look_for() -> None:
+    """A quotient by what is above zero, and a root of squares, are numbers."""
+    quiet = """g (float[1,3,4,4] x) => (float[1,3,1,1] y)
+        <float e = {1e-5}, int64[2] over = {2, 3}>
+        { m = ReduceMean(x, over) d = Sub(x, m) s = Mul(d, d) v = ReduceMean(s, over)
+        w = Add(v, e) r = Sqrt(w) n = Div(d, r) t = Exp(n) u = ReduceSum(t, over) p = Div(t, u)
+        l = Log(p) y = GlobalMaxPool(l) }"""
+    model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 21]> {quiet}')
+    before = [n.op_type for n in model.graph]
+    keep(model, lambda _: True, Remarks())
+    assert [n.op_type for n in model.graph] == before

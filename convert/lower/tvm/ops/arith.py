@@ -11,6 +11,7 @@ from tvm import tirx
 from edgeinfer.backends.checks import array_type
 from edgeinfer.backends.tvm.library import stored
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.addends import is_added
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.registry import HELD, INTEGERS, NUMBERS, OPS
 from edgeinfer.kernels.defs import math
@@ -226,10 +227,8 @@ def _floored(a: Value, b: Value, dtype: str) -> Value:
 def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     """A power, in the base's element type."""
     exponent = Y.data.reshape(-1)[0].item() if Y.data is not None and Y.data.size == 1 else None
-    if exponent == 2:
-        return g.map(lambda v: v * v, X)
-    if exponent == 3:
-        return g.map(lambda v: v * v * v, X)
+    if exponent in (2, 3):
+        return g.map(lambda v: _power(g, v, exponent), X)
     if exponent == 0.5 and X.dtype in ("float32", "float64"):
         return g.map(lambda v: tirx.sqrt(v), X)
     wide = "float64" if X.dtype in ("float64", "int64", "int32", "uint64", "uint32") else "float32"
@@ -237,6 +236,13 @@ def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     if (X.dtype in ("int64", "uint64")) and Y.data is None:
         raise Refusal("64-bit integers to a computed power", "unsupported_dtype")
     return convert(g, g.map(lambda a, b: tirx.pow(a, b), x, y), X.dtype)
+
+
+def _power(g: Builder, v: Value, exponent: int) -> Value:
+    """A square or a cube, as a product of an operator of its own."""
+    made = v * v if exponent == 2 else v * v * v
+    single = math.element_type(v).startswith("float") and is_added(g.current())
+    return math.rounded(made, cuda=not g.on_cpu) if single else made
 
 
 @OPS.lower("BitCast", dtypes=HELD)

@@ -13,7 +13,7 @@ from tvm import te, tirx
 from edgeinfer.convert.lower.core import window as sliding
 from edgeinfer.convert.lower.core.window import Windows
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.ops.reduce import least
+from edgeinfer.convert.lower.tvm.ops.reduce import combining, least
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.kernels.defs.math import constant, is_nan
 
@@ -39,6 +39,7 @@ def max_pool(
     outs = [axis.count() for axis in w.reaching(ceil_mode)]
     low = least(X.dtype)
     whole = not (w.padded or ceil_mode)
+    largest = combining("max") if X.dtype.startswith("float") else te.max
 
     def compute(data: Any) -> Any:
         ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
@@ -46,7 +47,7 @@ def max_pool(
         def element(n: Any, c: Any, *place: Any) -> Any:
             at, inside = _taken(w, place, ks, data)
             value = data(n, c, *at)
-            return te.max(value if whole else tirx.if_then_else(inside, value, low), axis=ks)
+            return largest(value if whole else tirx.if_then_else(inside, value, low), axis=ks)
 
         return te.compute((data.shape[0], data.shape[1], *outs), element, name="max_pool")
 

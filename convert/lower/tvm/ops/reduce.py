@@ -67,7 +67,8 @@ def _started(start: Callable[[str], Any]) -> Callable[..., Any]:
     return lambda values: [start(element_type(values[0]))]
 
 
-def _reducer(kind: str) -> Any:
+def combining(kind: str) -> Any:
+    """Return what joins elements of a reduction; NaN stays the largest and the smallest."""
     if kind in ("sum", "mean"):
         return te.sum
     if kind == "prod":
@@ -100,7 +101,7 @@ def reduced(
         kernel = norms.reduced(g.cpu, *lying, kind, before, after)
         made = g.tir(kernel, [g.expr(reshape(g, x, lying))], (lying[0],))
         return reshape(g, g.wrap(made), outer)
-    reducer = _reducer(kind)
+    reducer = combining(kind)
 
     def compute(data: Any) -> Any:
         over = [te.reduce_axis((0, data.shape[a]), f"r{a}") for a in axes]

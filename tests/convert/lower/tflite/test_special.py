@@ -28,7 +28,7 @@ REDUCED = {
 CASES = [
     ("onnxruntime", {**STAYS}, False),
     ("onnxruntime", {"max": TWO["max"]}, False),
-    ("onnxruntime", {"max": REDUCED["max"]}, False),
+    ("onnxruntime", {"max": REDUCED["max"]}, True),
     ("android", {**STAYS}, False),
     *(("android", {name: text}, True) for kind in (TWO, REDUCED) for name, text in kind.items()),
     ("openvino", {"relu": STAYS["relu"]}, True),
