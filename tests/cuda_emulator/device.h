@@ -92,6 +92,9 @@ static inline double __longlong_as_double(long long v) { return same_bits<double
 static inline unsigned short __half_as_ushort(half v) { return same_bits<unsigned short>(v); }
 static inline half __ushort_as_half(unsigned short v) { return same_bits<half>(v); }
 static inline short __half_as_short(half v) { return same_bits<short>(v); }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
+static inline half __hmul_rn(half a, half b) { return a * b; }
 static inline bool __hgt(half a, half b) { return a > b; }
 static inline bool __hlt(half a, half b) { return a < b; }
 static inline bool __hisnan(half a) { return a != a; }

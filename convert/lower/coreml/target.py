@@ -12,6 +12,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import import_coremltools
 from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower import zeros
 from edgeinfer.convert.lower.coreml.deployment import DEFAULT, deployment
 from edgeinfer.convert.lower.coreml.fp16 import halve
 from edgeinfer.convert.lower.coreml.held import hold
@@ -133,11 +134,19 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     return with_definitions(source, lambda model: _build(model, options, asked, notes), notes)
 
 
+def _zero_form(node: ir.Node) -> zeros.Form:
+    """How zeros get back a sign that a sum or a choice has lost."""
+    if node.op_type in ("Add", "Sub"):
+        return zeros.of_sum(node)
+    return "operand" if node.op_type in ("Asinh", "Celu", "PRelu", "Selu") else ""
+
+
 def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: Remarks) -> Scope:
     from edgeinfer.convert.lower.coreml.scope import proven
 
     model = source.clone()
     SplitQuantized()(model)
+    zeros.keep(model, _zero_form, notes)
     JoinConcat()(model)
     from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the table)
 

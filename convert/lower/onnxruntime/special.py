@@ -1,4 +1,4 @@
-"""Where ONNX Runtime's CPU provider loses NaN, as a constraint on the inputs."""
+"""Where ONNX Runtime's CPU provider loses NaN and the sign of zero."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.nan import FLOATS
 from edgeinfer.convert.lower.rules import attribute
+from edgeinfer.convert.lower.zeros import Form
 
 _LOSING = frozenset({
     *("ArgMax", "ArgMin", "GlobalMaxPool", "Hardmax", "LRN", "MaxPool", "MaxRoiPool"),
@@ -26,3 +27,8 @@ def loses_nan(node: ir.Node) -> bool:
     if node.op_type == "RoiAlign":
         return attribute(node, "mode", "avg") == "max"
     return node.op_type in _LOSING
+
+
+def zero_form(node: ir.Node) -> Form:
+    """How zeros get back a sign that is lost: what is chosen is joined by what is not zero."""
+    return "chosen" if node.op_type == "Where" else ""

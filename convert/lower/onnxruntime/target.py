@@ -15,6 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert import onnx_file
+from edgeinfer.convert.lower import zeros
 from edgeinfer.convert.lower.bfloat import as_single
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
@@ -34,7 +35,7 @@ from edgeinfer.convert.lower.onnxruntime.quirks import (
 )
 from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
-from edgeinfer.convert.lower.onnxruntime.special import loses_nan
+from edgeinfer.convert.lower.onnxruntime.special import loses_nan, zero_form
 from edgeinfer.convert.lower.onnxruntime.typed import (
     TYPED_KEY,
     expand_newer,
@@ -147,6 +148,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     held = {}
     if profile.unit == "cpu":
         keep(model, loses_nan, notes)
+        zeros.keep(model, zero_form, notes)
         held = input_constraint(model, loses_nan)
     if profile.strongly_typed:
         model = expand_newer(model, notes)

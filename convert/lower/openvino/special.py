@@ -1,4 +1,4 @@
-"""Where OpenVINO's CPU plugin loses NaN and infinity, as a constraint on the inputs."""
+"""Where OpenVINO's CPU plugin loses NaN, infinity and the sign of zero."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from edgeinfer.bundle.values import (
 from edgeinfer.convert.lower.nan import FLOATS, reached
 from edgeinfer.convert.lower.openvino.rewrites import SETTLED
 from edgeinfer.convert.lower.single import walk
+from edgeinfer.convert.lower.zeros import Form, of_sum
 
 
 def _ops(text: str) -> frozenset[str]:
@@ -90,3 +91,10 @@ def _cast(node: ir.Node) -> str:
     if source is not None and source.dtype is not None and source.dtype not in FLOATS:
         return ""
     return "" if result in _NARROW else FINITE
+
+
+def zero_form(node: ir.Node) -> Form:
+    """How zeros get back a sign that is lost (2026.4.1)."""
+    if node.op_type in ("Add", "Sub"):
+        return of_sum(node)
+    return "plus" if node.op_type in ("ThresholdedRelu", "Shrink") else ""

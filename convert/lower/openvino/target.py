@@ -15,6 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.backends.openvino.backend import SQUEEZED
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower import zeros
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import as_loop, settle_loops
@@ -27,7 +28,7 @@ from edgeinfer.convert.lower.openvino.probe import OpenVinoProbe
 from edgeinfer.convert.lower.openvino.products import give_biases
 from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.openvino.shifts import keep_exact, round_before_shift
-from edgeinfer.convert.lower.openvino.special import input_constraint, loses_nan
+from edgeinfer.convert.lower.openvino.special import input_constraint, loses_nan, zero_form
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.openvino.turns import cut_unturned
 from edgeinfer.convert.lower.rules import apply
@@ -153,6 +154,7 @@ def _prepare(
     # Runtime's operators gives 255 for all below zero, and it lacks some forms (2026.4.1).
     SplitQuantized()(model)
     keep(model, loses_nan, notes)
+    zeros.keep(model, zero_form, notes)
     borders = refused_borders(model, PACKED | _REFUSED)
     for _ in range(5):
         # What a definition is made of has rules of its own, which look at constants.

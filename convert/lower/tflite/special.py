@@ -1,4 +1,4 @@
-"""Where LiteRT loses NaN, as a constraint on the inputs."""
+"""Where LiteRT loses NaN and the sign of zero."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.nan import FLOATS
 from edgeinfer.convert.lower.rules import attribute
+from edgeinfer.convert.lower.zeros import Form, of_remainder
 
 _LOSING = frozenset({
     *("ArgMax", "ArgMin", "AveragePool", "Cosh", "Exp", "GlobalMaxPool", "HardSigmoid", "Hardmax"),
@@ -34,3 +35,11 @@ def loses_nan(node: ir.Node) -> bool:
         computed = [v for v in node.inputs if v is not None and v.const_value is None]
         return len(computed) > 1
     return node.op_type in _LOSING
+
+
+def zero_form(node: ir.Node) -> Form:
+    """How zeros get back a sign that is lost: XNNPACK's NEG is a difference (2.3.0)."""
+    if node.op_type == "Mod":
+        return of_remainder(node)
+    signed = node.op_type in ("Asinh", "Atanh", "Sin", "Sinh", "Tan")
+    return "product" if node.op_type == "Neg" else "operand" if signed else ""

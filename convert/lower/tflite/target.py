@@ -10,6 +10,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower import zeros
 from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.nan import input_constraint, keep
 from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions, Prepared, Target
@@ -30,7 +31,7 @@ from edgeinfer.convert.lower.tflite.precision import layers, summary
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
-from edgeinfer.convert.lower.tflite.special import loses_nan
+from edgeinfer.convert.lower.tflite.special import loses_nan, zero_form
 from edgeinfer.convert.lower.tflite.writer import SIGNATURE, Metadata, write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
@@ -121,6 +122,7 @@ def _built(model: ir.Model, options: LowerOptions, notes: Remarks) -> list[Graph
         fixed = normalise(model, input_shapes=shapes).model if shapes else model
         kept, said = fixed.clone(), Remarks() if graphs else notes
         keep(kept, loses_nan, said)
+        zeros.keep(kept, zero_form, said)
         graphs.append(build(kept, said))
         # Weights were read from the source's file; what became of them is on the heap.
         give_back(SMALL_MB)

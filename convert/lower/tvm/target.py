@@ -14,6 +14,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import import_tvm, load_cuda_of_tvm
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower import zeros
 from edgeinfer.convert.lower.bfloat import as_single
 from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.loops import as_loop
@@ -187,9 +188,17 @@ def _module_of(
     from edgeinfer.convert.lower.tvm.ops import attend
 
     model = _prepared(source, where, notes)
+    zeros.keep(model, _zero_form, notes)
     if not where.cuda and (count := attend.mark(model)):
         notes.add(f"{count} Attention: one kernel each")
     return lower_graph(model, where, tuning)
+
+
+def _zero_form(node: ir.Node) -> zeros.Form:
+    """How zeros get back a sign that a sum or a choice has lost."""
+    if node.op_type == "Sign":
+        return "plus"
+    return "operand" if node.op_type in ("Celu", "Elu", "Selu", "Tanh") else ""
 
 
 def _prepared(source: ir.Model, where: Machine, notes: Remarks) -> ir.Model:
