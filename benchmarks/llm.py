@@ -1,21 +1,25 @@
 """Steps of a language model, beside llama.cpp on the same file, in turns.
 
     python -m benchmarks.llm BUNDLE GGUF --peer FOLDER --cpu haswell [--threads 1] [--rounds 16]
-        [--cache float16] [--context 64] [--what 1,2,4,8,16,p512,v2,v4] [--busy 0]
+        [--cache float16] [--context 64] [--what 1,2,4,8,16,p512,v2,v4,b1] [--busy 0] [--each 1]
 
 BUNDLE was made of GGUF; benchmarks/llamacpp.py says where FOLDER comes from. A number is that many
 sequences that decode a token each behind ``--context`` others, ``p`` a prompt of so many tokens,
 ``v`` our own steps alone: so many tokens of one sequence, as guesses are verified, over one. Both
-engines run in this process, one step of each after the other. With one thread the CPU time of the
-process counts, otherwise wall time; printed are the median of the ratios of neighbours, its
+engines run in this process, one step of each after the other, or ``--each`` steps: with one alone
+each finds the other's weights in a cache that could hold its own. With one thread the CPU time of
+the process counts, otherwise wall time; printed are the median of the ratios of neighbours, its
 quartiles, and median and least times. ``--busy`` starts so many processes that keep processors
-busy. ``--profile`` prints where our time goes instead.
+busy; ``b`` is our own steps beside them over such while they stand still, before the other engine
+is loaded, whose threads look for work for a while after each of its steps. ``--profile`` prints
+where our time goes instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -91,13 +96,20 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--what", default="1,2,4,8,16,p512")
     parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--each", type=int, default=1)
     parser.add_argument("--profile", action="store_true")
     asked = parser.parse_args()
-    with neighbours(asked.busy), Bundle.open(asked.bundle, native="allow") as bundle:
+    with neighbours(asked.busy) as busy, Bundle.open(asked.bundle, native="allow") as bundle:
         ours = opened(bundle, asked.cache, asked.threads)
         ids = np.random.default_rng(0).integers(100, 30000, (SEQUENCES, CONTEXT))
         if asked.profile:
             return profile(ours, ids, asked.context, asked.what)
+        kinds = asked.what.split(",")
+        for kind in (k for k in kinds if k.startswith("b")):
+            beside(busy, ours, ids, (int(kind[1:]), asked.context, asked.rounds))
+        kinds = [k for k in kinds if not k.startswith("b")]
+        if not kinds:
+            return None
         peer = Peer(
             *(Library(asked.peer, asked.cpu), asked.gguf),
             threads=asked.threads,
@@ -106,22 +118,67 @@ def main() -> None:
             cache=8 if asked.cache == "uint8" else 1,
         )
         clock = time.process_time if asked.threads == 1 else time.perf_counter
-        for what in asked.what.split(","):
-            turns = Turns(ours, peer, ids, asked.context, asked.rounds, clock)
+        for what in kinds:
+            turns = Turns(ours, peer, ids, asked.context, asked.rounds, asked.each, clock)
             turns.run(what)
+    return None
 
 
 @contextmanager
-def neighbours(count: int) -> Iterator[None]:
+def neighbours(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Processes that compute without end."""
     loop = [sys.executable, "-c", "while True: pass"]
     started = [subprocess.Popen(loop) for _ in range(count)]
     try:
-        yield
+        yield started
     finally:
         for process in started:
             process.kill()
             process.wait()
+
+
+def beside(
+    busy: Sequence[subprocess.Popen[bytes]], ours: Ours, ids: Array, given: tuple[int, int, int]
+) -> None:
+    """Print what steps of some sequences take beside busy processes, and while these stand still.
+
+    Args:
+        busy: the processes.
+        ours: our executor.
+        ids: Tokens of each sequence.
+        given: sequences, tokens before, and rounds.
+    """
+    count, context, rounds = given
+    fill(ours.step, ids, count, context)
+    parts: list[Part] = [(s, list(ids[s, context : context + 1]), context, 1) for s in range(count)]
+    found = []
+    for _ in range(rounds):
+        both = []
+        for name in ("SIGCONT", "SIGSTOP"):
+            for process in busy:
+                process.send_signal(signal.Signals[name])
+            times = [_timed(time.perf_counter, ours.step, parts) for _ in range(_STEPS)]
+            both.append(np.median(times[_STEPS // 5 :]))
+        found.append(both)
+    for process in busy:
+        process.send_signal(signal.SIGCONT)
+    mine, quiet = np.array(found).T
+    low, middle, high = np.percentile(mine / quiet, [25, 50, 75])
+    print(
+        f"beside {len(busy)} busy processes, {count}: {middle:.2f} ({low:.2f}-{high:.2f}) of the "
+        f"quiet step, {np.median(mine) * 1e3:.2f} and {np.median(quiet) * 1e3:.2f} ms, n {rounds}",
+        flush=True,
+    )
+
+
+_STEPS = 50
+
+
+def _timed(clock: Callable[[], float], step: Callable[[list[Part]], object], *parts: Any) -> float:
+    start = clock()
+    for part in parts:
+        step(part)
+    return (clock() - start) / len(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +190,7 @@ class Turns:
     ids: Array
     context: int
     rounds: int
+    each: int
     clock: Callable[[], float]
 
     def run(self, what: str) -> None:
@@ -160,6 +218,10 @@ class Turns:
             flush=True,
         )
 
+    def _decoded(self, count: int, at: int) -> list[Part]:
+        """A token of each sequence."""
+        return [(s, list(self.ids[s, at : at + 1]), at, 1) for s in range(count)]
+
     def _verify(self, count: int) -> None:
         """Time a step that verifies guesses over one without."""
         fill(self.ours.step, self.ids, 1, self.context)
@@ -168,7 +230,7 @@ class Turns:
             at = self.context + number
             one: list[Part] = [(0, list(self.ids[0, at : at + 1]), at, 1)]
             more: list[Part] = [(0, list(self.ids[0, at : at + count]), at, count)]
-            both = [(self._timed(self.ours.step, part)) for part in (more, one)]
+            both = [_timed(self.clock, self.ours.step, part) for part in (more, one)]
             found.append(both[0] / both[1])
         low, middle, high = np.percentile(found[1:], [25, 50, 75])
         print(
@@ -178,22 +240,18 @@ class Turns:
         )
 
     def _round(self, what: str, count: int, number: int) -> tuple[float, float]:
+        steps: list[list[Part]] = []
         if what.startswith("p"):
-            parts: list[Part] = [(0, list(self.ids[0, :count]), 0, 1)]
+            steps.append([(0, list(self.ids[0, :count]), 0, 1)])
             self.peer.forget(0)
         else:
-            at = self.context + number
-            parts = [(s, list(self.ids[s, at : at + 1]), at, 1) for s in range(count)]
+            first = self.context + number * self.each
+            steps += (self._decoded(count, at) for at in range(first, first + self.each))
         if number % 2:
-            mine = self._timed(self.ours.step, parts)
-            return mine, self._timed(self.peer.step, parts)
-        theirs = self._timed(self.peer.step, parts)
-        return self._timed(self.ours.step, parts), theirs
-
-    def _timed(self, step: Callable[[list[Part]], object], parts: list[Part]) -> float:
-        start = self.clock()
-        step(parts)
-        return self.clock() - start
+            mine = _timed(self.clock, self.ours.step, *steps)
+            return mine, _timed(self.clock, self.peer.step, *steps)
+        theirs = _timed(self.clock, self.peer.step, *steps)
+        return _timed(self.clock, self.ours.step, *steps), theirs
 
 
 def fill(step: Callable[[list[Part]], object], ids: Array, count: int, context: int) -> None:

@@ -46,6 +46,9 @@ typedef struct {
   _Alignas(64) _Atomic uint32_t done;
 } counter;
 
+/* Microseconds that a thread looks at what others have not done before it sleeps. */
+#define PATIENCE 300
+
 /* Two spans of four numbers for each thread, each on a line of its own. */
 #define SPAN 16
 
@@ -59,6 +62,7 @@ typedef struct team {
   _Atomic int phases;
   _Alignas(64) _Atomic uint32_t epoch;
   _Alignas(64) _Atomic uint32_t sleepers;
+  _Atomic uint32_t waiting;
   _Atomic int fault;
 #ifndef __linux__
   pthread_mutex_t lock;
@@ -79,10 +83,20 @@ static inline void relax(void) {
 #endif
 }
 
+#ifdef __linux__
+static void sleep_on(_Atomic uint32_t *word, uint32_t seen, const struct timespec *most) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, most, 0, 0);
+}
+
+static void wake_all(_Atomic uint32_t *word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, 0, 0, 0);
+}
+#endif
+
 static void sleep_until(team *t, uint32_t seen) {
   atomic_fetch_add(&t->sleepers, 1);
 #ifdef __linux__
-  syscall(SYS_futex, &t->epoch, FUTEX_WAIT_PRIVATE, seen, 0, 0, 0);
+  sleep_on(&t->epoch, seen, 0);
 #else
   pthread_mutex_lock(&t->lock);
   while (atomic_load(&t->epoch) == seen) pthread_cond_wait(&t->woken, &t->lock);
@@ -94,7 +108,7 @@ static void sleep_until(team *t, uint32_t seen) {
 static void wake(team *t) {
   if (!atomic_load(&t->sleepers)) return;
 #ifdef __linux__
-  syscall(SYS_futex, &t->epoch, FUTEX_WAKE_PRIVATE, 1 << 30, 0, 0, 0);
+  wake_all(&t->epoch);
 #else
   pthread_mutex_lock(&t->lock);
   pthread_cond_broadcast(&t->woken);
@@ -102,9 +116,52 @@ static void wake(team *t) {
 #endif
 }
 
+/* Who sleeps keeps its share of a processor that a neighbour is busy on; who yields gives it away,
+ * and is not there when the thread with the chunk is. For a while at most: a thread that comes late
+ * may wait for a phase of the next run. */
+static void wait_for_chunk(team *t, counter *c, uint32_t seen) {
+#ifdef __linux__
+  const struct timespec most = {0, 2000000};
+  atomic_fetch_add(&t->waiting, 1);
+  sleep_on(&c->done, seen, &most);
+  atomic_fetch_sub(&t->waiting, 1);
+#else
+  (void)t, (void)c, (void)seen;
+  sched_yield();
+#endif
+}
+
+static void end_phase(team *t, counter *c) {
+#ifdef __linux__
+  if (atomic_load(&t->waiting)) wake_all(&c->done);
+#else
+  (void)t, (void)c;
+#endif
+}
+
 static void call(team *t, function f, const argument *arguments, int32_t count) {
   argument result = {0, 0, 0};
   if (f(0, arguments, count, &result)) atomic_store(&t->fault, 1);
+}
+
+static double now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static void wait_for_phase(team *t, counter *c, uint32_t chunks, uint32_t epoch) {
+  double until = 0;
+  for (long k = 1;; k++) {
+    uint32_t done = atomic_load(&c->done);
+    if (done >= chunks || atomic_load_explicit(&t->epoch, memory_order_relaxed) != epoch) return;
+    relax();
+    if (k % 128) continue;
+    if (!until)
+      until = now_us() + PATIENCE;
+    else if (now_us() > until)
+      wait_for_chunk(t, c, done);
+  }
 }
 
 static void take_part(team *t, int me, int place, uint32_t epoch) {
@@ -122,7 +179,10 @@ static void take_part(team *t, int me, int place, uint32_t epoch) {
     do {
       if ((uint32_t)(now >> 32) != epoch) return;
       mine = (uint32_t)now;
-      if (mine >= chunks) goto wait;
+      if (mine >= chunks) {
+        wait_for_phase(t, c, chunks, epoch);
+        return;
+      }
     } while (!atomic_compare_exchange_weak_explicit(&c->next, &now, now + 1, memory_order_acq_rel,
                                                     memory_order_acquire));
     if (first && p->before) {
@@ -135,22 +195,9 @@ static void take_part(team *t, int me, int place, uint32_t epoch) {
     span[1] = end < items ? end : items;
     span[2] = p->extra;
     call(t, p->main, p->arguments + (size_t)me * p->count, p->count);
-    atomic_fetch_add_explicit(&c->done, 1, memory_order_acq_rel);
+    /* Sequentially consistent, as who waits is: one of both sees the other. */
+    if (atomic_fetch_add(&c->done, 1) + 1 == chunks) end_phase(t, c);
   }
-wait:
-  for (long k = 0; atomic_load_explicit(&c->done, memory_order_acquire) < chunks; k++) {
-    if (atomic_load_explicit(&t->epoch, memory_order_relaxed) != epoch) return;
-    if (k > 2000)
-      sched_yield();
-    else
-      relax();
-  }
-}
-
-static double now_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
 static void walk(team *t, int me, uint32_t epoch, double *times) {

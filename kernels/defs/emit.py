@@ -119,8 +119,8 @@ def loop(count: int, parallel: bool = False) -> Any:
     return T.parallel(count) if parallel else T.serial(count)
 
 
-def prefetch(buffer: Buffer, index: list[Expr]) -> None:
-    """Ask for the line of an element; it may lie outside the buffer."""
+def prefetch(buffer: Buffer, index: list[Expr], level: int = 1) -> None:
+    """Ask for the line of an element, into the cache of a level; it may lie outside the buffer."""
     place = tirx.address_of(T.BufferLoad(buffer, index))
-    read, near, data = (tirx.const(n, "int32") for n in (0, 3, 1))
+    read, near, data = (tirx.const(n, "int32") for n in (0, 4 - level, 1))
     T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", place, read, near, data))

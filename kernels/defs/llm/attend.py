@@ -13,7 +13,7 @@ from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load,
 from edgeinfer.kernels.defs.gemv import Dot
 from edgeinfer.kernels.defs.llm.cache import TABLE, append
 from edgeinfer.kernels.defs.llm.heads import POSITIONS, Attend, page_of
-from edgeinfer.kernels.defs.llm.passes import FloatPass, IntegerPass
+from edgeinfer.kernels.defs.llm.passes import FloatPass, IntegerPass, ask_first
 from edgeinfer.kernels.defs.llm.rounding import inverse_root
 from edgeinfer.kernels.defs.llm.steps import SPAN, TOKENS, between, fma, held, span_of
 from edgeinfer.kernels.defs.rows import sweep
@@ -124,6 +124,7 @@ def attend(cpu: KernelCpu, dot: Dot, what: Attend, tile: int, *, fused: bool) ->
             head = item % pages.heads
             token = T.BufferLoad(named["tiles"], [item // pages.heads])
             if fused:
+                ask_first(what, named, head, token)
                 with T.serial(group) as h:
                     _ready(cpu, what, named, token, head * group + h, "qn")
                 _ready(cpu, what, named, token, what.heads + head, "kn")

@@ -31,11 +31,60 @@ from edgeinfer.kernels.defs.llm.steps import (
 GROUP = 4
 """Pages whose scores become weights together: less waits for the largest one."""
 
+AHEAD = 2
+"""Pages that are asked for ahead."""
+
+_LINE = 64
+
 _LOWEST = -1e30
 _NOTHING = -60.0
 """A score so much below the largest one weighs nothing."""
 
 _LANES = 16
+
+
+def ask_first(what: Attend, named: dict[str, Buffer], head: Expr, token: Expr) -> None:
+    """Ask for the pages that a token sees first, while its query is made ready."""
+    position = T.BufferLoad(named["positions"], [token])
+    owner, first = T.BufferLoad(named["owner"], [token]), _first_page(what, position)
+    with between(first, tirx.Min(first + AHEAD, position // PAGE + 1)) as place:
+        page = page_of(named, owner, place)
+        with T.serial(_lines(named["k"])) as line:
+            _ask(named, page, head, line)
+        _ask_factors(named, page, head)
+
+
+def _first_page(what: Attend, position: Expr) -> Expr:
+    if not what.window:
+        return T.int32(0)
+    return tirx.Max(position - (what.window - 1), T.int32(0)) // PAGE
+
+
+def _lines(buffer: Buffer) -> int:
+    """Lines of a page's keys, or values, of one head."""
+    _, _, outer, inner = (int(size) for size in buffer.shape)
+    return outer * inner // _in_line(buffer)
+
+
+def _in_line(buffer: Buffer) -> int:
+    """Elements of a line."""
+    return _LINE * 8 // int(buffer.dtype.bits)
+
+
+def _ask(named: dict[str, Buffer], page: Expr, head: Expr, line: Expr) -> None:
+    """Ask for one line of keys and one of values.
+
+    They go into the second cache, which waits for more lines at once than the first one can.
+    """
+    for buffer in (named["k"], named["v"]):
+        element, inner = line * _in_line(buffer), int(buffer.shape[-1])
+        prefetch(buffer, [page, head, element // inner, element % inner], level=2)
+
+
+def _ask_factors(named: dict[str, Buffer], page: Expr, head: Expr) -> None:
+    if (factors := named.get("factors")) is not None:
+        for which in range(4):
+            prefetch(factors, [page, head, which // 2, which % 2, 0], level=2)
 
 
 class _Pass(ABC):
@@ -66,8 +115,7 @@ class _Pass(ABC):
 
     def write(self) -> None:
         """All of it."""
-        window, pages = self.what.window, self.last // PAGE + 1
-        first = tirx.Max(self.start - (window - 1), T.int32(0)) // PAGE if window else T.int32(0)
+        pages, first = self.last // PAGE + 1, _first_page(self.what, self.start)
         for row, (token, head) in enumerate(self.rows):
             T.buffer_store(self.best[row], T.float32(_LOWEST), [0])
             T.buffer_store(self.total[row], T.float32(0), [0])
@@ -105,8 +153,8 @@ class _Pass(ABC):
         return page_of(self.named, self.owner, place)
 
     def following(self, place: Expr) -> Expr:
-        """Number of the page behind, which is asked for ahead."""
-        return self.page(tirx.Min(place + 1, self.last // PAGE))
+        """Number of the page that is asked for ahead."""
+        return self.page(tirx.Min(place + AHEAD, self.last // PAGE))
 
     def bent(self, score: Expr) -> Expr:
         """A score as it is before the softmax."""
@@ -169,9 +217,7 @@ class FloatPass(_Pass):
         step = max(strands, lines)
         with T.serial(size // step) as outer:
             for k in range(0, step, lines):
-                element = (outer * step + k) * 16
-                prefetch(self.named["k"], [following, self.head, outer * step + k, 0])
-                prefetch(self.named["v"], [following, self.head, element // size, element % size])
+                _ask(self.named, following, self.head, (outer * step + k) // lines)
             for k in range(step):
                 d = outer * step + k
                 key = held(self._wide(load(self.named["k"], [page, self.head, d, 0], 16)), 16)
@@ -337,10 +383,8 @@ class IntegerPass(_Pass):
         page, following = self.page(place), self.following(place)
         words = pages.size // 4 // pages.halves
         with T.serial(words) as w:
-            line = w * PAGE * 4
-            across_v = pages.size * 4 // pages.halves
-            prefetch(self.named["k"], [following, head, w, 0])
-            prefetch(self.named["v"], [following, head, line // across_v, line % across_v])
+            _ask(self.named, following, head, w)
+        _ask_factors(self.named, following, head)
         for start in range(0, PAGE, lanes):
             sums = [[zeros(lanes, "int32") for _ in range(2)] for _ in self.rows]
             with T.serial(words) as w:
