@@ -14,8 +14,16 @@ from edgeinfer.backends.llm.batch import BatchCheck
 from edgeinfer.backends.llm.sizes import ExecutorSizes, TapeExecutor
 from edgeinfer.errors import ClosedError, InputError, NotAvailableError
 from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.gpu import THREADS, WARPS, code_name, eights_of, share_of, width_for
-from edgeinfer.llm.step import PAGE, Bytes, Floats, Ints, StepBatch
+from edgeinfer.llm.gpu import (
+    THREADS,
+    WARPS,
+    code_name,
+    eights_of,
+    layer_words,
+    share_of,
+    width_for,
+)
+from edgeinfer.llm.step import Bytes, Floats, Ints, StepBatch
 from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
 from edgeinfer.machine.cuda import Memory, Recording, Transfers, compute_capability, cuda_devices
 from edgeinfer.machine.cuda_kernels import Kernels
@@ -80,8 +88,8 @@ class CudaExecutor(TapeExecutor):
     def __init__(self, config: LlmConfig, tape: Tape, weights: Path, sizes: ExecutorSizes) -> None:
         super().__init__(config, tape, sizes)
         self.device: DeviceKind = "gpu"
-        elements = 2 * PAGE * config.kv_heads * config.head_dim
-        self._layer, self.page_bytes = elements, elements * 2 * config.layers
+        self._layer = layer_words(self.cache, config.kv_heads, config.head_dim)
+        self.page_bytes = self._layer * 2 * config.layers
         arch = architecture(tuple(tape.machine.split()))
         self._held: dict[str, Memory] = {}
         self._recordings: dict[tuple[int, int], Recording] = {}

@@ -29,12 +29,14 @@ _SCALES = {"": 0, "float16": 1, "float32": 2}
 
 _MATRIX = "const u32 *w, const void *s, const void *m, int zero, int group, int rows, int columns"
 _FIELDS = "Matrix{w, s, m, zero, group, rows, columns}"
-_ATTENTION = (
+_ARRAYS = (
     "float *qkv, u16 *cache, const int *table, const int *positions, const int *owner, "
     "const int *count, const float *cos, const float *sin, const float *qnorm, "
-    "const float *knorm, u16 *to, int columns, int page_size, int layer_at, int queries, "
-    "int kept, int dims, int window, float scale, float cap, float epsilon"
+    "const float *knorm"
 )
+_SIZES = "int columns, int page_size, int layer_at, int queries, int kept, int dims"
+_TURN = f"{_ARRAYS}, {_SIZES}, float epsilon"
+_ATTENTION = f"{_ARRAYS}, u16 *to, {_SIZES}, int window, float scale, float cap, float epsilon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +107,25 @@ def embed(loads: Loads) -> tuple[str, str]:
     )
 
 
-def attend(fused: bool) -> tuple[str, str]:
-    """Name and text of attention; ``fused`` does what comes before it, too."""
-    name = "attend_fused" if fused else "attend_turned"
+def turn(cache: str) -> tuple[str, str]:
+    """Name and text of what comes before attention over a type of cache."""
+    name = f"turn_all_{cache}"
+    given = "qkv, cache, table, positions, owner, count, cos, sin, qnorm, knorm"
+    sizes = "columns, page_size, layer_at, queries, kept, dims, epsilon"
+    return name, _entry(name, _TURN, f"turn_all<{_BYTES[cache]}>({given}, {sizes});")
+
+
+def attend(cache: str, fused: bool) -> tuple[str, str]:
+    """Name and text of attention over a type of cache; ``fused`` does what ``turn`` does, too."""
+    name = f"attend_{'fused' if fused else 'turned'}_{cache}"
     given = "qkv, cache, table, positions, owner, count, cos, sin, qnorm, knorm, to"
     heads = "Heads{queries, kept, dims, window, scale, cap, epsilon}"
     sizes = f"columns, page_size, layer_at, {heads}"
-    return name, _entry(name, _ATTENTION, f"attend<{str(fused).lower()}>({given}, {sizes});")
+    kinds = f"{_BYTES[cache]}, {str(fused).lower()}"
+    return name, _entry(name, _ATTENTION, f"attend<{kinds}>({given}, {sizes});")
+
+
+_BYTES = {"float16": "false", "uint8": "true"}
 
 
 def _entry(name: str, parameters: str, body: str, threads: int = THREADS) -> str:

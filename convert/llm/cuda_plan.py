@@ -18,8 +18,17 @@ from edgeinfer.convert.lower.tvm.machines import MACHINES
 from edgeinfer.kernels.defs.llm.form import STEP
 from edgeinfer.kernels.defs.llm.heads import Attend
 from edgeinfer.llm import LlmConfig
-from edgeinfer.llm.gpu import CACHE, MOST_FOLD, THREADS, TILE, WARPS, WIDTHS, eights_of, tiles_of
-from edgeinfer.llm.step import PAGE
+from edgeinfer.llm.gpu import (
+    CACHES,
+    MOST_FOLD,
+    THREADS,
+    TILE,
+    WARPS,
+    WIDTHS,
+    eights_of,
+    layer_words,
+    tiles_of,
+)
 from edgeinfer.llm.tape import Call, Products, Rows
 from edgeinfer.records import dataclass
 
@@ -120,7 +129,7 @@ def _fold(tiles: int, columns: int) -> int:
 
 def plan_cuda(config: LlmConfig, tensors: Mapping[str, Source], packer: CudaPacker) -> CudaPlan:
     """Lay a decoder out as a tape for GPUs; its weights are packed on the way."""
-    made = CudaPlan(MACHINES[_HOST], config, packer, _READING, (CACHE,))
+    made = CudaPlan(MACHINES[_HOST], config, packer, _READING, CACHES)
     lay_out(made, tensors)
     return made
 
@@ -179,34 +188,45 @@ def _norm_add(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
     return Call("norm_add", (*arguments, "count", f"#{size}", _float(epsilon), *_HANDED))
 
 
-def _attention(kernel: str) -> Callable[..., Call]:
+def _turn(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
+    (what,) = values
+    name = made.entry(*cuda_code.turn(what.pages.kind))
+    arrays, sizes = _of_attention(made, what, arguments)
+    return Call(name, (*arrays, *sizes, _float(what.epsilon or 0.0)))
+
+
+def _attend(fused: bool) -> Callable[..., Call]:
     def make(made: CudaPlan, values: tuple[Any, ...], *arguments: str) -> Call:
         (what,) = values
-        given = list(arguments)
-        tables = (given[1], given[2]) if what.rotated else (_NOTHING, _NOTHING)
-        at = 3 if what.rotated else 1
-        norms = (_NOTHING, _NOTHING)
-        if what.epsilon is not None:
-            norms = (given[at], given[at + 1])
-        cache = ("qkv", "cache", "table", "positions", "owner", "count")
-        if kernel != "turn_all":
-            made.entry(*cuda_code.attend(kernel == "attend_fused"))
-        page = made.config.layers * 2 * what.pages.heads * PAGE * what.pages.size
-        sizes = ("columns", f"#{page}", "layer", f"#{what.heads}", f"#{what.pages.heads}")
-        epsilon = _float(what.epsilon or 0.0)
-        if kernel == "turn_all":
-            return Call(kernel, (*cache, *tables, *norms, *sizes, f"#{what.rotated}", epsilon))
-        more = (f"#{what.rotated}", f"#{what.window}", _float(what.scale), _float(what.cap))
-        return Call(kernel, (*cache, *tables, *norms, "att", *sizes, *more, epsilon))
+        name = made.entry(*cuda_code.attend(what.pages.kind, fused))
+        arrays, sizes = _of_attention(made, what, arguments)
+        more = (f"#{what.window}", _float(what.scale), _float(what.cap))
+        return Call(name, (*arrays, "att", *sizes, *more, _float(what.epsilon or 0.0)))
 
     return make
+
+
+def _of_attention(
+    made: CudaPlan, what: Attend, given: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Arrays and sizes that all kernels of attention take."""
+    tables = (given[1], given[2]) if what.rotated else (_NOTHING, _NOTHING)
+    at = 3 if what.rotated else 1
+    norms = (_NOTHING, _NOTHING)
+    if what.epsilon is not None:
+        norms = (given[at], given[at + 1])
+    cache = ("qkv", "cache", "table", "positions", "owner", "count")
+    pages = what.pages
+    size = made.config.layers * layer_words(pages.kind, pages.heads, pages.size)
+    heads = (f"#{what.heads}", f"#{pages.heads}", f"#{what.rotated}")
+    return (*cache, *tables, *norms), ("columns", f"#{size}", "layer", *heads)
 
 
 _MAKERS: dict[str, Callable[..., Call]] = {
     "embed": _embed,
     "norm": _norm,
     "norm_add": _norm_add,
-    "turn": _attention("turn_all"),
-    "fused": _attention("attend_fused"),
-    "attend1": _attention("attend_turned"),
+    "turn": _turn,
+    "fused": _attend(True),
+    "attend1": _attend(False),
 }

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable
 
 from edgeinfer.llm.config import LlmConfig
+from edgeinfer.llm.step import PAGE
 
 _STEM = "sm_"
 _CODE = re.compile(r"kernels\.(sm_\d+)\.cubin")
@@ -40,10 +41,16 @@ WIDTHS = (1, 4, 8)
 MOST_FOLD = 4
 """Eights of slices that columns of a matrix are cut into, at most: then a block is full."""
 
-CACHE = "float16"
+CACHES = ("float16", "uint8")
+"""Types of caches, the usual one first."""
 
 _MOST_SHARED = 4
 """Heads of queries that a block of threads computes, at most: more leave it too few registers."""
+
+
+def layer_words(cache: str, heads: int, size: int) -> int:
+    """Words of 16 bits that a page has of a layer: keys, values, and what bytes are scaled by."""
+    return PAGE * heads * (size + 8 if cache == "uint8" else 2 * size)
 
 
 def width_for(eights: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -79,11 +79,14 @@ CASES: dict[str, tuple[LlmConfig, Callable[[], dict[str, Any]]]] = {
     "float32": (CONFIG, lambda: dict(weights(CONFIG))),
     "float16": (CONFIG, lambda: prepared(weights(CONFIG), "fp16", 32)),
     "bfloat16": (CONFIG, lambda: prepared(weights(CONFIG), "bf16", 32)),
+    "a cache of bytes": (OTHER, lambda: prepared(weights(OTHER), "w4", 32)),
 }
+OF_BYTES = ("a cache of bytes",)
 
 
-def _opened(folder: Path, config: LlmConfig) -> tuple[CudaExecutor, Array]:
-    room = ExecutorSizes(pages=8 * config.context // 16, max_tokens=96, max_sequences=8)
+def _opened(folder: Path, config: LlmConfig, cache: str = "float16") -> tuple[CudaExecutor, Array]:
+    pages = 8 * config.context // 16
+    room = ExecutorSizes(pages, max_tokens=96, max_sequences=8, cache=cache)
     executor = open_executor(folder, room)
     assert isinstance(executor, CudaExecutor)
     order = np.random.default_rng(5).permutation(executor.pages).astype(np.int32)
@@ -100,7 +103,9 @@ def logits(name: str, count: int) -> dict[str, Any]:
     tensors, ids = make(), IDS[:count]
     with tempfile.TemporaryDirectory() as folder:
         cuda_variant.write(config, tensors, [_arch()], Path(folder))
-        executor, table = _opened(Path(folder), config)
+        executor, table = _opened(Path(folder), config, "uint8" if name in OF_BYTES else "float16")
+    attended: Any = in_bytes if name in OF_BYTES else in_cache
+    oracle.attended = attended
     right = Oracle(config, tensors).logits([np.array(ids)])[0]
     found = _whole(executor, table, ids)
     best = None if executor.best is None else executor.best.copy()
@@ -115,16 +120,21 @@ def logits(name: str, count: int) -> dict[str, Any]:
 def behaviour() -> dict[str, Any]:
     """Of one executor: whatever a sequence's bits might depend on, and what is refused."""
     config, make = CASES["types of a GGUF file"]
-    tensors = make()
+    tensors, attended = make(), cast(Any, in_cache)
+    oracle.attended = attended
     with tempfile.TemporaryDirectory() as folder:
         cuda_variant.write(config, tensors, [_arch()], Path(folder))
         executor, table = _opened(Path(folder), config)
-    nothing = np.full(executor.page_bytes, 0xFF, np.uint8)
-    for page in range(executor.pages):
-        executor.write_page(page, nothing)
-    whole = _whole(executor, table, IDS)
-    found: dict[str, Any] = {"schedules": _schedules(executor, table, whole)}
-    found["prefix"] = _prefix(executor, table, whole)
+        other, _ = _opened(Path(folder), config, "uint8")
+    found: dict[str, Any] = {"pages": (executor.page_bytes, other.page_bytes)}
+    for name, one in (("bytes ", other), ("", executor)):
+        nothing = np.full(one.page_bytes, 0xFF, np.uint8)
+        for page in range(one.pages):
+            one.write_page(page, nothing)
+        whole = _whole(one, table, IDS)
+        found[f"{name}schedules"] = _schedules(one, table, whole)
+        found[f"{name}prefix"] = _prefix(one, table, whole)
+    other.close()
     found["states"] = _states(executor, table, config, tensors)
     given = tensors["token_embd"].float32()
     plain = batch(table, [(4, IDS[:9], 0, 9)])
@@ -231,6 +241,17 @@ def in_cache(q: Array, k: Array, v: Array, *more: Any) -> Array:
     return _ATTENDED(q, k, v, *more)
 
 
+def in_bytes(q: Array, k: Array, v: Array, *more: Any) -> Array:
+    """Attention over keys and values in bytes, with a scale and a zero for each token and head."""
+    kept = []
+    for x in (k, v):
+        low, high = np.minimum(x.min(-1), 0), np.maximum(x.max(-1), 0)
+        scale = ((high - low) / np.float32(255))[..., None]
+        zero = np.rint(-low[..., None] / scale)
+        kept.append((np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale)
+    return _ATTENDED(q, *kept, *more)
+
+
 _ATTENDED = oracle.attended
 
 
@@ -241,8 +262,6 @@ def main(path: Path) -> None:
         cuda_emulator.load_driver()
         compiled: Any = cache(lambda text, _: cuda_emulator.compiled(text, is_ours=True))
         cuda_code.compiled = compiled
-    attended: Any = in_cache
-    oracle.attended = attended
     known: dict[str, Callable[..., Any]] = {"logits": logits, "behaviour": behaviour}
     asked = pickle.loads(path.read_bytes())
     path.write_bytes(pickle.dumps([known[name](*given) for name, *given in asked]))

@@ -29,8 +29,9 @@ NAMES = {
     "float32": 6,
     "float16": 6,
     "bfloat16": 6,
+    "a cache of bytes": 20,
 }
-USUAL = ("types of a GGUF file", "another family", "long columns")
+USUAL = ("types of a GGUF file", "another family", "long columns", "a cache of bytes")
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +74,16 @@ def behaviour(answers: dict[str, Any]) -> dict[str, Any]:
 
 def test_bits_depend_on_a_sequence_alone(behaviour: dict[str, Any]) -> None:
     """Also with a cache that was full of NaN."""
-    assert behaviour["schedules"] == 0
-    assert behaviour["prefix"] == [True, True]
+    for cache in ("", "bytes "):
+        assert behaviour[f"{cache}schedules"] == 0
+        assert behaviour[f"{cache}prefix"] == [True, True]
     assert behaviour["embedded"]
+
+
+def test_bytes_take_half_of_the_memory(behaviour: dict[str, Any]) -> None:
+    """But for a scale and a zero of each token and head: with heads of 32 these are a quarter."""
+    usual, small = behaviour["pages"]
+    assert small / usual == (32 + 8) / 64
 
 
 def test_states_are_what_the_head_takes(behaviour: dict[str, Any]) -> None:

@@ -85,7 +85,8 @@ def test_columns_are_cut_by_a_matrix_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_87", "sm_90", "sm_110"])
 def test_kernels_compile_for_an_architecture(arch: str) -> None:
     loads = cuda_code.Loads(4, "float16")
-    parts = [cuda_code.attend(False), cuda_code.embed(loads)]
+    parts = [cuda_code.embed(loads), cuda_code.turn("uint8")]
+    parts += [cuda_code.attend(cache, False) for cache in ("float16", "uint8")]
     parts += [cuda_code.product(loads, "add", eights, 2, 2)[:2] for eights in (1, 4)]
     try:
         made = cuda_code.compiled(cuda_code.text([t for _, t in parts], 64, 4), arch)
