@@ -53,6 +53,7 @@ enum State { RUNS, AT_BLOCK, AT_WARP, ENDED };
 namespace {
 
 typedef void (*Kernel)(void **);
+const size_t STACK = 1 << 16;
 
 struct Block;
 Block *current = nullptr;
@@ -68,12 +69,18 @@ struct Thread {
 // that wait for the block, when no thread of the block can.
 struct Block {
   std::vector<Thread> threads;
-  std::vector<std::vector<char>> stacks;
   void *whole;
   unsigned now = 0;
   Kernel kernel = nullptr;
   void **given = nullptr;
   Place *own = nullptr;  // Where the kernel reads which thread it is.
+
+  // Of all blocks, one after the other: new ones for each launch would be the kernel's work.
+  static char *stack(unsigned thread) {
+    static std::vector<std::unique_ptr<char[]>> made;
+    while (made.size() <= thread) made.emplace_back(new char[STACK]);
+    return made[thread].get();
+  }
 
   static void enter() {
     Block *block = current;
@@ -110,7 +117,7 @@ struct Block {
     for (unsigned t = 0; t < threads.size(); t++) {
       Thread &thread = threads[t];
       // As a call of `enter` would find it: the place to return to lies at a multiple of 16.
-      void **top = (void **)((uintptr_t)(stacks[t].data() + stacks[t].size() - 64) / 16 * 16);
+      void **top = (void **)((uintptr_t)(stack(t) + STACK - 64) / 16 * 16);
       *top = (void *)enter;
       thread.stack = top - KEPT;
       thread.state = RUNS;
@@ -190,7 +197,6 @@ int run(Function *function, Place grid, Place dim, void **arguments) {
   Block all;
   if (function->meets) {
     all.threads.resize(count);
-    all.stacks.assign(count, std::vector<char>(1 << 16));
     all.kernel = function->kernel; all.given = arguments; all.own = own;
     for (unsigned t = 0; t < count; t++) {
       all.threads[t].place = {t % dim.x, t / dim.x % dim.y, t / dim.x / dim.y};
