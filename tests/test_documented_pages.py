@@ -141,6 +141,7 @@ net (float[1, 3, 640, 640] images) => (float[1, 6, 2] output0)
 """A YOLO that finds the two objects of the image below, whatever it is shown."""
 
 
+@pytest.mark.sweep
 def test_what_makes_boxes_of_a_data_set_of_ultralytics_runs(tmp_path: Path) -> None:
     *_, (_, script) = blocks("frameworks.md")
     for name in ("images", "labels"):

@@ -59,6 +59,7 @@ MARKS = {
     "demo.py": pytest.mark.slow,
     "01_convert_and_run.py": pytest.mark.sweep,
     "02_pytorch_to_bundle.py": pytest.mark.sweep,
+    "03_bind_hot_loop.py": pytest.mark.sweep,
     "05_name_a_photo.py": pytest.mark.sweep,
     "06_photo_classifier_for_ios.py": pytest.mark.sweep,
 }

@@ -27,7 +27,7 @@ def test_there_are_two() -> None:
     assert len(NOTEBOOKS) == 2
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     code = ["".join(cell["source"]) for cell in cells(name) if cell["cell_type"] == "code"]

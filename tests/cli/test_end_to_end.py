@@ -40,6 +40,7 @@ def test_the_main_job_without_a_terminal(cli: Any, model: Path, tmp_path: Path) 
     assert cli("bench", bundle, given, "--runs", "5").code == 0
 
 
+@pytest.mark.sweep
 def test_names_with_quotes_and_slashes(cli: Any, tmp_path: Path) -> None:
     graph = onnx.parser.parse_model(NAMES)
     odd = '{"1": "a/b"}'

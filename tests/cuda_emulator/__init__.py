@@ -18,6 +18,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from tests import memory_disk
+
 HERE = Path(__file__).parent
 _IMAGE = b"\x50\xed\x55\xba"
 """As a fat binary of CUDA begins."""
@@ -42,9 +44,15 @@ def is_possible() -> bool:
 def load_driver() -> None:
     """Have this process see an emulated GPU of NVIDIA's."""
     folder = Path(tempfile.mkdtemp(prefix="edgeinfer-cuda-"))
+    # The processes of one run share a folder for temporary files, and what is built there.
+    of_run = Path(tempfile.gettempdir())
+    kept = of_run / "cuda-emulator" if of_run.name.startswith(memory_disk.PREFIX) else folder
+    kept.mkdir(exist_ok=True)
     try:
         for name in ("libcuda.so.1", _RUNTIME):
-            ctypes.CDLL(str(_library(folder, name)), ctypes.RTLD_GLOBAL)
+            if not (kept / name).exists():
+                os.replace(_library(folder, name), kept / name)
+            ctypes.CDLL(str(kept / name), ctypes.RTLD_GLOBAL)
     finally:
         shutil.rmtree(folder)
 

@@ -328,6 +328,10 @@ def live(
     return 0
 
 
+def _left() -> list[str]:
+    return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("edgeinfer-")]
+
+
 def main(bundle: str, events: int, seed: int) -> int:
     """Make worlds until all events have happened; print what went wrong."""
     with edgeinfer.Bundle.open(bundle) as opened:
@@ -351,8 +355,9 @@ def main(bundle: str, events: int, seed: int) -> int:
         os.close(beats)
         happened, worlds = happened + count, worlds + 1
     # Engines' processes see to theirs when they see that nobody is left to ask them.
-    time.sleep(2)
-    left = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("edgeinfer-")]
+    until = time.monotonic() + 2
+    while (left := _left()) and time.monotonic() < until:
+        time.sleep(0.02)
     found = {"events": happened, "worlds": worlds, "engines": engines, "left": left}
     sys.stdout.write(json.dumps(found) + "\n")
     return 0

@@ -22,7 +22,7 @@ def _spectra(sound: Array, window: Array, hop: int) -> Array:
     return np.asarray(np.fft.rfft(cut * window, axis=2))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", HERE[:2])
 @pytest.mark.parametrize(
     ("batch", "samples", "size", "hop"),

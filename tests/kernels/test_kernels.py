@@ -29,7 +29,7 @@ def test_pieces_cover_a_row() -> None:
     assert pieces(0, 8) == []
 
 
-@pytest.mark.sample(each=("name", "sizes"))
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize(
     ("sizes", "packed"),
@@ -111,7 +111,7 @@ WINDOWS = [
 ]
 
 
-@pytest.mark.sample(each=("name", "window"))
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", HERE[:2])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_conv(name: str, window: conv.ConvWindow) -> None:
@@ -179,7 +179,7 @@ def test_functions_of_gates(name: str) -> None:
         np.testing.assert_allclose(got, exact(x.astype(np.float64)), rtol=0, atol=3e-7)
 
 
-@pytest.mark.sample(each=("kind", "hidden"))
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize(
     ("hidden", "backwards", "reset"),
@@ -253,7 +253,7 @@ def _step(
     return (1 - z) * np.tanh(given[2] + inner) + z * h, c
 
 
-@pytest.mark.sample(each=("name", "bits", "shape"))
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", [n for n in HERE if n in gemv.DOTS])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_gemv(name: str, bits: int, shape: tuple[int, int], block: int, vectors:
     _close(y, case.expected(), 1e-5)
 
 
-@pytest.mark.sample(each=("name", "bits", "form"))
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [n for n in HERE if n in ("x86-64-v3", "x86-64-v4-vnni")])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(

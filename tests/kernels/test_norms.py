@@ -18,7 +18,7 @@ def _normal(*shape: int) -> Array:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.sample(each=("name", "kind"))
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("kind", norms.KINDS)
 def test_reduced(name: str, kind: str) -> None:
@@ -50,7 +50,7 @@ def test_what_is_done_before_and_after() -> None:
     np.testing.assert_allclose(y, np.linalg.norm(x.astype(np.float64), axis=1), rtol=2e-6)
 
 
-@pytest.mark.sample(each=("name", "factors"))
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize(
     ("centred", "factors"),

@@ -42,7 +42,7 @@ def _expected(x: Array, weights: Array, w: conv.ConvWindow) -> Array:
     return summed.reshape(w.batch, w.filters, *w.out)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 def test_many_taps_give_the_same_numbers(window: conv.ConvWindow) -> None:
     rng = np.random.default_rng(0)

@@ -124,7 +124,7 @@ except InputError as e:
 """
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of a process")
 @pytest.mark.parametrize("name", KINDS)
 def test_every_copy_of_a_picture_counts(name: str, tmp_path: Path) -> None:

@@ -110,7 +110,10 @@ def test_the_result_is_the_same(net: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [v.file for v in apart.manifest.vectors] == [v.file for v in here.manifest.vectors]
 
 
-def test_an_artifact_that_two_targets_share_is_verified_in_one_stage(net: Path) -> None:
+def test_an_artifact_that_two_targets_share_is_verified_in_one_stage(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(IN_PROCESS, "1")
     told: list[str] = []
     edgeinfer.export(
         *(net, net.with_suffix(".edge")),
@@ -445,7 +448,7 @@ def test_what_is_logged_makes_no_loggers(caplog: pytest.LogCaptureFixture) -> No
 
 def test_so_much_of_a_text_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
-    text = "x" * 20_000_000
+    text = "x" * 2_000_000
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         heard(
@@ -545,8 +548,8 @@ def test_an_engine_that_does_not_come_back_ends_the_conversion(tmp_path: Path) -
     step = np.full(1, -1, np.float32)
     np.savez(tmp_path / "data.npz", x=np.zeros(1, np.float32), step=step)
     start = time.monotonic()
-    with pytest.raises(VerifyError, match=r"does not end: .*no end after 3 s"):
-        export(source, data=tmp_path / "data.npz", time_limit_s=3.0)
+    with pytest.raises(VerifyError, match=r"does not end: .*no end after 1 s"):
+        export(source, data=tmp_path / "data.npz", time_limit_s=1.0)
     assert time.monotonic() - start < 200
     assert not children()
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".edge"] == []

@@ -12,6 +12,7 @@ import pytest
 
 from edgeinfer.backends.tvm import library
 from edgeinfer.types import Array
+from tests import samples
 from tests.convert.llm.test_blocks import stored
 
 tvm = pytest.importorskip("tvm")
@@ -97,13 +98,13 @@ def _view(array: Array) -> Any:
 
 
 @pytest.fixture(scope="module")
-def code() -> Code:
+def code(request: pytest.FixtureRequest) -> Code:
     if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip(f"code for {HERE} does not run here")
     where, dot = machine(HERE), DOTS[HERE]
     cpu = KernelCpu(where.lanes, where.registers)
     functions = {"norm_round": norm_round(cpu, COLUMNS, None)}
-    for kind in TYPES:
+    for kind in samples.asked(request, "kind"):
         form = form_of(as_stored(weights(kind)), dot)
         for width, streams in ((1, 2), (3, 1)):
             what = Product(
@@ -138,6 +139,7 @@ def _rounded(code: Code) -> tuple[Array, dict[str, Array]]:
     return x, parts
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("kind", TYPES)
 def test_sums_are_those_of_rounded_vectors_and_exact_weights(code: Code, kind: str) -> None:
     form, arrays = packed(kind)
@@ -161,6 +163,7 @@ def test_sums_are_those_of_rounded_vectors_and_exact_weights(code: Code, kind: s
     assert (np.abs(found[0] - expected) <= 2e-6 * size).all()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("kind", TYPES)
 def test_rows_are_looked_up(code: Code, kind: str) -> None:
     _, arrays = packed(kind)

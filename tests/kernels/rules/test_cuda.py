@@ -97,7 +97,7 @@ def window(rows: int, wide: int, threads: int) -> dict[str, Any]:
     return {"rule": "window", "rows": rows, "wide": wide, "threads": threads}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("make", "plan"),
     [

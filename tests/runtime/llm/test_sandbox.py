@@ -122,6 +122,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
 def test_what_has_no_end_is_refused(text: str) -> None:
     begun = time.process_time()
