@@ -29,6 +29,7 @@ from edgeinfer.convert.lower.openvino.products import give_biases
 from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.openvino.shifts import keep_exact, round_before_shift
 from edgeinfer.convert.lower.openvino.special import input_constraint, loses_nan, zero_form
+from edgeinfer.convert.lower.openvino.square_weights import part_transposed
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.openvino.turns import cut_unturned
 from edgeinfer.convert.lower.rules import apply
@@ -83,6 +84,7 @@ class OpenVinoTarget(Target):
             bfloat.clamp_masks(prepared, notes)
 
         share_transposed(prepared, floats=True)
+        part_transposed(prepared)
         path = folder / "model.xml"
         compress = options.compress_weights or options.precision == "fp16"
         # The reader maps weights from a file; a serialized model would hold them twice more.
