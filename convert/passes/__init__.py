@@ -42,6 +42,7 @@ from edgeinfer.convert.passes.interface import (
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.nan_guards import RemoveNanGuards
 from edgeinfer.convert.passes.opset import RaiseOpset, default_opset
+from edgeinfer.convert.passes.settle_padding import SettlePadding
 from edgeinfer.convert.passes.settle_sequences import SettleSequences
 from edgeinfer.convert.passes.settle_squeeze import SettleSqueeze
 from edgeinfer.convert.passes.shapes import InferShapes
@@ -95,6 +96,7 @@ SIMPLIFY: Passes = (
     FoldConstants(),
     FoldZeroProducts(),
     InlineControlFlow(),
+    SettlePadding(),
     SettleSqueeze(),
     SettleSequences(),
     CollectSequences(),

@@ -67,6 +67,14 @@ class AxisWindow:
             return -(-self.size // self.stride)
         return (self.size + (self.begin + self.end - self.span)) // self.stride + 1
 
+    @property
+    def may_start_behind(self) -> bool:
+        """Whether rounding up may add a window that holds no element of the input."""
+        if not self.is_known:
+            return self.end + self.stride > self.span
+        data = self.size + self.begin
+        return -(-(data + self.end - self.span) // self.stride) * self.stride >= data
+
     def trimmed(self) -> AxisWindow:
         """The window without the padding at the end that no tap reaches."""
         if not self.is_known or self.same:
@@ -82,7 +90,7 @@ class AxisWindow:
         if not ceil or self.same or self.stride == 1:
             return self.trimmed()
         if not self.is_known:
-            if self.end + self.stride > self.span:
+            if self.may_start_behind:
                 raise Refusal("ceil_mode=1 needs known sizes here", "dynamic_shape")
             return replace(self, end=self.end + self.stride - 1)
         count = -(-(self.size + self.begin + self.end - self.span) // self.stride) + 1
@@ -152,6 +160,14 @@ class Windows(tuple[AxisWindow, ...]):
     def reaching(self, ceil: object) -> Windows:
         """Apply ``ceil_mode`` to each axis."""
         return Windows(w.reaching(ceil) for w in self)
+
+    @property
+    def rounds_up(self) -> bool:
+        """Whether ``ceil_mode`` is nothing but rounding up, whatever the open sizes are.
+
+        ONNX leaves out a window that starts behind the input and the padding before it.
+        """
+        return not any(w.may_start_behind for w in self)
 
     def explicit(self) -> Windows:
         """Return the windows where all padding is numbers.

@@ -9,9 +9,11 @@ from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
     draw_below,
+    even_window,
     fractional_corners,
     inverted_bernoulli,
     move_batch,
+    sum_channels,
 )
 from edgeinfer.convert.lower.onnxruntime.faster import (
     contrib_gelu,
@@ -43,6 +45,19 @@ from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
 
 def _unpool_size(node: ir.Node) -> str:
     return "output_shape is taken without moving the indices" if given(node, 2) else ""
+
+
+def _open_dilated(node: ir.Node) -> str:
+    """Whether passes left automatic padding of a dilated window, for want of sizes."""
+    same = attribute(node, "auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    dilated = any(d != 1 for d in attribute(node, "dilations", ()))
+    return "auto_pad of an open size forgets the dilations" if same and dilated else ""
+
+
+def _no_picture(node: ir.Node) -> str:
+    x = given(node, 0)
+    has_four = x is None or x.shape is None or len(x.shape) == 4
+    return "" if has_four else "four axes are asked for"
 
 
 def _mask_rows(node: ir.Node) -> str:
@@ -87,6 +102,13 @@ def _is_single(node: ir.Node) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        ops=frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"}),
+        fault=_open_dilated,
+        source="onnxruntime 1.32: 'Dilation not supported for AutoPadType', too few rows of a pool",
+        reason="dynamic_shape",
+        hint="give its sizes with --input-shape",
+    ),
+    Rule(
         ops=frozenset({"LSTM", "GRU", "RNN"}),
         fault=batchwise_recurrent,
         source="onnxruntime 1.32: 'Batchwise recurrent operations (layout == 1) are not supported'",
@@ -97,6 +119,12 @@ RULES: tuple[Rule, ...] = (
         fault=sliced,
         source="onnxruntime 1.32: Gather(x, Range(-2, 2, 1)) has no rows",
         repair=gather_cast,
+    ),
+    Rule(
+        ops=frozenset({"LRN"}),
+        fault=lambda n: even_window(n) or _no_picture(n),
+        source="onnxruntime 1.32: 'size % 2 == 1 was false', 'NumDimensions() == 4 was false'",
+        repair=sum_channels,
     ),
     Rule(
         ops=frozenset({"Bernoulli"}),

@@ -12,9 +12,11 @@ from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
     draw_below,
+    even_window,
     fractional_corners,
     inverted_bernoulli,
     move_batch,
+    sum_channels,
 )
 from edgeinfer.convert.lower.openvino import apart, moves, sixteen_bits
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
@@ -235,13 +237,26 @@ def _max_overhang(node: ir.Node) -> str:
     return ""
 
 
+def _other_bias(node: ir.Node) -> str:
+    return "the bias is taken for 1" if attribute(node, "bias", 1.0) != 1 else ""
+
+
+def _open_output(node: ir.Node) -> str:
+    """Whether passes left an ``output_shape``, for want of sizes."""
+    given_shape = attribute(node, "output_shape", ())
+    return "output_shape of an open size is cropped at the wrong end" if given_shape else ""
+
+
+def _open_powers(node: ir.Node) -> str:
+    """Whether passes left ``ceil_mode``, for want of sizes."""
+    left = attribute(node, "ceil_mode", 0)
+    return "sums of windows that reach beyond an open size are too large" if left else ""
+
+
 def _average_overhang(node: ir.Node) -> str:
     if not attribute(node, "count_include_pad", 0):
         return ""
-    axes = overhangs(node)
-    if any(axis.overhangs is not False for axis in axes) and not any(
-        axis.starts_behind for axis in axes
-    ):
+    if any(a.overhangs is not False and not a.starts_behind for a in overhangs(node)):
         return "what ceil_mode adds is counted as padding"
     return ""
 
@@ -408,6 +423,12 @@ RULES: tuple[Rule, ...] = (
         repair=by_definition,
     ),
     Rule(
+        ops=frozenset({"LRN"}),
+        fault=lambda n: even_window(n) or _other_bias(n),
+        source="openvino 2026.4.1: LRN<size=4> sums five channels, LRN<bias=2> adds 1",
+        repair=sum_channels,
+    ),
+    Rule(
         ops=frozenset({"Bernoulli"}),
         fault=inverted_bernoulli,
         source="onnx 1.23: the definition of Bernoulli against its text",
@@ -507,6 +528,20 @@ RULES: tuple[Rule, ...] = (
         source="tests/golden: averagepool_avgpool1d_k7_s3_p33_ceil_cip, openvino 2026.4.1",
         repair=pad_before_average,
         hint="set ceil_mode=0 and explicit pads",
+    ),
+    Rule(
+        ops=frozenset({"LpPool"}),
+        fault=_open_powers,
+        source="openvino 2026.4.1: a mean is multiplied by what a whole window holds",
+        reason="dynamic_shape",
+        hint="give its sizes with --input-shape",
+    ),
+    Rule(
+        ops=frozenset({"ConvTranspose"}),
+        fault=_open_output,
+        source="openvino 2026.4.1: a crop of one is taken behind, where ONNX takes it before",
+        reason="dynamic_shape",
+        hint="give its sizes with --input-shape",
     ),
     Rule(
         ops=frozenset({"If"}),

@@ -42,6 +42,7 @@ from edgeinfer.convert.verify.operators.pool import (
     average_pool,
     global_average_pool,
     global_max_pool,
+    lp_pool,
     max_pool,
 )
 from edgeinfer.convert.verify.operators.recurrent import gru, lstm, rnn
@@ -86,6 +87,7 @@ OPERATORS: dict[str, Operator] = {
     "LogSoftmax": log_softmax,
     "LpNormalization": lp_normalization,
     "MatMul": elementwise(np.matmul),
+    "LpPool": lp_pool,
     "MaxPool": max_pool,
     "MeanVarianceNormalization": mean_variance_normalization,
     "Mul": elementwise(np.multiply),

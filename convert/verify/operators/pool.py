@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from edgeinfer.convert.verify.operators.window import Unhandled, window_of
-from edgeinfer.numerics.pooling import maxima, means
+from edgeinfer.numerics.pooling import maxima, means, sums
 from edgeinfer.types import Array
 
 
@@ -31,6 +33,18 @@ def average_pool(
     window = window_of(attrs, x.shape[2:], attrs["kernel_shape"], ceil=bool(attrs.get("ceil_mode")))
     none = [(0, 0)] * len(window.pads)
     return (means(x, window, window.pads if attrs.get("count_include_pad") else none),)
+
+
+def lp_pool(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """LpPool; padding and what ceil_mode adds are zeros."""
+    (x,) = inputs
+    if x is None:
+        raise Unhandled
+    window = window_of(attrs, x.shape[2:], attrs["kernel_shape"], ceil=bool(attrs.get("ceil_mode")))
+    p = attrs.get("p", 2)
+    return (sums(np.abs(x) ** p, window) ** (1 / p),)
 
 
 def global_max_pool(

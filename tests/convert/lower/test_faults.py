@@ -9,6 +9,7 @@ from edgeinfer.convert.lower.faults import (
     move_batch,
     refused_borders,
 )
+from tests.conformance.everywhere import PLACES, lacking, run_each
 from tests.convert.lower.running import check, model, ops, run
 
 RNG = np.random.default_rng(0)
@@ -87,3 +88,32 @@ def test_packed_inputs_and_outputs_are_named() -> None:
         " (cast it inside the model)",
     ]
     assert refused_borders(whole, frozenset({ir.DataType.STRING})) == []
+
+
+LRN = {
+    f"{sizes} {options}": (sizes, options)
+    for sizes in ("1,5,4,3", "N,5,H,W", "2,5,7")
+    for options in ("size=2", "size=4, bias=1.5", "size=3, bias=2.0", "size=1, bias=0.5", "size=5")
+}
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "litert-without-xnnpack"])
+def test_channels_are_summed_over_any_size_with_any_bias(place: str) -> None:
+    if reason := lacking(place):
+        pytest.skip(reason)
+    cases, right = {}, {}
+    for name, (sizes, options) in LRN.items():
+        x = RNG.standard_normal((2, 5, 7) if sizes == "2,5,7" else (1, 5, 4, 3)).astype(np.float32)
+        text = (
+            f"g (float[{sizes}] x) => (float[{sizes}] y) {{ [y] y = LRN<{options}, alpha=0.3>(x) }}"
+        )
+        cases[name] = ir.to_proto(model(text)), {"x": x}
+        n = int(options[5])
+        bias = float(options.rpartition("bias=")[2]) if "bias" in options else 1.0
+        padded = np.pad(
+            np.square(x.astype(float)), [(0, 0), ((n - 1) // 2, n // 2)] + [(0, 0)] * (x.ndim - 2)
+        )
+        total = sum(padded[:, k : k + 5] for k in range(n))
+        right[name] = x / (bias + 0.3 / n * total) ** 0.75
+    for name, answers in run_each(place, cases).items():
+        np.testing.assert_allclose(answers.outputs["y"], right[name], 2e-5, 1e-6, err_msg=name)

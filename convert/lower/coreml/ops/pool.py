@@ -28,7 +28,7 @@ def max_pool(
     x = X if X.is_float else g.cast(X, np.float32)
     if not X.is_float and max(abs(b) for b in X.bounds) > 1 << 24:
         raise Refusal("integers beyond what float32 holds exactly", "unsupported_dtype")
-    if late and (g.wants(1) or window.dilated):
+    if late and (g.wants(1) or window.dilated or not at.rounds_up):
         raise Refusal("ceil_mode with dynamic sizes", "dynamic_shape")
     if g.wants(1):
         best, where = with_positions(g, x, window, storage_order)
@@ -51,7 +51,8 @@ def average_pool(
 ) -> Tensor:
     """avg_pool; dilated windows by conv, partial ones with their own counts."""
     late = bool(ceil_mode) and not all(w.is_known for w in given)
-    if late and not given.dilated and not (count_include_pad and any(given.begin + given.end)):
+    simple = not given.dilated and not (count_include_pad and any(given.begin + given.end))
+    if late and simple and given.rounds_up:
         return _pool(g, "avg_pool", X, given, exclude_padding_from_average=True, ceil_mode=True)
     window = given.reaching(ceil_mode)
     if window.dilated:
