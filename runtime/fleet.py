@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from edgeinfer.runtime.batches import Batching, alike, check_batching, together
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.memory_budget import ResidentSession
 from edgeinfer.runtime.profiledb import ProfileDB
+from edgeinfer.runtime.rows import VECTORS, are_apart, rows_of
 from edgeinfer.runtime.scheduler import Outputs, PendingOutputs, QueuedRun, Scheduler, deadline_of
 from edgeinfer.runtime.session import Session
 from edgeinfer.runtime.telemetry import Recorder, SessionStats
@@ -184,7 +186,8 @@ class Runtime(forks.Here):
             **options: for ``load``: backend, policy, device, trusted, isolate, ...
 
         Raises:
-            UsageError: the name is taken, or batches cannot be made of this model.
+            UsageError: the name is taken, or batches cannot be made of this model. That its rows
+                change each other is seen, and said, by its first run.
             BundleError: the bundle is damaged, altered or unsafe.
             MemoryBudgetError: it is pinned and does not fit.
         """
@@ -195,9 +198,10 @@ class Runtime(forks.Here):
         options["require_signature"] |= bool(self._trust["require_signature"])
         with Bundle.open(place, verify=False, **openings(options)) as bundle:
             manifest, digest = bundle.manifest, bundle.digest
-        name = name or manifest.name
-        if batching is not None:
-            check_batching(name, batching, manifest.inputs, manifest.outputs)
+            name, rows = name or manifest.name, []
+            if batching is not None:
+                check_batching(name, batching, manifest.inputs, manifest.outputs)
+                rows = rows_of([feeds for feeds, _ in islice(bundle.vectors(), VECTORS)])
         # A copy of a bundle is the same model.
         key = (digest, threads, *sorted((k, repr(v)) for k, v in options.items()))
         with self._lock:
@@ -213,6 +217,7 @@ class Runtime(forks.Here):
             engine.users += 1
             model = FleetModel(self, name, engine, manifest.inputs, manifest.outputs)
             model.priority, model.batching, model.width = priority, batching, threads
+            model.untried = rows
             self._models[name] = model
         if pinned:
             try:
@@ -349,6 +354,7 @@ class FleetModel(forks.Here):
         outputs: what it gives.
         priority: Priority of its calls.
         check: returns the inputs of one call as the engine takes them, or raises ``InputError``.
+        untried: rows with which its first run sees that batches keep them apart.
         is_closed: whether it was taken out of the runtime.
     """
 
@@ -365,6 +371,7 @@ class FleetModel(forks.Here):
         self.priority = 0.0
         self.batching: Batching | None = None
         self.width = 1
+        self.untried: Sequence[Feeds] = ()
         self.limit = runtime.threads
         self._runtime = runtime
         self.check = InputCheck(inputs)
@@ -486,6 +493,12 @@ class FleetModel(forks.Here):
         session = self.engine.acquire(run)
         if not session._concurrent:
             self.limit = 1
+        if self.untried and not are_apart(partial(self.engine.run, session), self.untried):
+            raise UsageError(
+                f"model {self.name!r}: batching: a row's result depends on the others of its "
+                "batch, so calls cannot be put together; add the model without batching"
+            )
+        self.untried = ()
         return session
 
     def _took(self, queued: float, started: float, calls: int = 1) -> None:

@@ -13,14 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import numpy as np
-
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.batches import together
-from edgeinfer.runtime.scheduler import Outputs
-from edgeinfer.types import Array, Feeds
-
-Run = Callable[[Feeds], Outputs]
+from edgeinfer.runtime.rows import Run, are_apart
+from edgeinfer.types import Feeds
 
 NEAR = 0.97
 """Of two sizes whose times are so near the smaller is taken."""
@@ -38,10 +34,6 @@ found none of them faster; the fastest counts. Other work disturbs long runs mor
 ones."""
 
 _TRIES, _BUSY, _FINE_S = 8, 0.8, 1e-6
-
-RELATIVE, ABSOLUTE = 1e-3, 1e-5
-"""Difference of a row in a batch from the row alone: kernels of other shapes add in other orders.
-Rows that are mixed differ by orders more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +73,7 @@ def measure(
         sizes.append(sizes[-1] * 2)
     calls = {n: [rows[i % len(rows)] for i in range(n)] for n in sizes}
     reason = ""
-    if most > 1 and not _apart(run(_joined(calls[2])), [run(calls[2][0]), run(calls[2][1])]):
+    if most > 1 and not are_apart(run, rows):
         calls, reason = {1: calls[1]}, "a row's result depends on the others of its batch"
     seconds = _times(run, calls, clock)
     size = _best(seconds)
@@ -147,47 +139,3 @@ def _best(seconds: Mapping[int, float]) -> int:
     least = min(each.values())
     best = next(size for size, spent in each.items() if spent * NEAR <= least)
     return best if each[best] <= GAIN * each[1] else 1
-
-
-def rows_of(vectors: Sequence[Feeds]) -> list[Feeds]:
-    """Cut test vectors into single rows, with two that differ where there is only one.
-
-    Returns:
-        Requests with a first axis of 1; none where a vector has no first axis.
-    """
-    rows: list[Feeds] = []
-    for feeds in vectors:
-        sizes = {array.shape[0] if array.ndim else 0 for array in feeds.values()}
-        count = sizes.pop() if len(sizes) == 1 else 0
-        rows += [{n: a[i : i + 1] for n, a in feeds.items()} for i in range(min(count, 4))]
-    if len(rows) == 1:
-        # The same values elsewhere are as fit as they were.
-        rows.append({n: np.roll(a.ravel(), 1).reshape(a.shape) for n, a in rows[0].items()})
-    shapes = {n: a.shape for n, a in rows[0].items()} if rows else {}
-    return [row for row in rows if {n: a.shape for n, a in row.items()} == shapes]
-
-
-def _joined(rows: Sequence[Feeds]) -> Feeds:
-    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-
-
-def _apart(together: Mapping[str, Array], alone: Sequence[Mapping[str, Array]]) -> bool:
-    """Whether each row in a batch is what it is alone."""
-    for i, one in enumerate(alone):
-        for name, array in one.items():
-            row = np.asarray(together[name])[i : i + 1]
-            if row.shape != array.shape:
-                return False
-            if array.dtype.kind != "f":
-                if not np.array_equal(row, array):
-                    return False
-                continue
-            near = np.allclose(row, array, RELATIVE, ABSOLUTE * _largest(array), equal_nan=True)
-            if not near:
-                return False
-    return True
-
-
-def _largest(array: Array) -> float:
-    finite = np.abs(array[np.isfinite(array)])
-    return float(finite.max(initial=0.0))

@@ -26,9 +26,10 @@ from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.bell import Bell
 from edgeinfer.runtime.fleet import FleetModel, ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
+from edgeinfer.runtime.rows import VECTORS, rows_of
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.answers import Answers
-from edgeinfer.runtime.serve.batching import measure, rows_of
+from edgeinfer.runtime.serve.batching import measure
 from edgeinfer.runtime.serve.http import (
     DisconnectedError,
     Receive,
@@ -66,9 +67,6 @@ _log = logging.getLogger("edgeinfer")
 T = TypeVar("T")
 Left = Callable[[], Awaitable[None]]
 """Returns when a client has left."""
-
-VECTORS = 4
-"""Test vectors of a bundle that are kept to run a model before it is ready."""
 
 TRY_S = 10.0
 """Seconds within which a model that is tried must begin."""
