@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.garbage import look_seldom
+from edgeinfer.machine import pages
 from tests import memory_disk, samples
 
 # Before anything asks where temporary files go.
@@ -126,13 +127,14 @@ def heap_of_others_is_left_alone(request: pytest.FixtureRequest) -> None:
     """Keep collections short: conversions collect at every stage, coremltools after each model.
 
     What packages and earlier modules left on the heap stays, and looking at it took a sixth of all
-    time. A large package that a test imports is left out as well.
+    time, giving it back a thirtieth. A large package that a test imports is left out as well.
     """
     global _module, _modules
     if request.module is not _module or len(sys.modules) > _modules + 20:
         _module, _modules = request.module, len(sys.modules)
         gc.collect()
         gc.freeze()
+        pages._code_mb = pages.resident_mb()
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 SUPPORTED = os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
 """Whether this interpreter can start another like itself with descriptors that it inherits."""
@@ -15,7 +17,7 @@ one, and no time limit can end it."""
 TIMEOUT_S = 600
 """The first run of the largest models takes seconds; a child that hangs is a fault of the file."""
 
-_state = {"expendable": False}
+_state = {"expendable": False, "untried": False}
 
 
 def apart() -> bool:
@@ -31,3 +33,22 @@ def is_expendable() -> bool:
 def make_expendable() -> None:
     """Say so."""
     _state["expendable"] = True
+
+
+@contextmanager
+def all_here() -> Iterator[None]:
+    """Convert in the block: where the user wants one process, what is written has no trial either.
+
+    A conversion in processes of its own has none, since those that run artifacts are expendable.
+    """
+    before = _state["untried"]
+    _state["untried"] = before or bool(os.environ.get(IN_PROCESS))
+    try:
+        yield
+    finally:
+        _state["untried"] = before
+
+
+def needs_trial() -> bool:
+    """Whether a file that nobody has run before is tried in a process of its own first."""
+    return not (_state["expendable"] or _state["untried"])

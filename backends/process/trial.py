@@ -45,7 +45,7 @@ class Trials:
     def check(self, path: str, how: str, request: Any, digest: str = "") -> None:
         """Try a file unless these bytes were tried before, in the same way by the same engine.
 
-        A process that is here to be ended needs no trial.
+        Where ``isolation.needs_trial`` says so.
 
         Args:
             path: Path of the file.
@@ -56,7 +56,7 @@ class Trials:
         Raises:
             LoadError: the trial ended the process, or no process could be started.
         """
-        if isolation.is_expendable():
+        if not isolation.needs_trial():
             return
         if not digest:
             found = os.stat(path)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeinfer.backends.base import Artifact, Backend
+from edgeinfer.backends.process import isolation
 from edgeinfer.bundle.artifacts import ArtifactWriter
 from edgeinfer.bundle.made import remember_made
 from edgeinfer.bundle.manifest import (
@@ -69,7 +70,7 @@ def run_stages(request: Request) -> ExportResult:
     described = request.description or Description()
     front = _front(request)
     kind = ArtifactWriter if request.alone else BundleWriter
-    with kind(request.destination, overwrite=request.overwrite) as writer:
+    with isolation.all_here(), kind(request.destination, overwrite=request.overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
         made = prepared.report
         check_described(described, made.inputs, made.outputs, request.labels)

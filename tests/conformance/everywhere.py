@@ -104,7 +104,7 @@ def _lowered(
 
 
 # Lowerings leave it as it is.
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _normal(data: bytes) -> ir.Model:
     return normalise(ir.from_proto(onnx.load_from_string(data))).model
 

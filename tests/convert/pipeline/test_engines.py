@@ -10,6 +10,7 @@ import pytest
 
 import edgeinfer
 from benchmarks.tiny import MLP, save
+from edgeinfer.backends.litert import trial
 from edgeinfer.backends.process import emulator
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.pipeline import engines
@@ -137,3 +138,24 @@ def test_targets_share_what_is_written_alike(node: str, precision: str, count: i
 def test_an_emulator_for_another_kind_of_cpu_is_not_looked_for() -> None:
     with pytest.raises(NotAvailableError, match="no emulator for it"):
         emulator.emulator("riscv64", "any")
+
+
+def test_what_is_written_has_no_trial_where_all_is_done_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    tried: list[str] = []
+    monkeypatch.setattr(trial.TRIALS, "remembered", {})
+
+    def attempt(path: str, request: object) -> str:
+        tried.append(path)
+        return "ok"
+
+    monkeypatch.setattr(trial.TRIALS, "attempt", attempt)
+    net, bundle = tmp_path / "m.onnx", tmp_path / "m.edge"
+    save(MLP, net)
+    edgeinfer.export(net, bundle, targets=["rpi5"])
+    assert not tried
+    # What is loaded later may be anything.
+    edgeinfer.load(bundle, device="cpu", backend="litert").close()
+    assert len(tried) == 1
