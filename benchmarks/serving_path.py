@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ class Wire:
     def write(self, data: bytes) -> None:
         self.count += 1
         self.last = data
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.write(b"".join(parts))
 
     def is_closing(self) -> bool:
         return False

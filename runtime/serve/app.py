@@ -32,7 +32,7 @@ from edgeinfer.runtime.serve.http import (
     retry_header,
 )
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.inflight import Received, hold
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES, Held, Received, hold
 from edgeinfer.runtime.serve.keys import GRANT, OPEN, Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.origins import Origins
@@ -147,7 +147,7 @@ class App:
         receive = Received(receive, held, exchange)
         # Where there are several, who is before them adds the request's id.
         own = (b"x-edgeinfer-replica", self._replica) if self._replica else (b"x-request-id", id)
-        sent = _Sent(send, (own, *self._origins.headers(scope)), exchange)
+        sent = _Sent(send, (own, *self._origins.headers(scope)), exchange, held)
         try:
             if self._traces.is_on:
                 model = await self._traced(scope, receive, sent, id)
@@ -278,14 +278,22 @@ def _check_length(path: str) -> None:
 class _Sent:
     """Sends, and knows what was sent."""
 
-    __slots__ = ("_exchange", "_headers", "_send", "status")
+    __slots__ = ("_exchange", "_headers", "_held", "_send", "status")
 
-    def __init__(self, send: Send, headers: tuple[Header, ...], exchange: Exchange | None) -> None:
-        self._send, self._headers, self._exchange = send, headers, exchange
+    def __init__(
+        self, send: Send, headers: tuple[Header, ...], exchange: Exchange | None, held: Held
+    ) -> None:
+        self._send, self._headers, self._exchange, self._held = send, headers, exchange, held
         self.status = 0
 
     def whole(self, status: int, headers: list[Header], body: bytes) -> bool:
-        """Send all of an answer at once; False where that cannot be."""
+        """Send all of an answer at once; False where that cannot be.
+
+        Raises:
+            RequestError: there is no memory for it until it is read.
+        """
+        if len(body) >= LARGE_BYTES:
+            self._held.made(len(body))
         exchange = self._exchange
         if exchange is None or not exchange.answer(status, (*headers, *self._headers), body):
             return False

@@ -8,7 +8,7 @@ from typing import Any
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.plans import MOST, MOST_BYTES, Plans, asked_again
 from edgeinfer.runtime.serve.served import Served
-from edgeinfer.runtime.serve.tensors import InferRequest, chosen, to_bytes
+from edgeinfer.runtime.serve.tensors import InferRequest, chosen, to_buffer
 from edgeinfer.types import Array
 from edgeinfer.wire import read_varint, varint
 
@@ -99,12 +99,14 @@ class CallPlans:
 
     def write(
         self, model: Served, request: InferRequest, results: Mapping[str, Array], written: Any
-    ) -> bytes:
-        """Return an answer as it is sent, all but its tensors written once.
+    ) -> list[bytes | memoryview]:
+        """Return the parts of an answer as it is sent, all but its tensors written once.
+
+        Its id is not among them.
 
         Args:
             model: that was asked.
-            request: without an id.
+            request: what was asked.
             results: Outputs of the run.
             written: makes the message.
         """
@@ -116,17 +118,15 @@ class CallPlans:
         key = model.name, tuple((name, array.shape) for name, array in arrays.items())
         plans, head = self._heads.get(key, (None, b""))
         if plans is not model.plans:
-            message = written(model, request, results)
-            message.ClearField("raw_output_contents")
-            head = message.SerializeToString()
+            head = written(model, request, results).SerializeToString()
             if len(self._heads) >= MOST:
                 self._heads.clear()
             self._heads[key] = model.plans, head
-        parts = [head]
+        parts: list[bytes | memoryview] = [head]
         for array in arrays.values():
-            data = to_bytes(array)
+            data = to_buffer(array)
             parts += (_RAW_OUTPUT, varint(len(data)), data)
-        return b"".join(parts)
+        return parts
 
 
 def _raw_inputs(raw: bytes) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ import ipaddress
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from edgeinfer.runtime.serve.reading import feed
@@ -21,6 +21,9 @@ from edgeinfer.runtime.serve.reading import feed
 _log = logging.getLogger("edgeinfer.serve")
 
 _LEAST, _MANY = 512, 1 << 16
+
+_SOON_S, _LATER_S = 0.002, 0.25
+"""Seconds until it is looked whether a client of TLS has taken what it was sent; doubled."""
 
 _MOST_LENT = 16 << 20
 """Bytes of all bodies that are waited for, whose senders nobody has asked for a key yet."""
@@ -219,8 +222,61 @@ class Handshake(asyncio.Protocol):
             return
         protocol = self._make()
         secured.set_protocol(protocol)
-        protocol.connection_made(secured)
+        protocol.connection_made(_Secured(secured, self._transport, protocol))
         feed(protocol, waiting.parts)
+
+
+class _Secured:
+    """A transport of TLS, and the one below it: what a client leaves unread waits there.
+
+    Args:
+        transport: that is written to.
+        below: where it writes; it tells TLS alone when it is full.
+        protocol: that writes.
+    """
+
+    def __init__(self, transport: Any, below: Any, protocol: asyncio.BufferedProtocol) -> None:
+        self._transport, self._below, self._protocol = transport, below, protocol
+        self._loop, self._waits_s = asyncio.get_running_loop(), 0.0
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Set from how many bytes on ``pause_writing`` is called."""
+        self._transport.set_write_buffer_limits(high=high)
+        self._below.set_write_buffer_limits(high=high)
+
+    def get_write_buffer_size(self) -> int:
+        """Return the bytes that are written and not sent."""
+        both = self._transport, self._below
+        return sum(int(each.get_write_buffer_size()) for each in both)
+
+    def write(self, data: bytes) -> None:
+        """Write."""
+        self._transport.write(data)
+        self._look()
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        """Write several parts."""
+        self._transport.writelines(parts)
+        self._look()
+
+    def _look(self) -> None:
+        if not self._waits_s and self._below.get_write_buffer_size():
+            self._protocol.pause_writing()
+            self._wait(_SOON_S)
+
+    def _wait(self, seconds: float) -> None:
+        self._waits_s = seconds
+        self._loop.call_later(seconds, self._again)
+
+    def _again(self) -> None:
+        if self.get_write_buffer_size() and not self._below.is_closing():
+            self._wait(min(2 * self._waits_s, _LATER_S))
+        else:
+            self._waits_s = 0.0
+            self._protocol.resume_writing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class _Waiting(asyncio.Protocol):

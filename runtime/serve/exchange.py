@@ -21,8 +21,12 @@ KEY = "edgeinfer.exchange"
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def whole_answer(status: int, headers: Headers, body: bytes, *, is_kept: bool) -> bytes:
-    """Return an answer as it is sent.
+_APART = 64 << 10
+"""From so many bytes on a body is written as it is, and not copied behind its head."""
+
+
+def whole_answer(status: int, headers: Headers, body: bytes, *, is_kept: bool) -> tuple[bytes, ...]:
+    """Return an answer as it is sent, in one part or two.
 
     Args:
         status: HTTP status.
@@ -34,8 +38,10 @@ def whole_answer(status: int, headers: Headers, body: bytes, *, is_kept: bool) -
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")
     parts.append(b"\r\n" if is_kept else b"connection: close\r\n\r\n")
+    if len(body) >= _APART:
+        return b"".join(parts), body
     parts.append(body)
-    return b"".join(parts)
+    return (b"".join(parts),)
 
 
 class Exchange:
@@ -79,7 +85,7 @@ class Exchange:
         cycle.waiting_for_100_continue = cycle.chunked_encoding = False
         cycle.message_event.set()
         cycle.transport.share = sharer()
-        cycle.transport.write_now(whole_answer(status, every, body, is_kept=cycle.keep_alive))
+        cycle.transport.write_now(*whole_answer(status, every, body, is_kept=cycle.keep_alive))
         if not cycle.keep_alive:
             cycle.transport.close()
         cycle.on_response()
@@ -143,7 +149,7 @@ class WholeRequest:
         every = (*connection.server_state.default_headers, *headers)
         transport, is_kept = connection.transport, self.keep_alive
         transport.share = self.share
-        transport.write_now(whole_answer(status, every, body, is_kept=is_kept))
+        transport.write_now(*whole_answer(status, every, body, is_kept=is_kept))
         if not is_kept:
             transport.close()
         connection.on_response_complete()

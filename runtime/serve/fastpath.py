@@ -30,8 +30,8 @@ from edgeinfer.runtime.serve.http import (
     retry_header,
     whole_headers,
 )
-from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
-from edgeinfer.runtime.serve.inflight import weigh
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES, weigh
 from edgeinfer.runtime.serve.keys import Grant, Keys, share_of
 from edgeinfer.runtime.serve.lanes import Ran
 from edgeinfer.runtime.serve.origins import Origins
@@ -73,6 +73,11 @@ class FastPath:
             asked = self._read(facts, request.body, is_alone=request.is_alone)
             if asked is None or asked.terms.sequence is not None:
                 return False
+            expected = facts.model.answer_size.of(asked.feeds)
+            if expected >= LARGE_BYTES and not self.hub.memory.is_free(
+                len(request.body) + expected, 0, facts.share
+            ):
+                return False
             self._let_in(facts, asked.terms.priority or 0)
         except (EdgeInferError, RequestError, RecursionError):
             return False
@@ -80,7 +85,8 @@ class FastPath:
             head.facts = facts
         id, request.share = self._id_of(facts.id), facts.share
         if not (request.is_alone and self._is_answered(facts, asked, request, id, started)):
-            self._submit(facts, asked, _Call(self.hub, facts, asked, request, id, started))
+            call = _Call(self.hub, facts, asked, request, id, started, expected)
+            self._submit(facts, asked, call)
         return True
 
     def _is_answered(
@@ -95,7 +101,7 @@ class FastPath:
             if found is None:
                 return False
             if size_of(found) >= LARGE_BYTES:
-                _Call(self.hub, facts, asked, request, id, started).set_result(found)
+                _Call(self.hub, facts, asked, request, id, started, 0).set_result(found)
                 return True
             content, headers = result(facts.model, asked, found)
         except Exception as error:
@@ -228,11 +234,12 @@ class _Call:
         request: Request of the connection.
         id: Identifier of the request.
         started: time of the performance counter.
+        expected: Bytes of the answer, as far as they are known.
     """
 
     __slots__ = (
-        *("_asked", "_facts", "_hub", "_id", "_is_done", "_request", "_running", "_size"),
-        "_started",
+        *("_answer", "_asked", "_facts", "_hub", "_id", "_is_done", "_request", "_running"),
+        *("_size", "_started"),
     )
 
     def __init__(
@@ -243,13 +250,15 @@ class _Call:
         request: WholeRequest,
         id: bytes,
         started: float,
+        expected: int,
     ) -> None:
         self._hub, self._facts, self._asked, self._request = hub, facts, asked, request
         self._id, self._started = id, started
         self._is_done = False
         self._running: asyncio.Future[None] | Future[Outputs] | None = None
         facts.model.enter(facts.share)
-        self._size = len(request.body)
+        self._answer = expected if expected >= LARGE_BYTES else 0
+        self._size = len(request.body) + self._answer
         hub.memory.add(self._size, facts.share)
         request.left = self._left
 
@@ -288,17 +297,29 @@ class _Call:
             self.set_exception(error)
 
     async def _large(self, outputs: Outputs) -> None:
-        """Write large outputs beside the loop, once there is memory for them."""
+        """Write large outputs beside the loop, where there is memory for them."""
         try:
-            size, memory, share = size_of(outputs), self._hub.memory, self._facts.share
-            await memory.take(size, self._size, share)
-            self._size += size
+            self._made(size := size_of(outputs))
             work = partial(result, self._facts.model, self._asked, outputs)
             content, headers = await self._hub.read(size, work)
+            self._made(len(content))
         except Exception as error:
             self.set_exception(error)
         else:
             self._end(200, content, headers)
+
+    def _made(self, size: int) -> None:
+        """Hold an answer that is there, as far as nobody knew of it before.
+
+        Raises:
+            RequestError: there is no memory for it.
+        """
+        if (more := size - self._answer) > 0:
+            memory, share = self._hub.memory, self._facts.share
+            memory.check(more, self._size, share)
+            memory.add(more, share)
+            self._size += more
+            self._answer = size
 
     def _left(self) -> None:
         if self._running is not None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.runtime.batches import size_of
 from edgeinfer.runtime.serve import tensors
 from edgeinfer.runtime.serve.http import (
     Receive,
@@ -23,7 +24,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
 )
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.inflight import held
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES, LIST_WEIGHT, held
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, turns, watched, whole, write
 from edgeinfer.runtime.serve.tensors import InferRequest
@@ -58,6 +59,9 @@ async def generate(hub: Hub, model: Served, is_stream: bool, receive: Receive, s
             return
         request = await hub.read(len(body), partial(_request, model, data, limits.elements))
         results = await hub.infer(model, request, lambda: client_left(receive))
+        if (size := size_of(results)) >= LARGE_BYTES:
+            # Lists of numbers take as much more.
+            held().made(size * LIST_WEIGHT)
         found: dict[str, Any] = _named(model)
         if request.id:
             found["id"] = request.id

@@ -144,6 +144,8 @@ async def in_time(work: Awaitable[T], seconds: float, late: RequestError) -> T:
         raise late from e
     finally:
         timer.cancel()
+        # The error would hold this frame, and this frame the error.
+        del late
 
 
 async def _body(receive: Receive, limit: int) -> bytes:

@@ -28,6 +28,7 @@ from edgeinfer.runtime.fleet import FleetModel, ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.rows import VECTORS, rows_of
 from edgeinfer.runtime.scheduler import Outputs
+from edgeinfer.runtime.serve.answer_size import AnswerSize, counted_outputs
 from edgeinfer.runtime.serve.answers import Answers
 from edgeinfer.runtime.serve.batching import measure
 from edgeinfer.runtime.serve.http import (
@@ -39,7 +40,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
     without_folders,
 )
-from edgeinfer.runtime.serve.inflight import InFlight, held, weigh
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES, InFlight, held, weigh
 from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner, sharer
 from edgeinfer.runtime.serve.lanes import Lane, Ran
 from edgeinfer.runtime.serve.metrics import Engine, Metrics
@@ -73,9 +74,6 @@ TRY_S = 10.0
 
 WEIGHING = 16
 """Times as many bytes of JSON are weighed in the time in which others are read."""
-
-LARGE_BYTES = 64 << 10
-"""What is as large is read and written in a thread, so that others do not wait for it."""
 
 SOON_S = 0.02
 """A request that is answered sooner is not watched for a client that leaves."""
@@ -334,13 +332,15 @@ class Hub:
         Raises:
             QueueFullError: too many wait.
             InputError: an input is not what the model takes.
-            RequestError: its sequence is not under way; 403, it may not come so far before others.
+            RequestError: its sequence is not under way; 403, it may not come so far before others;
+                503, there is no memory for its outputs; 429 where the key's own are in the way.
         """
         terms = request.terms
         check_ahead(terms.priority or 0)
+        await held().reserve(model.answer_size.of(request.feeds))
         with self.place(model):
             if terms.sequence is None:
-                return await self._kept(model, request.feeds, terms, left)
+                return counted_outputs(await self._kept(model, request.feeds, terms, left))
             if model.sequences is None:
                 raise RequestError(400, f"sequence_id: model {model.name!r} has no states")
             if kept := set(request.outputs).intersection(model.sequences.pairs.values()):
@@ -349,7 +349,9 @@ class Hub:
             async def run(feeds: Feeds) -> Mapping[str, Array]:
                 return await self._run(model, feeds, terms, left)
 
-            return await model.sequences.step(terms.sequence, terms, request.feeds, run)
+            return counted_outputs(
+                await model.sequences.step(terms.sequence, terms, request.feeds, run)
+            )
 
     async def _kept(
         self, model: Served, feeds: Feeds, terms: Terms, left: Left | None
@@ -525,6 +527,7 @@ class Hub:
         """Let a model's requests run together as far as that gains, and is allowed."""
         model.batch, tensors.batching, model.lane = 1, None, None
         model.plans = Plans(model.inputs)
+        model.answer_size = AnswerSize(model.inputs, model.outputs)
         most = self.options.batch
         try:
             check_batching(model.name, Batching(max(most, 2)), model.inputs, model.outputs)

@@ -2,7 +2,8 @@
 
 Limits of one request say nothing about a hundred at once. Bytes of a body count when they come, so
 that somebody who announces much and sends little takes nothing; JSON counts as what it takes once
-it is read, until the request is made of it.
+it is read, until the request is made of it. An answer counts from before it is made until its
+client has read it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ import numpy as np
 from edgeinfer.runtime.serve.exchange import Exchange
 from edgeinfer.runtime.serve.http import Message, Receive, RequestError, too_large
 from edgeinfer.runtime.serve.keys import sharer
+
+LARGE_BYTES = 64 << 10
+"""What is as large is read and written in a thread, so that others do not wait for it; an answer
+counts as memory."""
 
 LIST_WEIGHT = 12
 """Bytes that a list of a message of gRPC takes for one of its own."""
@@ -68,6 +73,15 @@ class InFlight:
             await self.wait(size, own, share)
         self.add(size, share)
 
+    def check(self, size: int, own: int, share: bytes) -> None:
+        """Raise where so many bytes more do not fit; nothing is waited for.
+
+        Raises:
+            RequestError: 503, they do not fit; 429 where the key's own are in the way.
+        """
+        if status := self._lacks(size, own, share):
+            raise _full(status)
+
     async def wait(self, size: int, own: int, share: bytes) -> None:
         """Wait until so many bytes more fit.
 
@@ -86,9 +100,7 @@ class InFlight:
             try:
                 await asyncio.wait_for(turn, max(0.0, end - asyncio.get_running_loop().time()))
             except TimeoutError as e:
-                whose = "under way" if status == 503 else "of this key"
-                text = f"requests {whose} take all the memory that they may"
-                raise RequestError(status, text, 1.0) from e
+                raise _full(status) from e
             finally:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
@@ -111,19 +123,27 @@ class InFlight:
                 turn.set_result(None)
 
 
+def _full(status: int) -> RequestError:
+    # No frame that an error passes may have a name for it: what is on the way, bodies and all,
+    # would stay until somebody looks for circles.
+    whose = "under way" if status == 503 else "of this key"
+    return RequestError(status, f"requests {whose} take all the memory that they may", 1.0)
+
+
 class Held:
     """What one request holds.
 
     Args:
         memory: Memory of all requests.
         share: whose share it counts for; None: of whoever asks when the first bytes are taken.
+        copies: Copies of an answer that are there until it is read.
     """
 
-    __slots__ = ("_data", "_memory", "_share", "_size")
+    __slots__ = ("_answer", "_copies", "_data", "_memory", "_share", "_size")
 
-    def __init__(self, memory: InFlight, share: bytes | None = None) -> None:
-        self._memory, self._size, self._data = memory, 0, 0
-        self._share = share
+    def __init__(self, memory: InFlight, share: bytes | None = None, copies: int = 1) -> None:
+        self._memory, self._size, self._data, self._answer = memory, 0, 0, 0
+        self._share, self._copies = share, copies
 
     async def take(self, size: int) -> None:
         """Hold so many bytes more.
@@ -145,6 +165,48 @@ class Held:
             self._share = sharer()
         return self._share
 
+    async def reserve(self, size: int) -> None:
+        """Hold memory for an answer that is not made yet.
+
+        Args:
+            size: Bytes of the answer; a small one is none of memory's.
+
+        Raises:
+            RequestError: 503, it does not fit in time; 429 where the key's own are in the way.
+        """
+        if size >= LARGE_BYTES:
+            await self.take(size * self._copies)
+            self._answer = size * self._copies
+
+    def expect(self, size: int) -> None:
+        """Likewise where it is known to fit."""
+        if size >= LARGE_BYTES:
+            self.add(size * self._copies)
+            self._answer = size * self._copies
+
+    def made(self, size: int) -> None:
+        """Hold an answer that is there, as far as nothing was reserved for it.
+
+        Nothing is waited for: answers that wait would take the memory that they wait for.
+
+        Args:
+            size: Bytes of the answer.
+
+        Raises:
+            RequestError: 503, it does not fit; 429 where the key's own are in the way.
+        """
+        more = size * self._copies - self._answer
+        if more > 0:
+            self._memory.check(more, self._size, self._whose())
+            self.add(more)
+            self._answer += more
+
+    def keep_answer(self) -> None:
+        """Give back all but the answer."""
+        gone = self._size - self._answer
+        self._memory.give(gone, self._whose())
+        self._size, self._data = self._answer, 0
+
     async def take_data(self, size: int) -> None:
         """Likewise for JSON that is to be read, until ``drop_data``.
 
@@ -165,7 +227,7 @@ class Held:
         """Give all of it back."""
         if self._size:
             self._memory.give(self._size, self._whose())
-            self._size = self._data = 0
+            self._size = self._data = self._answer = 0
 
 
 class Received:
@@ -229,11 +291,16 @@ def _count(text: bytes, mark: int) -> int:
 _HELD: ContextVar[Held] = ContextVar("held")
 
 
-def hold(memory: InFlight) -> Held:
+def hold(memory: InFlight, copies: int = 1) -> Held:
     """Return what a request holds, nothing yet; ``held`` finds it."""
-    made = Held(memory)
-    _HELD.set(made)
+    made = Held(memory, copies=copies)
+    use(made)
     return made
+
+
+def use(held: Held) -> None:
+    """Let ``held`` find what a request holds in this task."""
+    _HELD.set(held)
 
 
 def held() -> Held:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.runtime.serve.tensors import InferRequest, chosen, to_bytes, write
+from edgeinfer.runtime.serve.tensors import InferRequest, chosen, to_buffer, write
 from edgeinfer.types import Array, TensorSpec
 
 MOST, MOST_BYTES = 64, 1024
@@ -108,7 +108,7 @@ class Plans:
         known = self._heads.get(key)
         if known is not None:
             head, names = known
-            return b"".join([head, *[to_bytes(results[name]) for name in names]]), len(head)
+            return b"".join([head, *[to_buffer(results[name]) for name in names]]), len(head)
         body, size = write(model, request, results, specs)
         names = tuple(s.name for s in specs if chosen(request, results, s.name) is not None)
         # Texts have lengths of their own.

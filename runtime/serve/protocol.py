@@ -119,13 +119,15 @@ class Joined:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
 
-    def write_now(self, data: bytes) -> None:
-        """Write, after what waits."""
-        if self._parts:
-            self._parts.append(data)
-            self._flush()
-        elif not self._transport.is_closing():
-            self._transport.write(data)
+    def write_now(self, *parts: bytes) -> None:
+        """Write, after what waits; several parts are not joined."""
+        self._flush()
+        if self._transport.is_closing():
+            return
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
 
     def close(self) -> None:
         """Write what waits, and close."""
@@ -180,6 +182,9 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
+        if self.patience is not None:
+            # Whatever a client leaves unread counts, and has its time. TLS is never below zero.
+            transport.set_write_buffer_limits(high=1)
         if not self.doors.enter(self, address_of(transport)):
             transport.abort()
             return
@@ -203,7 +208,9 @@ class _Protocol(HttpToolsProtocol):
             self._unread = Unread(transport, memory, transport.share, seconds)
 
     def resume_writing(self) -> None:
-        """Count it no more."""
+        """Count it no more, unless there is some below TLS, which tells of its own alone."""
+        if self.patience is not None and self.transport.get_write_buffer_size():
+            return
         self._read_on()
         super().resume_writing()
 

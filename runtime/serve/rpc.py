@@ -7,17 +7,17 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.runtime.batches import size_of
 from edgeinfer.runtime.serve import facts, tensors, wire
 from edgeinfer.runtime.serve.calls import CallPlans
 from edgeinfer.runtime.serve.connections import files, network
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, in_time, status_of
-from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
-from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, Held
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, Held, held, hold, use
 from edgeinfer.runtime.serve.keys import GRANT, Keys, sharer
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.options import MOST_KEYS
@@ -27,8 +27,10 @@ from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.traces import Traces
 from edgeinfer.runtime.serve.turns import Callers, OpenStream, OpenStreams, Turns
+from edgeinfer.runtime.serve.unread import UnreadCall, UnreadCalls, end_connections, place_of
 from edgeinfer.runtime.serve.v2 import change
 from edgeinfer.types import Array
+from edgeinfer.wire import varint
 
 if TYPE_CHECKING:
     from grpc.aio import ServicerContext
@@ -70,6 +72,16 @@ _RESTED = RequestError(503, "others came, and this stream was silent", 1.0)
 
 _FINAL = "triton_enable_empty_final_response"
 
+_INFER_RESPONSE = bytes([2 << 3 | 2])
+"""Tag of ``infer_response`` of ``ModelStreamInferResponse``."""
+
+_COPIES = 2
+"""Of an answer until it is read: Python's bytes, and gRPC's own."""
+
+
+Read = Callable[[], Awaitable[Any]]
+"""Returns the next message of a call, or none at its end; gRPC's iterator keeps the last one."""
+
 
 class Rpc:
     """Answers over gRPC.
@@ -100,6 +112,7 @@ class Rpc:
         most, what = max(1, limits.memory_bytes // limits.body_bytes), "messages are received"
         self._reading, self._probing = Turns(most, what), Callers(_PROBES)
         self._streams = OpenStreams(most, limits.body_s)
+        self._unread = UnreadCalls(limits.body_s, lambda peers: end_connections(self.port, peers))
         self._server: Any = None
         self.port = 0
         self.problem: UsageError | None = None
@@ -167,10 +180,7 @@ class Rpc:
             "ModelInfer": self._infer_raw,
         }
         found = {name: self._unary(name, work) for name, work in plain.items()}
-        found["ModelStreamInfer"] = self._grpc.stream_stream_rpc_method_handler(
-            self._stream,
-            response_serializer=_serialized,
-        )
+        found["ModelStreamInfer"] = self._grpc.stream_stream_rpc_method_handler(self._stream)
         return found
 
     def _health(self) -> dict[str, Any]:
@@ -179,43 +189,46 @@ class Rpc:
     def _unary(self, name: str, work: Callable[[Any], Awaitable[Any]], message: str = "") -> Any:
         kind = f"{message or name}Request"
 
-        async def call(requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]) -> Any:
+        async def answered(
+            given: Mapping[str, str | bytes], held: Held, context: ServicerContext[Any, Any]
+        ) -> bytes:
+            if name not in _OPEN:
+                self._let_in(given)
+                raw = await self._received(context.read, held)
+            else:
+                raw = await self._probed(context.read, context.peer())
+                await held.take(len(raw))
+            # Most of those are known, and need not be read.
+            request: Any = raw if name == "ModelInfer" else self._parsed(kind, raw)
+            if name == "Check" and request.service not in _WHOLE:
+                # Which models there are is told to who has a key.
+                self._let_in(given)
+            return _serialized(await work(request))
+
+        async def call(_: Any, context: ServicerContext[Any, Any]) -> Any:
             given = dict(context.invocation_metadata() or ())
-            id, held = str(given.get("x-request-id", "")), Held(self._hub.memory)
-            unsent = _Unsent(context, held)
+            id, held = str(given.get("x-request-id", "")), hold(self._hub.memory, _COPIES)
+            unread = UnreadCall(context, held, self._unread)
+            answer, code, text = b"", None, ""
             with self._traces.span(name, given.get("traceparent"), id) as note:
                 try:
-                    if name not in _OPEN:
-                        self._let_in(given)
-                        raw = await self._received(requests, held)
-                    else:
-                        raw = await self._probed(requests, context.peer())
-                        await held.take(len(raw))
-                    # Most of those are known, and need not be read.
-                    request: Any = raw if name == "ModelInfer" else self._parsed(kind, raw)
-                    if name == "Check" and request.service not in _WHOLE:
-                        # Which models there are is told to who has a key.
-                        self._let_in(given)
-                    answer = await work(request)
-                    unsent.is_large = await self._hold(held, answer, len(raw))
+                    answer = await answered(given, held, context)
+                    unread.made(len(answer))
                 except Exception as error:
-                    known = self._known(name, error)
-                    code = self._code(known)
-                    note("rpc.grpc.status_code", code.value[0])
-                    await context.abort(code, known.text)
-                finally:
-                    unsent.made()
-                note("rpc.grpc.status_code", 0)
+                    code, text = self._told(name, error)
+                    held.release()
+                note("rpc.grpc.status_code", 0 if code is None else code.value[0])
+            if code is not None:
+                # Behind the error, which holds all that was read.
+                answer = b""
+                await context.abort(code, text)
             log_line(f"{name} OK")
             return answer
 
         # On the wire it is a call with one message, which is received behind the key.
-        return self._grpc.stream_unary_rpc_method_handler(
-            call,
-            response_serializer=_serialized,
-        )
+        return self._grpc.stream_unary_rpc_method_handler(call)
 
-    async def _received(self, requests: AsyncIterator[bytes], held: Held) -> bytes:
+    async def _received(self, read: Read, held: Held) -> bytes:
         """Receive the message of a call, as many at once as there is memory for, and hold it.
 
         Raises:
@@ -225,21 +238,21 @@ class Rpc:
         share = sharer()
         await self._reading.take(share)
         try:
-            raw = await _next(requests, self._hub.options.limits.body_s)
+            raw = await _next(read, self._hub.options.limits.body_s)
             # It is there, so that whoever waits for memory waits here.
             await held.take(len(raw))
             return raw
         finally:
             self._reading.give(share)
 
-    async def _probed(self, requests: AsyncIterator[bytes], peer: str) -> bytes:
+    async def _probed(self, read: Read, peer: str) -> bytes:
         """Receive the message of a call that needs no key.
 
         Raises:
             RequestError: others came, it did not come in time, or there is none.
         """
-        with self._probing.waiting(network(_address(peer))):
-            return await _next(requests, _PROBE_S)
+        with self._probing.waiting(network(place_of(peer)[0])):
+            return await _next(read, _PROBE_S)
 
     def _let_in(self, given: Mapping[str, str | bytes]) -> None:
         key, other = (_bytes(given.get(name)) for name in ("authorization", "x-api-key"))
@@ -260,15 +273,16 @@ class Rpc:
         except DecodeError as e:
             raise RequestError(400, f"no {kind}: {e}") from e
 
-    def _known(self, name: str, error: Exception) -> RequestError:
-        """Return what the client is reported; the log gets the rest."""
+    def _told(self, name: str, error: Exception) -> tuple[Any, str]:
+        """Return what the client is sent, a code and a text; the log gets the rest."""
         if isinstance(error, DisconnectedError):
-            return RequestError(499, "cancelled")
+            return self._grpc.StatusCode.CANCELLED, "cancelled"
         known = status_of(error)
         if known.status >= 500 and not isinstance(error, RequestError):
             _log.error("%s failed", name, exc_info=error)
-        _log.info("%s %s", name, self._code(known).name)
-        return known
+        code = self._code(known)
+        _log.info("%s %s", name, code.name)
+        return code, known.text
 
     def _code(self, error: RequestError) -> Any:
         return getattr(self._grpc.StatusCode, _CODES.get(error.status, "INTERNAL"))
@@ -325,38 +339,35 @@ class Rpc:
 
     # Runs.
 
-    async def _infer_raw(self, raw: bytes) -> Any:
+    async def _infer_raw(self, raw: bytes) -> bytes:
         """Run a model once, as a message says that may be known; the answer is known likewise."""
         found = self._plans.read(self._hub, raw)
         if found is None:
-            return await self._infer(self._parsed("ModelInferRequest", raw), raw)
-        model, asked = found
-        with self._hub.counted(model):
-            results = await self._hub.infer(model, asked)
-            return self._plans.write(model, asked, results, self._written)
-
-    async def _infer(self, request: Any, raw: bytes = b"") -> Any:
-        """Run a model once.
-
-        Args:
-            request: what is asked.
-            raw: the message, where it may be kept.
-        """
-        held, model = Held(self._hub.memory), self._model(request)
-        try:
-            if not request.raw_input_contents:
-                await held.take(request.ByteSize() * LIST_WEIGHT)
-            asked = await self._read(model, request)
+            request = self._parsed("ModelInferRequest", raw)
+            model, asked = await self._asked(request)
             # Who answers for another now may not next time.
-            if raw and request.raw_input_contents and model.name == request.model_name:
+            if request.raw_input_contents and model.name == request.model_name:
                 self._plans.keep(raw, model, asked)
-            return await self._ran(model, asked)
-        finally:
-            held.release()
+            del request
+        else:
+            model, asked = found
+        return b"".join(await self._ran(model, asked))
 
-    async def _stream(
-        self, requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]
-    ) -> AsyncIterator[Any]:
+    async def _asked(self, request: Any) -> tuple[Served, InferRequest]:
+        """Return which model a message asks, and what."""
+        model = self._model(request)
+        limit = self._hub.options.limits.elements
+        work = partial(read, request, model.inputs, model.outputs, limit)
+        if request.raw_input_contents:
+            # What is raw is not copied; lists of values are.
+            return model, await self._hub.read(0, work)
+        size = request.ByteSize()
+        await held().take_data(size * LIST_WEIGHT)
+        asked = await self._hub.read(size, work)
+        held().drop_data(size_of(asked.feeds))
+        return model, asked
+
+    async def _stream(self, _: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
         """Answer requests in the order they came; they run together."""
         running: asyncio.Queue[asyncio.Task[Any] | RequestError | None]
         running = asyncio.Queue(self._hub.options.limits.queue)
@@ -365,7 +376,7 @@ class Rpc:
             place = self._streams.take(sharer(), partial(running.put_nowait, _RESTED))
         except RequestError as error:
             await context.abort(self._code(error), error.text)
-        taking = asyncio.ensure_future(self._take(requests, running, place))
+        taking = asyncio.ensure_future(self._take(context.read, running, place))
         try:
             while (task := await running.get()) is not None:
                 if isinstance(task, RequestError):
@@ -373,9 +384,12 @@ class Rpc:
                     return
                 answer, kept = await task
                 place.answers()
+                del task
+                unread = self._unread.begin(len(answer), context.peer)
                 try:
                     yield answer
                 finally:
+                    self._unread.end(unread)
                     kept.release()
         finally:
             self._streams.give(place)
@@ -385,35 +399,17 @@ class Rpc:
                     left.add_done_callback(_released)
                     left.cancel()
 
-    async def _hold(self, held: Held, answer: Any, own: int) -> bool:
-        """Hold a large answer, until it is taken, in the place of what was asked.
-
-        Returns:
-            Whether it is large.
-
-        Raises:
-            RequestError: there is no memory for it.
-        """
-        # What is known is bytes already.
-        size = len(answer) if isinstance(answer, bytes) else answer.ByteSize()
-        is_large = size >= LARGE_BYTES
-        if is_large:
-            await held.take(max(0, size - own))
-        return is_large
-
-    async def _take(
-        self, requests: AsyncIterator[bytes], running: asyncio.Queue[Any], place: OpenStream
-    ) -> None:
+    async def _take(self, read: Read, running: asyncio.Queue[Any], place: OpenStream) -> None:
         """Begin what a stream asks for."""
         try:
-            raw: bytes | None = await _next(requests, self._hub.options.limits.body_s)
+            raw = await _next(read, self._hub.options.limits.body_s)
         except RequestError as error:
             # One that ends at once is no fault.
             await running.put(None if error.status == 400 else error)
             return
-        while raw is not None:
+        while isinstance(raw, bytes):
             place.asks()
-            held = Held(self._hub.memory)
+            held = Held(self._hub.memory, copies=_COPIES)
             problem: RequestError | None = None
             try:
                 await held.take(len(raw))
@@ -421,119 +417,95 @@ class Rpc:
                 # Of what has no memory nothing is kept.
                 problem, raw = error, b""
             # Steps of a sequence start in their order: each is read before the next.
-            read: Awaitable[Any] = self._streamed(raw, held, problem)
-            await running.put(asyncio.ensure_future(read))
-            raw = await anext(requests, None)
+            answered = asyncio.ensure_future(self._streamed([raw], held, problem))
+            raw = b""
+            await running.put(answered)
+            del answered
+            raw = await read()
         await running.put(None)
 
     async def _streamed(
-        self, raw: bytes, held: Held, problem: RequestError | None
-    ) -> tuple[Any, Held]:
+        self, raw: list[bytes], held: Held, problem: RequestError | None
+    ) -> tuple[bytes, Held]:
         """Return the answer to one request of a stream, and its memory; an error ends it alone.
 
         Args:
-            raw: the message; empty where it has no memory.
+            raw: the message, which is taken from it; empty where it has no memory.
             held: its memory.
             problem: why there is none.
         """
-        response = self._messages["ModelStreamInferResponse"]()
-        request = self._messages["ModelInferRequest"]()
+        use(held)
+        begun = self._messages["ModelInferResponse"]()
         try:
             _count(problem)
-            request = self._parsed("ModelInferRequest", raw)
+            request = self._parsed("ModelInferRequest", raw.pop())
+            begun.id, begun.model_name = request.id, request.model_name
             final = request.parameters.pop(_FINAL).bool_param if _FINAL in request.parameters else 0
-            answer = await self._infer(request)
+            model, asked = await self._asked(request)
+            # While it runs there is what it runs with, and not the message beside it.
+            del request
             if final:
-                answer.parameters["triton_final_response"].bool_param = True
-            await self._hold(held, answer, len(raw))
-            response.infer_response.CopyFrom(answer)
+                begun.parameters["triton_final_response"].bool_param = True
+            # Of what a message says twice the last counts; another model may have answered.
+            begun.ClearField("model_name")
+            parts = [*await self._ran(model, asked), begun.SerializeToString()]
+            size = sum(map(len, parts))
+            held.made(size)
+            answer = b"".join((_INFER_RESPONSE, varint(size), *parts))
+            held.keep_answer()
         except asyncio.CancelledError:
             held.release()
             raise
         except Exception as error:
             held.release()
-            response.error_message = self._known("ModelStreamInfer", error).text
-            response.infer_response.id = request.id
-            response.infer_response.model_name = request.model_name
-        return response, held
+            _code, text = self._told("ModelStreamInfer", error)
+            response = self._messages["ModelStreamInferResponse"](error_message=text)
+            response.infer_response.CopyFrom(begun)
+            answer = response.SerializeToString()
+        return answer, held
 
     def _model(self, request: Any) -> Served:
         facts.check_version(request.model_name, request.model_version)
         return self._hub.of_kind(request.model_name, "tensors")
 
-    async def _read(self, model: Served, request: Any) -> InferRequest:
-        limit = self._hub.options.limits.elements
-        work = partial(read, request, model.inputs, model.outputs, limit)
-        # What is raw is not copied; lists of values are.
-        size = 0 if request.raw_input_contents else request.ByteSize()
-        return await self._hub.read(size, work)
-
-    async def _ran(self, model: Served, asked: InferRequest) -> Any:
+    async def _ran(self, model: Served, asked: InferRequest) -> list[Any]:
+        """Run a model once; return the parts of the answer."""
         with self._hub.counted(model):
             results = await self._hub.infer(model, asked)
-            return self._written(model, asked, results)
+            parts = self._plans.write(model, asked, results, self._written)
+        if asked.id:
+            parts.append(self._messages["ModelInferResponse"](id=asked.id).SerializeToString())
+        return parts
 
     def _written(self, model: Served, asked: InferRequest, results: Mapping[str, Array]) -> Any:
-        answer = self._messages["ModelInferResponse"](
-            model_name=model.name, model_version="1", id=asked.id
-        )
+        """Return an answer without what it has of its own: its id and the tensors' bytes."""
+        answer = self._messages["ModelInferResponse"](model_name=model.name, model_version="1")
         for spec in model.outputs:
             array = tensors.chosen(asked, results, spec.name)
             if array is not None:
                 answer.outputs.add(
                     name=spec.name, datatype=tensors.datatype(spec), shape=array.shape
                 )
-                answer.raw_output_contents.append(tensors.to_bytes(array))
         return answer
 
 
-async def _next(requests: AsyncIterator[bytes], seconds: float) -> bytes:
+async def _next(read: Read, seconds: float) -> bytes:
     """Return the next message.
 
     Raises:
         RequestError: it did not come in time, or there is none.
     """
     late = RequestError(408, f"the message did not come within {seconds:g} s")
-    try:
-        return await in_time(anext(requests), seconds, late)
-    except StopAsyncIteration as e:
-        raise RequestError(400, "the call has no message") from e
+    raw = await in_time(read(), seconds, late)
+    if not isinstance(raw, bytes):
+        raise RequestError(400, "the call has no message")
+    return raw
 
 
-class _Unsent:
-    """The memory of a call, given back when its answer was taken; a small one's when it is made.
-
-    Args:
-        context: Context of the call.
-        held: its memory.
-
-    Attributes:
-        is_large: the answer is.
-    """
-
-    def __init__(self, context: ServicerContext[Any, Any], held: Held) -> None:
-        self._held, self.is_large, self._is_over = held, False, False
-        context.add_done_callback(self._over)
-
-    def made(self) -> None:
-        """Hand the answer to gRPC, or an error in its place."""
-        if self._is_over or not self.is_large:
-            self._held.release()
-
-    def _over(self, _: Any) -> None:
-        self._is_over = True
-        self._held.release()
-
-
-def _released(task: asyncio.Task[tuple[Any, Held]]) -> None:
+def _released(task: asyncio.Task[tuple[bytes, Held]]) -> None:
     """Give back the memory of an answer that nobody takes any more."""
     if not task.cancelled() and task.exception() is None:
         task.result()[1].release()
-
-
-def _address(peer: str) -> str:
-    """Return the address of who calls, as gRPC says it: ``ipv4:1.2.3.4:5``, ``ipv6:[::1]:5``."""
-    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 def _count(problem: RequestError | None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from edgeinfer.errors import QueueFullError
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.fleet import FleetModel
+from edgeinfer.runtime.serve.answer_size import AnswerSize
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import ModelMetrics
@@ -44,6 +45,7 @@ class Served:
         lane: runs requests on the event loop, where the model's runs are brief.
         sequences: Sequences of clients, where the model has states.
         plans: what the JSON of its requests said before.
+        answer_size: says how large its answers are.
         warm: inputs to run it with before it is ready.
         has_meaning: whether its bundle says what it takes and gives.
         pipeline: it takes images, recordings or texts, where it is ready and its bundle says so.
@@ -74,6 +76,7 @@ class Served:
     lane: Lane | None = None
     sequences: Sequences | None = None
     plans: Plans = field(default_factory=lambda: Plans(()))
+    answer_size: AnswerSize = field(default_factory=lambda: AnswerSize((), ()))
     warm: Sequence[Feeds] = field(default_factory=tuple)
     has_meaning: bool = False
     pipeline: Pipeline | None = None

@@ -16,6 +16,7 @@ import numpy as np
 
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.http import RequestError, from_json, to_json
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES
 from edgeinfer.runtime.serve.terms import Terms, read_terms
 from edgeinfer.types import Array, TensorSpec
 
@@ -129,7 +130,7 @@ def write(
 ) -> tuple[bytes, int | None]:
     """Return the body of an answer, and the size of its JSON where raw tensors follow it."""
     described: list[dict[str, Any]] = []
-    raw: list[bytes] = []
+    raw: list[bytes | memoryview] = []
     for spec in specs:
         array = chosen(request, results, spec.name)
         if array is None:
@@ -140,7 +141,7 @@ def write(
             "shape": list(array.shape),
         }
         if spec.name in request.binary:
-            part = to_bytes(array)
+            part = to_buffer(array)
             item["parameters"] = {"binary_data_size": len(part)}
             raw.append(part)
         else:
@@ -374,12 +375,14 @@ def _texts(raw: memoryview, name: str, count: int) -> Array:
     return np.array(found, dtype=object)
 
 
-def to_bytes(array: Array) -> bytes:
-    """Return an array's bytes, texts each behind its length in four bytes."""
+def to_buffer(array: Array) -> bytes | memoryview:
+    """Return an array's bytes, large ones as they lie; texts each behind its length, four bytes."""
     if array.dtype.kind in "OSU":
         parts = [str(v).encode() for v in array.ravel()]
         return b"".join(len(p).to_bytes(4, "little") + p for p in parts)
-    return array.tobytes()
+    if array.nbytes < LARGE_BYTES:
+        return array.tobytes()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def to_values(spec: TensorSpec, array: Array) -> Any:

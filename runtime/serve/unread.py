@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from urllib.parse import unquote
 
-from edgeinfer.runtime.serve.inflight import InFlight
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES, Held, InFlight
+
+_log = logging.getLogger("edgeinfer.serve")
 
 _LOOKS = 10
 """Times that is looked, in the time that a client has."""
 
+LEAST = 64 << 10
+"""Bytes that it takes in that time, or all that is left."""
+
 
 class Unread:
     """What one connection was answered and has not taken.
+
+    What was written at once stays until the last of it is taken, so that it counts until then.
 
     Args:
         transport: Transport of the connection, which may write no more for now.
@@ -24,7 +39,7 @@ class Unread:
     def __init__(self, transport: Any, memory: InFlight, share: bytes, seconds: float) -> None:
         self._transport, self._memory, self._share = transport, memory, share
         self._seconds, self._loop = seconds, asyncio.get_running_loop()
-        self._size = transport.get_write_buffer_size()
+        self._size = self._left = transport.get_write_buffer_size()
         self._memory.add(self._size, share)
         self._since = self._loop.time()
         self._timer = self._loop.call_later(seconds / _LOOKS, self._look)
@@ -36,15 +51,146 @@ class Unread:
         self._size = 0
 
     def _look(self) -> None:
-        size = self._transport.get_write_buffer_size()
-        if size < self._size:
-            self._since = self._loop.time()
+        left = self._transport.get_write_buffer_size()
+        if left <= self._left - LEAST:
+            self._left, self._since = left, self._loop.time()
         if self._loop.time() - self._since >= self._seconds:
             self._transport.abort()
             return
-        if size > self._size:
-            self._memory.add(size - self._size, self._share)
-        elif size < self._size:
-            self._memory.give(self._size - size, self._share)
-        self._size = size
+        if left > self._size:
+            self._memory.add(left - self._size, self._share)
+            self._left += left - self._size
+            self._size = left
         self._timer = self._loop.call_later(self._seconds / _LOOKS, self._look)
+
+
+class UnreadCalls:
+    """Calls of gRPC with an answer that is made and not taken.
+
+    gRPC says neither how much of one was taken nor ends a call behind its answer, so that who does
+    not take all of it in time loses the connection.
+
+    Args:
+        seconds: that a client has for an answer, and for each ``LEAST`` bytes of it.
+        end: ends the connections to addresses as gRPC says them.
+    """
+
+    def __init__(self, seconds: float, end: Callable[[set[str]], None]) -> None:
+        self._seconds, self._end = seconds, end
+        self._until: dict[object, tuple[float, Callable[[], str]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, size: int, peer: Callable[[], str]) -> object:
+        """Note that an answer was made; ``end`` takes what is returned.
+
+        Args:
+            size: Bytes of it.
+            peer: says whose it is, until ``end``.
+        """
+        loop, call = asyncio.get_running_loop(), object()
+        self._until[call] = loop.time() + self._seconds * (1 + size // LEAST), peer
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds / _LOOKS, self._look)
+        return call
+
+    def end(self, call: object) -> None:
+        """Note that it was taken, or the client has left; twice is harmless."""
+        self._until.pop(call, None)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._until:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if late := {peer() for until, peer in self._until.values() if until <= now}:
+            self._end(late)
+        self._timer = loop.call_later(self._seconds / _LOOKS, self._look)
+
+
+class UnreadCall:
+    """The memory of a call, given back when its answer was taken; a small one's when it is made.
+
+    Args:
+        context: Context of the call.
+        held: its memory.
+        calls: others.
+    """
+
+    __slots__ = ("_call", "_calls", "_context", "_held", "_is_over")
+
+    def __init__(self, context: Any, held: Held, calls: UnreadCalls) -> None:
+        self._context, self._held, self._calls = context, held, calls
+        self._call: object = None
+        self._is_over = False
+        context.add_done_callback(self._over)
+
+    def made(self, size: int) -> None:
+        """Hand an answer to gRPC.
+
+        Args:
+            size: Bytes of it.
+
+        Raises:
+            RequestError: there is no memory for it.
+        """
+        if size >= LARGE_BYTES:
+            self._held.made(size)
+            self._held.keep_answer()
+        else:
+            self._held.release()
+        if self._is_over:
+            self._held.release()
+        else:
+            self._call = self._calls.begin(size, self._context.peer)
+
+    def _over(self, _: Any) -> None:
+        self._is_over = True
+        self._calls.end(self._call)
+        self._held.release()
+
+
+def end_connections(port: int, peers: Iterable[str]) -> None:
+    """End connections that this process has taken.
+
+    Args:
+        port: that it listens on.
+        peers: whose, as gRPC says it: ``ipv4:1.2.3.4:5``, ``ipv6:[::1]:5``.
+    """
+    wanted = {place_of(peer) for peer in peers}
+    for each in _sockets():
+        with contextlib.suppress(OSError), each:
+            if each.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            host, other = each.getpeername()[:2]
+            if each.getsockname()[1] == port and (_plain(host), other) in wanted:
+                each.shutdown(socket.SHUT_RDWR)
+                _log.info("a client took no answer, and its connection was ended")
+
+
+def place_of(peer: str) -> tuple[str, int]:
+    """Return the address and port of who calls, as gRPC says it."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
+
+
+def _plain(host: str) -> str:
+    host = host.partition("%")[0]
+    with contextlib.suppress(ValueError):
+        found = ipaddress.ip_address(host)
+        return str(getattr(found, "ipv4_mapped", None) or found)
+    return host
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Yield the sockets of this process, where the system lists them, each opened once more."""
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder)
+            break
+    else:
+        return
+    for name in names:
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                yield socket.socket(fileno=os.dup(int(name)))

@@ -23,8 +23,7 @@ from edgeinfer.runtime.serve.http import (
     number_of,
     read_body,
 )
-from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
-from edgeinfer.runtime.serve.inflight import held
+from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
@@ -62,12 +61,8 @@ class V2:
         """
         asked = await self._read(model, scope, receive)
         results = await self._hub.infer(model, asked, lambda: client_left(receive))
-
-        size = size_of(results)
-        if size >= LARGE_BYTES:
-            # Who reads slowly keeps it.
-            await held().take(size)
-        content, headers = await self._hub.read(size, partial(result, model, asked, results))
+        work = partial(result, model, asked, results)
+        content, headers = await self._hub.read(size_of(results), work)
         await answer(send, 200, content, headers)
 
     async def _read(self, model: Served, scope: Scope, receive: Receive) -> tensors.InferRequest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,22 +69,23 @@ def test_a_stream_whose_answers_nobody_reads_is_not_read_further() -> None:
     from edgeinfer.runtime.serve.rpc import Rpc
 
     class Echo(Rpc):
-        async def _streamed(self, raw: bytes, held: Held, problem: Any) -> Any:
+        async def _streamed(self, raw: list[bytes], held: Held, problem: Any) -> Any:
             held.release()
-            return raw, held
+            return raw[0], held
 
     taken: list[int] = []
 
-    async def requests() -> AsyncIterator[bytes]:
-        for i in range(10_000):
-            taken.append(i)
-            yield str(i).encode()
+    async def read() -> bytes | None:
+        if len(taken) == 10_000:
+            return None
+        taken.append(len(taken))
+        return str(taken[-1]).encode()
 
     async def run() -> None:
         options = ServeOptions()
         hub: Any = SimpleNamespace(memory=InFlight(1 << 20), options=options)
-        context: Any = SimpleNamespace(invocation_metadata=lambda: ())
-        answers = Echo(hub, Keys(()))._stream(requests(), context)
+        context: Any = SimpleNamespace(invocation_metadata=lambda: (), read=read, peer=str)
+        answers = Echo(hub, Keys(()))._stream(None, context)
         assert await anext(answers) == b"0"
         for _ in range(20_000):
             await asyncio.sleep(0)
@@ -102,15 +102,15 @@ def test_a_message_that_waits_for_memory_lets_no_other_be_received() -> None:
     pytest.importorskip("grpc")
     from edgeinfer.runtime.serve.rpc import Rpc
 
-    async def requests() -> AsyncIterator[bytes]:
-        yield b"message"
+    async def read() -> bytes:
+        return b"message"
 
     async def run() -> None:
         hub: Any = SimpleNamespace(memory=InFlight(10), options=ServeOptions())
         rpc, others, own = Rpc(hub, Keys(())), Held(hub.memory), Held(hub.memory)
         free = rpc._reading._all._value
         await others.take(10)
-        waiting = asyncio.ensure_future(rpc._received(requests(), own))
+        waiting = asyncio.ensure_future(rpc._received(read, own))
         for _ in range(10):
             await asyncio.sleep(0)
         assert (waiting.done(), rpc._reading._all._value) == (False, free - 1)
@@ -128,19 +128,20 @@ def test_of_a_message_without_memory_nothing_is_kept(monkeypatch: pytest.MonkeyP
     kept: list[tuple[bytes, int]] = []
 
     class Echo(Rpc):
-        async def _streamed(self, raw: bytes, held: Held, problem: Any) -> Any:
-            kept.append((raw, problem.status if problem else 200))
-            return raw, held
+        async def _streamed(self, raw: list[bytes], held: Held, problem: Any) -> Any:
+            kept.append((raw[0], problem.status if problem else 200))
+            return raw[0], held
 
-    async def requests() -> AsyncIterator[bytes]:
-        for message in (b"fits", b"too large", b"fits"):
-            yield message
+    messages = iter((b"fits", b"too large", b"fits"))
+
+    async def read() -> bytes | None:
+        return next(messages, None)
 
     async def run() -> None:
         monkeypatch.setattr("edgeinfer.runtime.serve.inflight.WAIT_S", 0.0)
         hub: Any = SimpleNamespace(memory=InFlight(8), options=ServeOptions())
-        context: Any = SimpleNamespace(invocation_metadata=lambda: ())
-        async for _ in Echo(hub, Keys(()))._stream(requests(), context):
+        context: Any = SimpleNamespace(invocation_metadata=lambda: (), read=read, peer=str)
+        async for _ in Echo(hub, Keys(()))._stream(None, context):
             pass
 
     asyncio.run(run())

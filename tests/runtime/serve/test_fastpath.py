@@ -20,7 +20,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from edgeinfer.runtime.serve import fastpath, protocol
 from edgeinfer.runtime.serve.exchange import WholeRequest
 from edgeinfer.runtime.serve.fastpath import FastPath
-from edgeinfer.runtime.serve.hub import LARGE_BYTES
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES
 from edgeinfer.runtime.serve.requestlog import LOG, JsonLines
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import KEY, Server, Start

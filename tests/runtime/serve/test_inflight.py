@@ -11,6 +11,7 @@ import time
 import tracemalloc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,18 @@ import pytest
 
 from edgeinfer.runtime.serve import hub as hub_module
 from edgeinfer.runtime.serve import inflight, openai, streams, tasks
-from edgeinfer.runtime.serve.http import RequestError, from_json, to_json
+from edgeinfer.runtime.serve.app import _Sent
+from edgeinfer.runtime.serve.http import (
+    LENGTH,
+    RequestError,
+    answer,
+    from_json,
+    in_time,
+    to_json,
+)
 from edgeinfer.runtime.serve.inflight import Held, InFlight, weigh
 from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.runtime.serve.streams import submit
-from edgeinfer.runtime.serve.unread import Unread
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import Server, Start
 from tests.runtime.serve.test_faults import raw
@@ -83,6 +91,76 @@ def test_a_key_has_a_share_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) ->
         for each in (first, second, other):
             each.release()
         assert (memory.used, memory._of) == (0, {})
+
+    asyncio.run(main())
+
+
+def test_an_answer_has_its_place_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "WAIT_S", 0.01)
+    size = inflight.LARGE_BYTES
+
+    async def main() -> None:
+        memory = InFlight(3 * size)
+        first, second = Held(memory, b"a", copies=2), Held(memory)
+        # Small ones are none of memory's.
+        await second.reserve(size - 1)
+        await second.take(1)
+        assert memory.used == 1
+        await first.reserve(size)
+        first.made(size)
+        assert memory.used == 2 * size + 1
+        with pytest.raises(RequestError, match="under way"):
+            await second.reserve(size)
+        with pytest.raises(RequestError, match="under way"):
+            second.made(size)
+        # What is larger than was known needs a place for the rest alone.
+        first.made(size + size // 4)
+        await first.take(1)
+        first.keep_answer()
+        assert memory.used == 2 * (size + size // 4) + 1
+        with pytest.raises(RequestError, match="of this key") as caught:
+            Held(memory, b"a").made(1)
+        assert caught.value.status == 429
+        first.release()
+        second.release()
+        assert memory.used == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", ["take", "made", "late"])
+def test_a_refused_request_is_gone_at_once(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """The error and a frame held each other, and all that was read, until they were looked for."""
+    monkeypatch.setattr(inflight, "WAIT_S", 0.0)
+    gone: list[weakref.ref[Data]] = []
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def ask(memory: InFlight) -> None:
+        body = Data()
+        gone.append(weakref.ref(body))
+        if way == "take":
+            await Held(memory).take(1)
+        elif way == "made":
+            Held(memory).made(1)
+        else:
+            await in_time(never(), 0.0, RequestError(408, "late"))
+
+    async def main() -> None:
+        memory = InFlight(1)
+        memory.add(1, b"")
+        gc.disable()
+        try:
+            with pytest.raises(RequestError):
+                await ask(memory)
+            # The one that pytest has.
+            sys.exc_info()
+            await asyncio.sleep(0)
+        finally:
+            found = [each() for each in gone]
+            gc.enable()
+        assert found == [None]
 
     asyncio.run(main())
 
@@ -328,6 +406,60 @@ def test_grpc_counts_too(start: Start, fakes: Fakes, monkeypatch: pytest.MonkeyP
     ends_empty(server)
 
 
+def test_an_answer_without_a_place_is_not_run(
+    start: Start, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs were there, and waited for the memory that they took."""
+    monkeypatch.setattr(inflight, "WAIT_S", 0.05)
+    server = start(limits=RequestLimits(memory_bytes=1 << 20))
+    rows, memory = 10_000, server.hub.memory
+    x, k = np.zeros((rows, 3), np.float32), np.zeros(rows, np.int64)
+    items = [
+        {"name": n, "datatype": d, "shape": a.shape, "parameters": {"binary_data_size": a.nbytes}}
+        for n, d, a in (("x", "FP32", x), ("k", "INT64", k))
+    ]
+    text = to_json({"inputs": items, "parameters": {"binary_data_output": True}})
+    content, headers = text + x.tobytes() + k.tobytes(), {LENGTH.decode(): str(len(text))}
+
+    def status() -> int:
+        return server.client.post(URL, content=content, headers=headers).status_code
+
+    (model,) = (m for m in server.hub.models.values() if m.tensors is not None)
+    assert model.tensors is not None
+    assert status() == 200
+    ends_empty(server)
+    before = model.tensors.stats().calls.runs
+    # There is room for what is asked, and none for the answer.
+    others = (1 << 20) - len(content) - 100_000
+    memory.add(others, b"")
+    assert status() == 503
+    memory.give(others, b"")
+    assert model.tensors.stats().calls.runs == before
+    assert status() == 200
+    ends_empty(server)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_every_large_answer_needs_a_place(is_full: bool) -> None:
+    """Those of embeddings, pictures and sound took none, and any number of them waited."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def main() -> None:
+        memory = InFlight(100_000)
+        memory.add(50_000 if is_full else 0, b"")
+        own = Held(memory, b"")
+        told = pytest.raises(RequestError, match="under way") if is_full else nullcontext()
+        with told:
+            await answer(_Sent(send, (), None, own), 200, bytes(70_000))
+        assert bool(sent) != is_full
+        own.release()
+
+    asyncio.run(main())
+
+
 def test_an_answer_that_nobody_reads_counts(start: Start) -> None:
     """It left the count when it was handed to the connection, which kept it for ever."""
     server = start(limits=RequestLimits(elements=1 << 23))
@@ -358,35 +490,3 @@ def test_an_answer_that_nobody_reads_counts(start: Start) -> None:
         while memory.used and time.monotonic() < end:
             time.sleep(0.01)
         assert memory.used == 0
-
-
-@pytest.mark.parametrize("is_read", [True, False])
-def test_who_reads_nothing_is_let_go(is_read: bool) -> None:
-    """Who reads, however slowly, is not."""
-
-    class Transport:
-        left, is_aborted = 100, False
-
-        def get_write_buffer_size(self) -> int:
-            self.left -= is_read
-            return self.left
-
-        def abort(self) -> None:
-            self.is_aborted = True
-
-    async def main() -> None:
-        memory, transport = InFlight(1000), Transport()
-        found = Unread(transport, memory, b"a", 0.1)
-        assert memory.used in (99, 100)
-        if is_read:
-            while transport.left > 50:
-                await asyncio.sleep(0.01)
-            assert memory.used == transport.left
-        else:
-            while not transport.is_aborted:
-                await asyncio.sleep(0.01)
-        assert transport.is_aborted != is_read
-        found.end()
-        assert memory.used == 0
-
-    asyncio.run(asyncio.wait_for(main(), 60))

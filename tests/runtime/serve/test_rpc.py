@@ -496,19 +496,6 @@ def test_answers_that_nobody_reads_count(start: Start, form: str) -> None:
     assert memory.used == 0
 
 
-@pytest.mark.parametrize(
-    ("peer", "address"),
-    [
-        ("ipv4:10.0.0.1:5", "10.0.0.1"),
-        ("ipv6:[2001:db8::1]:5", "2001:db8::1"),
-        ("ipv6:%5B2001:db8::1%5D:5", "2001:db8::1"),
-        ("unix:", ""),
-    ],
-)
-def test_who_calls_has_an_address(peer: str, address: str) -> None:
-    assert rpc._address(peer) == address
-
-
 def test_what_is_no_message_is_told(server: Server) -> None:
     with pytest.raises(grpc.RpcError, match="no ModelInferRequest") as caught:
         called(server, "ModelInfer", b"\xff" * 8, messages()["ModelInferResponse"])

@@ -128,3 +128,40 @@ def test_grpc(start: Start, pair: tuple[Path, Path]) -> None:
 def test_a_certificate_needs_its_key(pair: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match="TLS needs both"):
         ServeOptions(certificate=pair[0])
+
+
+def test_what_waits_below_tls_counts(start: Start, pair: tuple[Path, Path]) -> None:
+    """TLS takes all of an answer and hands it on: what the client left unread was nowhere."""
+    import ssl
+
+    server = start(certificate=pair[0], private_key=pair[1])
+    rows, memory = 1 << 19, server.hub.memory
+    size = 20 * rows
+    items = [
+        {"name": n, "datatype": d, "shape": shape, "parameters": {"binary_data_size": own}}
+        for n, d, shape, own in (
+            ("x", "FP32", [rows, 3], 12 * rows),
+            ("k", "INT64", [rows], 8 * rows),
+        )
+    ]
+    text = json.dumps({"inputs": items, "parameters": {"binary_data_output": True}}).encode()
+    head = (
+        f"POST {URL} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(text) + size}\r\n"
+        f"inference-header-content-length: {len(text)}\r\n\r\n"
+    ).encode()
+    port, context = int(server.url.rsplit(":", 1)[1]), ssl.create_default_context(cafile=pair[0])
+    plain = socket.create_connection(("127.0.0.1", port))
+    with context.wrap_socket(plain, server_hostname="localhost") as client:
+        client.settimeout(60)
+        client.sendall(head + text + bytes(size))
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+        # For a moment it may be counted as neither: it is on its way to the connection.
+        time.sleep(0.2)
+        assert memory.used > size // 4
+        taken = 0
+        while taken < size:
+            taken += len(client.recv(1 << 20))
+        end = time.monotonic() + 60
+        while memory.used and time.monotonic() < end:
+            time.sleep(0.01)
+        assert memory.used == 0
