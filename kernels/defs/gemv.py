@@ -75,6 +75,10 @@ _AHEAD = 4096
 """Bytes of weights that are asked for ahead: of several vectors each is multiplied for so long that
 the processor does not ask early enough by itself."""
 
+_AHEAD_OF_STREAM = 1024
+"""Likewise of each place where weights are read from several: one vector is multiplied as fast as
+they come, and they come faster so to a core of a Xeon with AMX."""
+
 _LINE = 64
 
 _TILE = 4
@@ -209,22 +213,23 @@ def _gemv(plan: _Plan, parallel: bool) -> tirx.PrimFunc:
         "x": ((columns, k), "float32"),
         "y": ((columns, n), "float32"),
     }
-    blocks = plan.blocks
+    streams = plan.streams
+    runs = plan.blocks // streams
     # Threads take whole runs of rows; short ones even out what else the machine does.
-    share = next((c for c in (8, 4, 2) if blocks % c == 0 and blocks // c >= 8), 1)
+    share = next((c for c in (8, 4, 2) if runs % c == 0 and runs // c >= 8), 1)
     width = _TILE // plan.terms
     tiles, rest = divmod(columns, width)
 
     def body(*given: Buffer) -> None:
         *weights, x, y = given
         rounded = _round(plan, x)
-        with loop(blocks // share, parallel) as outer, T.serial(share) as inner:
-            at = outer * share + inner
+        with loop(runs // share, parallel) as outer, T.serial(share) as inner:
+            ats = [outer * share + inner + stream * runs for stream in range(streams)]
             if tiles:
                 with T.serial(tiles) as tile:
-                    _tile(plan, (*weights, y), rounded, at, tile * width, width)
+                    _tile(plan, (*weights, y), rounded, ats, (tile * width, width))
             if rest:
-                _tile(plan, (*weights, y), rounded, at, tiles * width, rest)
+                _tile(plan, (*weights, y), rounded, ats, (tiles * width, rest))
 
     return function(f"gemv_int{plan.bits}", buffers, body)
 
@@ -250,6 +255,13 @@ class _Plan:
     def blocks(self) -> int:
         """Runs of rows that stand side by side."""
         return -(-self.n // self.dot.rows)
+
+    @property
+    def streams(self) -> int:
+        """Places far apart that weights are read from together."""
+        is_one = self.dot.tiles and self.columns == 1
+        fit = (s for s in (8, 4, 2) if self.blocks % s == 0 and self.blocks // s >= 32)
+        return next(fit, 1) if is_one else 1
 
     @property
     def scales(self) -> int:
@@ -291,32 +303,52 @@ class _Rounded:
 
 
 def _tile(
-    plan: _Plan, buffers: tuple[Buffer, ...], rounded: _Rounded, at: Expr, first: Expr, width: int
+    plan: _Plan, buffers: tuple[Buffer, ...], rounded: _Rounded, ats: list[Expr], columns: Columns
 ) -> None:
-    """Multiply one run of rows by some vectors."""
+    """Multiply some runs of rows by some vectors."""
     w, s, *zeros, y = buffers
-    rows, inside, terms = plan.dot.rows, plan.block // BLOCK, plan.terms
-    totals = [_zeros(rows) for _ in range(width)]
+    (first, width), rows, inside = columns, plan.dot.rows, plan.block // BLOCK
+    sums = [[_zeros(rows) for _ in range(width)] for _ in ats]
     with T.serial(plan.scales) as g:
-        scale = tirx.Cast(f"float32x{rows}", load(s, [at, g, 0], rows))
-        with _unrolled(inside) as i:
-            part = g * inside + i
-            _ask_ahead(plan, w, at, part)
-            weights = _weights(plan, w, at, part)
-            given = (first * terms, width * terms)
-            wholes = _SUMS[plan.dot.name](plan, weights, rounded, given, part)
-            for term, whole in enumerate(wholes):
-                at_term = [first * terms + term, part]
-                factor = splat(T.BufferLoad(rounded.scales, at_term), rows)
-                factor = scale * factor
-                for z in zeros:
-                    zero = tirx.Cast(f"int32x{rows}", load(z, [at, g, 0], rows))
-                    whole = whole - zero * splat(T.BufferLoad(rounded.starts, at_term), rows)
-                value = tirx.Cast(f"float32x{rows}", whole) * factor
-                total = totals[term // terms]
-                store(total, [0], load(total, [0], rows) + value, rows)
-    for column, total in enumerate(totals):
-        _stored(plan, y, first + column, at, total)
+        for at, totals in zip(ats, sums, strict=True):
+            scale = tirx.Cast(f"float32x{rows}", load(s, [at, g, 0], rows))
+            moved = [tirx.Cast(f"int32x{rows}", load(z, [at, g, 0], rows)) for z in zeros]
+            with _unrolled(inside) as i:
+                part = g * inside + i
+                _ask_ahead(plan, w, at, part)
+                _add_block(
+                    plan,
+                    _weights(plan, w, at, part),
+                    (scale, moved),
+                    rounded,
+                    (first, part),
+                    totals,
+                )
+    for at, totals in zip(ats, sums, strict=True):
+        for column, total in enumerate(totals):
+            _stored(plan, y, first + column, at, total)
+
+
+def _add_block(
+    plan: _Plan,
+    weights: list[Expr],
+    factors: tuple[Expr, list[Expr]],
+    rounded: _Rounded,
+    place: tuple[Expr, Expr],
+    totals: list[Buffer],
+) -> None:
+    """Add what a block of a run comes to, by vectors from the first on."""
+    (scale, moved), (first, part), rows, terms = factors, place, plan.dot.rows, plan.terms
+    given = (first * terms, len(totals) * terms)
+    wholes = _SUMS[plan.dot.name](plan, weights, rounded, given, part)
+    for term, whole in enumerate(wholes):
+        at_term = [first * terms + term, part]
+        factor = scale * splat(T.BufferLoad(rounded.scales, at_term), rows)
+        for zero in moved:
+            whole = whole - zero * splat(T.BufferLoad(rounded.starts, at_term), rows)
+        value = tirx.Cast(f"float32x{rows}", whole) * factor
+        total = totals[term // terms]
+        store(total, [0], load(total, [0], rows) + value, rows)
 
 
 def _unrolled(count: int) -> Any:
@@ -495,8 +527,9 @@ def _ask_ahead(plan: _Plan, w: Buffer, at: Expr, g: Expr) -> None:
     """Ask for what comes some blocks later, of this run of rows or of those behind it."""
     line = plan.dot.rows * 4
     size = plan.bits * line
+    further = (_AHEAD if plan.streams == 1 else _AHEAD_OF_STREAM) // size
     for start in range(0, size, _LINE):
-        prefetch(w, [at, g + _AHEAD // size, start // line, start % line])
+        prefetch(w, [at, g + further, start // line, start % line])
 
 
 def _weights(plan: _Plan, w: Buffer, at: Expr, g: Expr) -> list[Expr]:

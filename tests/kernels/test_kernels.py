@@ -354,6 +354,22 @@ def test_gemv_asks_for_weights_ahead(name: str, bits: int) -> None:
         assert text.count("llvm.prefetch") == max(1, bits * dot.rows * 4 // 64)
 
 
+@pytest.mark.skipif("x86-64-v4-vnni" not in HERE, reason="this CPU has no VNNI")
+@pytest.mark.parametrize("bits", [4, 8])
+def test_gemv_reads_from_several_places_to_the_same_bits(bits: int) -> None:
+    """As on processors with AMX, whose kernels of one vector need no more than VNNI."""
+    case, name = Product(bits, (2048, 96), 32, 1, gemv.ProductForm(fine=True)), "x86-64-v4-vnni"
+    found = []
+    for dot in (gemv.DOTS[name], gemv.DOTS["x86-64-v4-amx"]):
+        y = misaligned(np.zeros((1, 2048), np.float32))
+        compiled(case.kernel(dot), name)(*case.operands(dot), y)
+        found.append(y)
+    assert np.array_equal(found[0], found[1])
+    _close(found[0], case.expected(), 2e-5)
+    lines = [case.kernel(dot).script().count("llvm.prefetch") for dot in gemv.DOTS.values()]
+    assert lines[0] == 4 * lines[1]
+
+
 def test_a_transform_of_sound_is_no_straight_code() -> None:
     window = conv.ConvWindow(1, 1, 258, 1, (1, 640), (1, 256), (1, 128), (1, 1), (0, 0, 0, 0))
     made = conv.conv(cpu(HERE[0]), window, extra={}, finish=lambda: lambda value, *_: value)
