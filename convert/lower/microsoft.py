@@ -226,7 +226,7 @@ def _grouped(node: ir.Node) -> str | None:
     if _number(node, "do_rotary", 0):
         lines.append(
             f"steps = Constant<value_ints=[{', '.join(map(str, range(length)))}]>() "
-            f"column = Constant<value_ints=[{batch}, 1]>() from = Reshape(start, column) "
+            f"pair = Constant<value_ints=[{batch}, 1]>() from = Reshape(start, pair) "
             "ids = Add(from, steps)"
         )
         interleaved = int(_number(node, "rotary_interleaved", 0))
@@ -250,26 +250,40 @@ def _grouped(node: ir.Node) -> str | None:
         f"hq = Constant<value_ints=[{batch}, {length}, {heads}, {size}]>() "
         f"pq = Reshape({query}, hq) tq = Transpose<perm=[0,2,1,3]>(pq)"
     )
-    about = "is_causal=1"
+    about, seen = ("is_causal=1", '"", "", "", total') if length == 1 else ("is_causal=0", "mask")
+    if length > 1:
+        # What pads a text sees its tokens, and is seen by none of them.
+        lines.append(
+            f"rows = Constant<value_ints=[{', '.join(map(str, range(length)))}]>() "
+            "row = Reshape(rows, along) first = Reshape(start, each) at = Add(first, row) "
+            "over = Constant<value_ints=[1, 1, 1, -1]>() column = Reshape(all, over) "
+            "before = LessOrEqual(column, at) ending = Reshape(own, each) "
+            "inside = Less(column, ending) mask = And(before, inside)"
+        )
     for name in ("scale", "softcap"):
         value = _number(node, name, 0.0)
         about += f", {name}={value:.9g}" if value else ""
     lines.append(
-        f'a = Attention<{about}>(tq, o1, o2, "", "", "", total) b = Transpose<perm=[0,2,1,3]>(a) '
+        f"a = Attention<{about}>(tq, o1, o2, {seen}) b = Transpose<perm=[0,2,1,3]>(a) "
         f"w = Constant<value_ints=[{batch}, {length}, {width}]>() o0 = Reshape(b, w)"
     )
     return " ".join(lines)
 
 
 def _counted(batch: int, length: int, places: int) -> list[str]:
-    """How many tokens there are, where the new ones begin, and which positions are taken."""
+    """How many tokens there are, where the new ones begin, and which positions are taken.
+
+    A prompt of several texts is as long as the longest of them. What pads the others stands behind
+    them in the cache, until tokens that are new take its place.
+    """
+    total = "Max(own, count)" if length > 1 else "Identity(own)"
     return [
         "one = Constant<value_int=1>()",
         f"count = Constant<value_int={length}>()",
         "last = Cast<to=7>(i5)",
         f"flat = Constant<value_ints=[{batch}]>()",
         "ends = Reshape(last, flat)",
-        "total = Add(ends, one)",
+        f"own = Add(ends, one) total = {total}",
         "start = Sub(total, count)",
         # What lies behind the last token is nothing.
         f"all = Constant<value_ints=[{', '.join(map(str, range(places)))}]>()",

@@ -134,6 +134,30 @@ def test_grouped_attention_over_a_cache(
     )
 
 
+@pytest.mark.parametrize("rotary", [0, 1])
+@pytest.mark.parametrize(("tokens", "past"), [(4, 0), (4, 6), (3, 3), (1, 6)])
+@pytest.mark.parametrize("last", [(3, 1), (0, 2), (2, 2)])
+def test_texts_of_one_prompt_have_lengths_of_their_own(
+    rotary: int, tokens: int, past: int, last: tuple[int, int]
+) -> None:
+    """The shorter one's tokens were written before the cache's beginning."""
+    if tokens == 1 and past:
+        last = (last[0] + 2, last[1] + 3)
+    else:
+        last = (min(last[0], tokens - 1), min(last[1], tokens - 1))
+    cache = f"float[2,2,{past},16]"
+    grown = f"float[2,2,{past or tokens},16]"
+    _same(
+        f"(float[2,{tokens},64] q, float[2,{tokens},32] k, float[2,{tokens},32] v, {cache} pk, "
+        f"{cache} pv, int32[2] l, int32 t, float[16,8] c, float[16,8] s) => "
+        f"(float[2,{tokens},64] y, {grown} ok, {grown} ov) "
+        "{ y, ok, ov = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, "
+        f"do_rotary = {rotary}>(q, k, v, pk, pv, l, t, c, s) }}",
+        l=np.array(last, np.int32),
+        t=np.array(max(last) + 1 if tokens == 1 else tokens, np.int32),
+    )
+
+
 def test_what_has_no_definition_is_left() -> None:
     model = ir.from_onnx_text(
         HEAD + "(float[1,3,32] x) => (float[1,3,32] y) "
