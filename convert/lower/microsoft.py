@@ -251,15 +251,7 @@ def _grouped(node: ir.Node) -> str | None:
         f"pq = Reshape({query}, hq) tq = Transpose<perm=[0,2,1,3]>(pq)"
     )
     about, seen = ("is_causal=1", '"", "", "", total') if length == 1 else ("is_causal=0", "mask")
-    if length > 1:
-        # What pads a text sees its tokens, and is seen by none of them.
-        lines.append(
-            f"rows = Constant<value_ints=[{', '.join(map(str, range(length)))}]>() "
-            "row = Reshape(rows, along) first = Reshape(start, each) at = Add(first, row) "
-            "over = Constant<value_ints=[1, 1, 1, -1]>() column = Reshape(all, over) "
-            "before = LessOrEqual(column, at) ending = Reshape(own, each) "
-            "inside = Less(column, ending) mask = And(before, inside)"
-        )
+    lines += _before_and_inside(length) if length > 1 else []
     for name in ("scale", "softcap"):
         value = _number(node, name, 0.0)
         about += f", {name}={value:.9g}" if value else ""
@@ -290,6 +282,17 @@ def _counted(batch: int, length: int, places: int) -> list[str]:
         "along = Constant<value_ints=[1, 1, -1, 1]>() places = Reshape(all, along)",
         f"each = Constant<value_ints=[{batch}, 1, 1, 1]>() limit = Reshape(total, each)",
         "seen = Less(places, limit) nought = Constant<value_float=0.0>()",
+    ]
+
+
+def _before_and_inside(length: int) -> list[str]:
+    """Who sees whom in a prompt: what pads a text sees its tokens, and is seen by none of them."""
+    return [
+        f"rows = Constant<value_ints=[{', '.join(map(str, range(length)))}]>() "
+        "row = Reshape(rows, along) first = Reshape(start, each) at = Add(first, row) "
+        "over = Constant<value_ints=[1, 1, 1, -1]>() column = Reshape(all, over) "
+        "before = LessOrEqual(column, at) ending = Reshape(own, each) "
+        "inside = Less(column, ending) mask = And(before, inside)"
     ]
 
 
