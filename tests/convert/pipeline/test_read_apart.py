@@ -126,7 +126,7 @@ def test_who_was_asked_to_look_says_nothing_of_its_bounds(
         GRAPHS[look](path)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(each="is_text")
 @pytest.mark.parametrize(("look", "is_text"), LOOKS)
 def test_it_reaches_nobody_and_what_ends_it_ends_nothing_else(
     look: Callable[[Path], Any], is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

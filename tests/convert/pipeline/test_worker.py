@@ -578,6 +578,7 @@ def test_what_takes_more_than_a_file_explains_is_ended(
     assert [p.name for p in net.parent.iterdir()] == ["net.onnx"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_model_is_read_without_a_network(
     net: Path, tmp_path: Path, look: str, monkeypatch: pytest.MonkeyPatch

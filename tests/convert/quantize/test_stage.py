@@ -227,7 +227,7 @@ def test_what_cannot_be_is_told_before_anything_is_read(tmp_path: Path) -> None:
     assert "not possible on cpu" in asked(precision="static_wi8_ai16")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
 def test_every_calibrator_passes_the_gate(
     method: str, detector: tuple[Path, Path], tmp_path: Path

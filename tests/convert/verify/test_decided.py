@@ -50,6 +50,7 @@ def test_near_ties_are_found_and_clear_scores_are_not() -> None:
     assert any("on 1 of 2 vectors rounding alone decides" in note for note in found.notes)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", ["onnxruntime", "rpi5", "openvino", "ios"])
 def test_a_selection_among_equal_scores_is_no_fault(target: str, tmp_path: Path) -> None:
     ir.save(ir.from_onnx_text(BEST), tmp_path / "best.onnx")
@@ -89,6 +90,7 @@ def tiny(scale: float) -> dict[str, Array]:
     return {"x": np.random.default_rng(4).normal(0, scale, (1, 84, 32)).astype(np.float32)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", ["onnxruntime", "rpi5", "openvino", "ios"])
 def test_scores_that_hang_on_less_than_their_last_bit(target: str, tmp_path: Path) -> None:
     ir.save(ir.from_onnx_text(TINY), tmp_path / "tiny.onnx")

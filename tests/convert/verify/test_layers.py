@@ -108,7 +108,7 @@ def samples() -> Array:
     return base * (steps[:, None] + steps[None, :])[None, None]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", ["fp32", "static_wi8_ai8"])
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino", "rpi5"])
 def test_the_last_layer_has_the_error_that_the_gate_measured(

@@ -67,6 +67,7 @@ def _model(kind: str) -> tuple[onnx.ModelProto, dict[str, Array], dict[str, Arra
     return model, feeds, right
 
 
+@pytest.mark.sample(each=("kind", "place"))
 @pytest.mark.parametrize("kind", ["known", "size", "bounds"])
 @pytest.mark.parametrize("place", ["litert", "coreml", "coreai", "tvm"])
 def test_every_target_cuts_and_pads(place: str, kind: str) -> None:

@@ -86,6 +86,7 @@ def test_a_detector_keeps_what_no_better_box_overlaps(tmp_path: Path) -> None:
     assert sizes[2][0] > 6
 
 
+@pytest.mark.sample(each=("mode", "how"))
 @pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
 @pytest.mark.parametrize("how", ["avg", "max"])
 def test_regions_decide_how_many_samples_they_have(tmp_path: Path, mode: str, how: str) -> None:
@@ -104,11 +105,15 @@ def test_regions_decide_how_many_samples_they_have(tmp_path: Path, mode: str, ho
     _agree(tmp_path, text, *feeds)
 
 
-def test_distinct_slices_of_each_kind(tmp_path: Path) -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    "kinds", [("axis=0", "axis=2", "sorted=0"), ("axis=0, sorted=0", "sorted=1")], ids=len
+)
+def test_distinct_slices_of_each_kind(kinds: tuple[str, ...], tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     feeds = [{"x": rng.integers(0, k, (9, 2, 3)).astype(np.int64)} for k in (2, 1, 50)]
     outputs, nodes = [], []
-    for n, given in enumerate(("axis=0", "axis=0, sorted=0", "axis=2", "sorted=0", "sorted=1")):
+    for n, given in enumerate(kinds):
         shape = "9,2,M" if "2" in given else "M,2,3" if "axis" in given else "M"
         sizes = {"y": shape.replace("M", f"m{n}"), "i": f"a{n}", "j": f"b{n}", "k": f"c{n}"}
         outputs += [f"int64[{size}] {name}{n}" for name, size in sizes.items()]

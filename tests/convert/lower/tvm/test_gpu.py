@@ -146,7 +146,7 @@ def found(
     return answers
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_numbers(name: str, found: dict[str, dict[str, Any]]) -> None:
     text, feeds = CASES[name]
