@@ -123,14 +123,28 @@ of_any_length = pytest.mark.skipif(
 
 
 @of_any_length
-def test_a_recurrent_layer_has_any_length_also_the_second_time() -> None:
-    for _ in range(2):
+def test_a_recurrent_layer_has_any_length_also_the_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    utils = pytest.importorskip("torch._export.utils")
+    listed: list[int] = []
+    own = utils._materialize_cpp_cia_ops
+
+    def listing() -> None:
+        listed.append(1)
+        own()
+
+    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", listing)
+    for turn in range(2):
         model = read(
             Recurrent(),
             example_inputs={"x": torch.randn(1, 4, 2)},
             dynamic_shapes={"x": {1: "frames"}},
         ).model
         assert [str(s) for s in model.graph.inputs[0].shape or ()] == ["1", "frames", "2"]
+        # What C++ knows is listed once in an export, and anew in the next.
+        assert len(listed) == turn + 1
+        assert utils._materialize_cpp_cia_ops is listing
 
 
 @pytest.mark.sample(2)
