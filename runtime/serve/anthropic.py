@@ -258,6 +258,7 @@ def _blocks(turn: Turn) -> Iterator[dict[str, Any]]:
             "id": f"toolu_{secrets.token_hex(12)}",
             "name": call.name,
             "input": json.loads(call.arguments),
+            "caller": {"type": "direct"},
         }
 
 

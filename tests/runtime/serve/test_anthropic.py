@@ -76,6 +76,7 @@ def test_tools_are_called_and_answered(client: Any) -> None:
     assert found.stop_reason == "tool_use"
     assert (call.type, call.name) == ("tool_use", "light")
     assert isinstance(call.input["on"], bool)
+    assert call.model_dump()["caller"] == {"type": "direct"}
     with client.messages.stream(**asked) as stream:
         (streamed,) = stream.get_final_message().content
     assert (streamed.name, streamed.input) == (call.name, call.input)
