@@ -25,6 +25,9 @@ BASE, PER_CHARACTER, MOST = 1 << 24, 64, 1 << 27
 STEP = 32
 """What a turn of a loop or a call takes, in characters."""
 
+_PART = 8
+"""What a name or an operator in the body of a loop takes, each turn."""
+
 MOST_BITS = 4096
 """Of an integer."""
 
@@ -459,12 +462,25 @@ class _Counting(NodeTransformer):
         return _filtered(node, "_weighed")
 
 
+def _parts(node: nodes.Node) -> int:
+    """Return how many operations a turn does, but for those of loops in it: they have their own."""
+    count, waiting = 0, [node]
+    while waiting:
+        each = waiting.pop()
+        count += isinstance(each, nodes.Expr) and not isinstance(each, nodes.Literal)
+        count += len(each.items) if isinstance(each, nodes.List) else 0
+        inner = ("body",) if isinstance(each, nodes.For | nodes.Macro | nodes.CallBlock) else ()
+        waiting += each.iter_child_nodes(exclude=inner)
+    return count
+
+
 def _filtered(node: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 
 
 def _charged(body: list[nodes.Node]) -> nodes.Output:
     static = sum(len(data.data) for each in body for data in [*each.find_all(nodes.TemplateData)])
+    static += _PART * sum(map(_parts, body))
     line = body[0].lineno if body else 1
     empty = nodes.Const("", lineno=line)
     step = _filtered(empty, "_step", nodes.Const(static, lineno=line))

@@ -118,6 +118,11 @@ ENDLESS = {
     "names of tests": "{% for i in range(99999) %}{{ ('a' * 9999) is test }}" + END,
     "a width that is tested": "{{ '%9999999999d' is odd }}",
     "a width that is divided": "{{ ('%9999999999d', 2) | first is divisibleby 2 }}",
+    "operators": "{% set a = 1 %}{% for i in range(99999) %}" + "{% set b = a+a %}" * 999 + END,
+    "names": "{% set a = 1 %}{% for i in range(99999) %}" + "{% if a %}{% endif %}" * 3000 + END,
+    "of a macro": "{% macro m(a) %}" + "{% set b = a+a %}" * 999 + "{% endmacro %}"
+    "{% for i in range(99999) %}{{ m(1) }}" + END,
+    "a list of numbers": "{% for i in range(499999) %}{% set b = [" + "1," * 9999 + "] %}" + END,
     "choices": "{{ ([['x'] * 9999] * 999) | select('eq', ['x'] * 9999) | list | length }}",
 }
 
