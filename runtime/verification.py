@@ -282,6 +282,8 @@ def _check(
             if plain:
                 problems += [f"{where}: {b}" for b in breaches]
                 widened += [] if breaches else [f"{where}: {b}" for b in plain]
+    if not right:
+        problems.append("not checked: every vector is one that it refuses, or that nothing decides")
     problems += lost_channels(right, here, budget)
     problems += [
         f"output {name!r}: rounding alone decides it on every vector, so nothing of it is judged"

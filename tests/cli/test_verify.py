@@ -106,6 +106,16 @@ def test_vectors_that_an_artifact_refuses_are_named(cli: Any, tmp_path: Path) ->
     assert "cpu-onnx-fp32 on onnxruntime: refuses the values of vector 1\n" in result.out
 
 
+def test_an_artifact_of_which_nothing_was_seen_does_not_pass(cli: Any, tmp_path: Path) -> None:
+    """Its one vector holds what it refuses, nothing was run, and the verdict was pass."""
+    refusing = {"inputs": "not_nan"}
+    bundle = write_bundle(tmp_path / "m.edge", nan_in=0, wrong_by=0.25, constraints=refusing)
+    result = cli("verify", bundle, "-b", "onnxruntime")
+    assert result.code == 1
+    assert "cpu-onnx-fp32 on onnxruntime: not checked: every vector is one that it " in result.out
+    assert "FAILED" in result.out
+
+
 def test_json(cli: Any, tmp_path: Path) -> None:
     result = cli("verify", write_bundle(tmp_path / "m.edge", wrong_by=0.25), "--json")
     assert result.code == 1
