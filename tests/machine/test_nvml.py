@@ -147,9 +147,29 @@ def test_the_key_is_the_same_with_and_without_it_but_for_a_lowered_limit(tmp_pat
 
 
 def test_this_machine_tells_or_does_not() -> None:
-    gpus = read_nvml(library())
+    with library() as found:
+        gpus = read_nvml(found)
     for gpu in gpus:
         assert gpu.memory_mb > 0
         assert gpu.driver
     if gpus:
         assert [gpu.name for gpu in read_facts().gpus] == [gpu.name for gpu in gpus]
+
+
+def test_the_library_is_ended_once_it_has_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds memory until then, which a server would keep for good."""
+    calls: list[str] = []
+
+    class Ending(Library):
+        def _Init(self) -> int:  # noqa: N802
+            calls.append("begun")
+            return 0
+
+        def _Shutdown(self) -> int:  # noqa: N802
+            calls.append("ended")
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Ending(H100))
+    facts = read_facts(Path("/"), system="Linux", machine="x86_64")
+    assert [gpu.name for gpu in facts.gpus][:1] == [read_nvml(Library(H100))[0].name]
+    assert calls == ["begun", "ended"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -91,8 +92,8 @@ def read_facts(
             memory_mb=memory,
             free_mb=parse_free_mb(settings),
         )
-    if nvml is None and root == Path("/"):
-        nvml = library()
+    with library() if nvml is None and root == Path("/") else contextlib.nullcontext(nvml) as asked:
+        told = read_nvml(asked)
     board = read_board(root)
     android = board.family == "android" or (system is None and _is_android())
     if android and board.family != "android":
@@ -104,7 +105,7 @@ def read_facts(
         arch,
         read_cpu(root, default=usual_name() if machine is None else name),
         board,
-        read_gpus(root, read_nvml(nvml)),
+        read_gpus(root, told),
         limits,
         read_power(root),
         memory_mb(root),

@@ -6,9 +6,10 @@ the chip: ``board`` reads that from files.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import functools
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from edgeinfer.machine.board import Gpu
@@ -31,14 +32,24 @@ class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
-@functools.cache
-def library() -> Any | None:
-    """Return the library, ready; None where it is not or where there is no driver for it."""
+@contextlib.contextmanager
+def library() -> Iterator[Any | None]:
+    """Yield the library, ready; None where it is not or where there is no driver for it.
+
+    It holds megabytes for as long as it is ready, which nobody needs after it has told.
+    """
     try:
         found = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
     except OSError:
-        return None
-    return None if found.nvmlInit_v2() else found
+        yield None
+        return
+    if found.nvmlInit_v2():
+        yield None
+        return
+    try:
+        yield found
+    finally:
+        found.nvmlShutdown()
 
 
 def read_nvml(nvml: Any | None) -> tuple[Gpu, ...]:
