@@ -22,6 +22,7 @@ from edgeinfer.runtime.serve.http import (
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
+from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.refusals import MESSAGES, error_body
 from edgeinfer.runtime.serve.seeing import read_asked
 from edgeinfer.runtime.serve.streams import Turn, deliver, sse
@@ -85,6 +86,9 @@ class Anthropic:
         data, _, llm = await self._hub.asked(receive)
         given = {**data, "max_tokens": 1}
         (one,) = await read_asked(self._hub, llm, receive, self._reading(llm, given, "count"))
+        if one.request.embeddings is not None and (grant := GRANT.get()) is not None:
+            # Its images were looked at.
+            grant.count_tokens(len(one.request.prompt))
         await answer_json(send, {"input_tokens": len(one.request.prompt)})
 
     def _reading(self, llm: LLM, data: Mapping[str, Any], id: str) -> Callable[[], list[Asked]]:

@@ -16,6 +16,7 @@ from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
 from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.serve.http import Harmless, RequestError, not_known
+from edgeinfer.runtime.serve.keys import owner
 from edgeinfer.runtime.serve.meaning import reads
 from edgeinfer.runtime.serve.seeing import KINDS, contents
 
@@ -149,7 +150,8 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str, *, most: int) -> list[Aske
         raise RequestError(400, "chat_template_kwargs: expected an object")
     if taken := sorted(_OWN & template.keys()):
         raise RequestError(400, f"chat_template_kwargs: {', '.join(taken)}: not the template's")
-    salt, sees = _salt(data), llm.model.pictures is not None
+    # What an image became, and how soon that is there, is its key's alone, as pages are.
+    salt, sees = owner() + _salt(data), llm.model.pictures is not None
     request = llm.chat_request(
         [_message(m, f"messages[{i}]", most if sees else 0) for i, m in enumerate(messages)],
         params,

@@ -11,6 +11,7 @@ from edgeinfer.media import image
 from edgeinfer.runtime.llm.pictures import from_address
 from edgeinfer.runtime.serve.http import Receive, RequestError
 from edgeinfer.runtime.serve.inflight import held
+from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.meaning import ASKING, Asking
 from edgeinfer.runtime.serve.streams import watched
 from edgeinfer.types import ImageInput
@@ -40,11 +41,13 @@ async def read_asked(hub: Hub, llm: LLM, receive: Receive, read: Callable[[], T]
         read: reads it.
 
     Raises:
-        RequestError: it is wrong, or there is no memory for it.
+        RequestError: it is wrong, there is no memory for it; 429, the key has no tokens left.
         DisconnectedError: the client left.
     """
     if llm.model.pictures is None:
         return await hub.words.run(read)
+    if (grant := GRANT.get()) is not None:
+        grant.check_tokens()
     asking = Asking()
     token = ASKING.set(asking)
     context = contextvars.copy_context()

@@ -20,7 +20,7 @@ from edgeinfer.runtime.serve.meaning import Asking
 from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.types import Array
 from tests.runtime.llm.seeing import ROWS, ColourTower, coloured, seeing
-from tests.runtime.serve.conftest import Server, Start, starter
+from tests.runtime.serve.conftest import KEY, Server, Start, starter
 
 BLACK, WHITE = 0, 255
 USAGE = {"max_tokens": 4, "temperature": 0}
@@ -180,3 +180,34 @@ def test_who_leaves_has_no_further_images_read(
     held.set()
     assert done.wait(30)
     assert len(runs) == 1
+
+
+def test_images_are_their_keys_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another key was answered as soon as if it had sent the image; who has no tokens, was read."""
+    one, other = KEY, "another-key-of-somebody"
+    monkeypatch.setattr(LLM, "_open", lambda *_: seeing())
+    keys = (f"{one} name=one", f"{other} name=other tokens=10/h")
+    server = start(limits=RequestLimits(elements=1000), keys=keys)
+
+    def ask(key: str, level: int) -> tuple[int, int]:
+        content = [shown(level), {"type": "text", "text": "what?"}]
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}], **USAGE}
+        before = ColourTower.runs
+        found = server.client.post("/v1/chat/completions", json=body, headers={"x-api-key": key})
+        return found.status_code, ColourTower.runs - before
+
+    def count(key: str, level: int) -> tuple[int, int]:
+        source = {"type": "base64", "media_type": "image/png", "data": encoded(level)}
+        content = [{"type": "image", "source": source}]
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}]}
+        before = ColourTower.runs
+        path = "/v1/messages/count_tokens"
+        found = server.client.post(path, json=body, headers={"x-api-key": key})
+        return found.status_code, ColourTower.runs - before
+
+    assert ask(one, BLACK) == (200, 1)
+    assert ask(one, BLACK) == (200, 0)
+    # What is counted was looked at, and costs what it is.
+    assert count(other, BLACK) == (200, 1)
+    assert ask(other, WHITE) == (429, 0)
+    assert count(other, WHITE) == (429, 0)
