@@ -93,7 +93,7 @@ def read_facts(
             free_mb=parse_free_mb(settings),
         )
     with library() if nvml is None and root == Path("/") else contextlib.nullcontext(nvml) as asked:
-        told = read_nvml(asked)
+        gpus = read_nvml(asked)
     board = read_board(root)
     android = board.family == "android" or (system is None and _is_android())
     if android and board.family != "android":
@@ -105,7 +105,7 @@ def read_facts(
         arch,
         read_cpu(root, default=usual_name() if machine is None else name),
         board,
-        read_gpus(root, told),
+        read_gpus(root, gpus),
         limits,
         read_power(root),
         memory_mb(root),
