@@ -15,7 +15,9 @@ def restore_names(written: Any, source: ir.Model, read: ir.Model) -> Any:
 
     The reader drops inputs that it finds unused and folds ``Identity`` away, so an output may share
     its tensor, and the name of it, with an input or with another output. A dropped input comes
-    back; a shared tensor gets an ``Identity`` in front of the output: one name, one tensor.
+    back; a shared tensor gets an ``Identity`` in front of the output: one name, one tensor. It takes
+    the place of casts of an input to other floats and back, which the plugin drops: it would write
+    the output into the array that an earlier run of another size was given (2026.4.1).
 
     Args:
         written: what OpenVINO made.
@@ -34,7 +36,7 @@ def restore_names(written: Any, source: ir.Model, read: ir.Model) -> Any:
     taken = {_key(p.output(0)) for p in parameters}
     results = []
     for result in written.get_results():
-        origin = result.input_value(0)
+        origin = _before_casts(result.input_value(0))
         if _key(origin) in taken:
             # A new result: the old one stays tied to the names of the tensor it shared.
             label = result.get_friendly_name()
@@ -51,6 +53,15 @@ def restore_names(written: Any, source: ir.Model, read: ir.Model) -> Any:
     for value, result in zip(source.graph.outputs, model.get_results(), strict=True):
         result.output(0).get_tensor().set_names({value.name or ""})
     return model
+
+
+def _before_casts(origin: Any) -> Any:
+    """Return the input that floats are only cast from and back, else what was given."""
+    found = origin
+    while found.get_node().get_type_name() == "Convert" and found.get_element_type().is_real():
+        found = found.get_node().input_value(0)
+    is_input = found.get_node().get_type_name() == "Parameter"
+    return found if is_input and found.get_element_type() == origin.get_element_type() else origin
 
 
 def _by_name(model: ir.Model) -> dict[str, ir.Value]:

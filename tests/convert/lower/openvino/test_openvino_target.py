@@ -57,6 +57,23 @@ def test_names_order_and_dynamic_sizes_survive(tmp_path: Path) -> None:
     assert k.tolist() == [1, 2]
 
 
+def test_casts_to_other_floats_and_back_write_into_no_input(tmp_path: Path) -> None:
+    # The plugin drops them: an output was written into what a run of another size had been given.
+    whole = model("""g (float[N,4] x) => (float[N,4] y, float[N,4] z, float[N,4] r) {
+        h = Cast<to = 10>(x) y = Cast<to = 1>(h) d = Cast<to = 11>(x) z = Cast<to = 1>(d) r = Relu(x)
+    }""")
+    made = lower(whole, tmp_path, "openvino")
+    artifact = Artifact(made.format, made.files[0], input_specs(whole), output_specs(whole))
+    executable = OpenVinoBackend().load(artifact, LoadOptions())
+    given = [np.full((n, 4), n, np.float32) for n in (2, 5, 1, 9, 2)]
+    for x in given:
+        for got in executable.run({"x": x}).values():
+            np.testing.assert_array_equal(got, np.full(x.shape, len(x)))
+    executable.close()
+    for x in given:
+        np.testing.assert_array_equal(x, np.full(x.shape, len(x)))
+
+
 def test_bytes_are_the_same_every_time(tmp_path: Path) -> None:
     digests = [
         [hashlib.sha256(f.read_bytes()).hexdigest() for f in lower(m, tmp_path, "openvino").files]
