@@ -19,6 +19,7 @@ from edgeinfer.convert.lower.openvino.whole_numbers import (
     is_wide,
 )
 from edgeinfer.convert.lower.rules import attribute, given
+from edgeinfer.convert.passes.infra import attr
 
 LOST = "a value that a run gives is taken for zero"
 
@@ -63,13 +64,63 @@ def move_halves(model: ir.Model, node: ir.Node) -> bool:
 
 
 def padded(node: ir.Node) -> str:
-    """A border of a number that a run gives, or that float32 does not hold."""
+    """A border of a number that a run gives, that float32 does not hold, or behind integers."""
     value = given(node, 2)
     if value is None or attribute(node, "mode", "constant") != "constant":
         return ""
     if value.const_value is None:
         return LOST
+    if np.any(value.const_value.numpy() != 0) and is_of_integers(node):
+        return "a border in front of a scale is cut to an integer"
     return FAULT if is_wide(value) and not is_held(value) else ""
+
+
+def is_of_integers(node: ir.Node) -> bool:
+    """Tell whether scaled integers come before a node, whose scale the plugin moves behind it."""
+    left, seen = [node], {node}
+    while left:
+        makers = [v.producer() for v in left.pop().inputs if v is not None]
+        fresh = {m for m in makers if m is not None} - seen
+        if any(m.op_type == "DequantizeLinear" for m in fresh):
+            return True
+        seen |= fresh
+        left += fresh
+    return False
+
+
+def counts_integers(node: ir.Node) -> str:
+    """Tell of a mean over padding that counts, behind integers."""
+    pads, counted = (attr(node, name, 0) for name in ("pads", "count_include_pad"))
+    x = node.inputs[0]
+    maker = None if x is None else x.producer()
+    settled = maker is not None and SETTLED in maker.meta
+    if not counted or not pads or not any(pads) or settled or not is_of_integers(node):
+        return ""
+    return "a zero point or a sum moved behind it counts where there is padding, too"
+
+
+def scale_before(model: ir.Model, node: ir.Node) -> bool:
+    """Put an activation that changes nothing in front, behind which no scale is moved.
+
+    Given::
+
+        y = AveragePool<count_include_pad=1, pads=[1, 1]>(x)
+
+    Result::
+
+        y = AveragePool<count_include_pad=1, pads=[1, 1]>(PRelu(x, 1))
+    """
+    x = given(node, 0)
+    if x is None or x.dtype is None:
+        return False
+    build = builder(model, node)
+    same = build.op("PRelu", x, build.const(np.ones(1, x.dtype.numpy()), "one"))
+    same.type, same.shape = x.type, x.shape
+    build.nodes[-1].meta[SETTLED] = True
+    options = {k: a.value for k, a in node.attributes.items()}
+    build.op("AveragePool", same, **options)
+    build.commit(model.graph, node)
+    return True
 
 
 def fill_apart(model: ir.Model, node: ir.Node) -> bool:

@@ -15,9 +15,9 @@ def restore_names(written: Any, source: ir.Model, read: ir.Model) -> Any:
 
     The reader drops inputs that it finds unused and folds ``Identity`` away, so an output may share
     its tensor, and the name of it, with an input or with another output. A dropped input comes
-    back; a shared tensor gets an ``Identity`` in front of the output: one name, one tensor. It takes
-    the place of casts of an input to other floats and back, which the plugin drops: it would write
-    the output into the array that an earlier run of another size was given (2026.4.1).
+    back; a shared tensor gets an ``Identity`` in front of the output: one name, one tensor. It
+    takes the place of casts of an input to other floats and back, which the plugin drops: it would
+    write the output into the array that an earlier run of another size was given (2026.4.1).
 
     Args:
         written: what OpenVINO made.

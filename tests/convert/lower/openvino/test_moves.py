@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
+from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.types import Array
+from tests.conformance.everywhere import PLACES, lacking, run_each
 from tests.convert.lower.running import lower, model, ops, run_openvino
 
 pytest.importorskip("openvino")
@@ -74,3 +77,45 @@ def test_ordinary_borders_are_left_alone(tmp_path: Path) -> None:
     )
     assert lower(model(text), tmp_path, "openvino").ops["Pad"] == 1
     assert ops(model(text)) == ["Pad"]
+
+
+BORDERS = {
+    "number": "y = Pad(d, p, half)",
+    "number below the integers": "h = Pad(d, p, low) y = Relu(h)",
+    "behind a product": "m = Mul(d, two) y = Pad(m, p, half)",
+    "behind a pool": "m = MaxPool<kernel_shape = [2]>(d) y = Pad(m, p, half)",
+    "joined": "h = Pad(d, p, half) f = Pad(x, p, low) y = Concat<axis = 1>(h, f)",
+    "rounded again": "h = Pad(d, p, half) q = QuantizeLinear(h, s, z)"
+    " y = DequantizeLinear(q, s, z)",
+    "mean": "y = AveragePool<kernel_shape = [3], pads = [1, 1], count_include_pad = 1>(d)",
+    "mean of a sum": "m = Add(d, half)"
+    " y = AveragePool<kernel_shape = [3], pads = [1, 1], count_include_pad = 1>(m)",
+    "mean of a product": "w = DequantizeLinear(i, two) c = Conv(d, w) q = QuantizeLinear(c, s, z)"
+    " e = DequantizeLinear(q, s, z)"
+    " y = AveragePool<kernel_shape = [3], pads = [1, 1], count_include_pad = 1>(e)",
+}
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "litert-without-xnnpack"])
+def test_borders_behind_integers_are_what_they_are(place: str) -> None:
+    if reason := lacking(place):
+        pytest.skip(reason)
+    x = np.round(np.random.default_rng(0).standard_normal((1, 2, 6)) * 8).astype(np.float32) / 4
+    cases, right = {}, {}
+    for zero in (0, 5):
+        for name, body in BORDERS.items():
+            text = f"""g (float[1,2,6] x) => (float[A,B,C] y) <
+                float s = {{0.25}}, int8 z = {{{zero}}}, float half = {{1.5}},
+                float low = {{-3000.5}}, float two = {{2}},
+                int8[2,2,3] i = {{1, -2, 3, 1, 0, 2, -1, 1, 1, 0, 2, -2}},
+                int64[6] p = {{0, 0, 1, 0, 0, 2}}> {{
+                q0 = QuantizeLinear(x, s, z) d = DequantizeLinear(q0, s, z) {body} }}"""
+            whole = model(text)
+            (right[f"{name} {zero}"],) = Evaluator(whole, wide=True).run({"x": x}).values()
+            cases[f"{name} {zero}"] = ir.to_proto(whole), {"x": x}
+    wrong = {}
+    for name, case in cases.items():
+        got = run_each(place, {name: case})[name].outputs["y"]
+        if got.shape != right[name].shape or not np.allclose(got, right[name], 1e-4, 1e-4):
+            wrong[name] = got
+    assert not wrong

@@ -60,7 +60,8 @@ def test_names_order_and_dynamic_sizes_survive(tmp_path: Path) -> None:
 def test_casts_to_other_floats_and_back_write_into_no_input(tmp_path: Path) -> None:
     # The plugin drops them: an output was written into what a run of another size had been given.
     whole = model("""g (float[N,4] x) => (float[N,4] y, float[N,4] z, float[N,4] r) {
-        h = Cast<to = 10>(x) y = Cast<to = 1>(h) d = Cast<to = 11>(x) z = Cast<to = 1>(d) r = Relu(x)
+        h = Cast<to = 10>(x) y = Cast<to = 1>(h)
+        d = Cast<to = 11>(x) z = Cast<to = 1>(d) r = Relu(x)
     }""")
     made = lower(whole, tmp_path, "openvino")
     artifact = Artifact(made.format, made.files[0], input_specs(whole), output_specs(whole))
