@@ -58,18 +58,18 @@ def get(name: str) -> Backend:
         NotAvailableError: the plugin that provides it cannot be used; the message says why.
     """
     # Ours need no look at the package metadata, which costs tens of milliseconds.
-    places = (BUILT_IN[name],) if name in BUILT_IN else _plugins().get(name, ())
-    if not places:
+    modules = (BUILT_IN[name],) if name in BUILT_IN else _plugins().get(name, ())
+    if not modules:
         from difflib import get_close_matches
 
         known = names()
         close = MEANT.get(name.lower()) or next(iter(get_close_matches(name, known, n=1)), "")
         guess = f"did you mean {close!r}? " if close else ""
         raise UsageError(f"unknown backend {name!r}; {guess}there are {', '.join(known)}")
-    if len(places) > 1:
-        claims = " and ".join(places)
+    if len(modules) > 1:
+        claims = " and ".join(modules)
         raise NotAvailableError(f"backend {name!r} is registered twice: {claims}; uninstall one")
-    return _load(name, places[0])
+    return _load(name, modules[0])
 
 
 def probe_all() -> tuple[Probe, ...]:

@@ -65,13 +65,13 @@ def adapter_places(options: Iterable[str]) -> dict[str, str]:
     Raises:
         UsageError: one is malformed, or a name is there twice.
     """
-    places: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for option in options:
         name, _, path = option.partition("=")
-        if not name or not path or name in places:
+        if not name or not path or name in paths:
             raise UsageError(f"--adapter {option!r}: expected NAME=PATH, each name once")
-        places[name] = path
-    return places
+        paths[name] = path
+    return paths
 
 
 def adapter_words(places: Mapping[str, Any]) -> Iterator[str]:

@@ -140,8 +140,8 @@ class Pool:
     def _place(self) -> int | None:
         """Return the place of the first that may run."""
         most = max(1, self._most - 1)
-        places = (i for i, each in enumerate(self._waiting) if self._running[each[2]] < most)
-        return next(places, None)
+        positions = (i for i, each in enumerate(self._waiting) if self._running[each[2]] < most)
+        return next(positions, None)
 
     def _ended(self, owner: bytes) -> None:
         if not owner:

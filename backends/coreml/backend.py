@@ -179,7 +179,7 @@ class _Planned:
 def _planned(compiled: Path, units: str, package: Package, function: str | None) -> _Planned:
     """Say on which unit Core ML means to run how many operations."""
     kinds: set[str] = set()
-    places: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     elsewhere: list[Elsewhere] = []
     wanted = next((k for k, name in _UNITS.items() if name == units and k != "cpu"), None)
     try:
@@ -194,12 +194,12 @@ def _planned(compiled: Path, units: str, package: Package, function: str | None)
             if usage is None:
                 continue
             kind = _kind(usage.preferred_compute_device) or "cpu"
-            places[kind] += 1
+            counts[kind] += 1
             if wanted is not None and kind != wanted:
                 elsewhere.append(_elsewhere(operation, usage, kind, wanted))
     except Exception as error:
         return _Planned(f"Core ML gives no compute plan: {one_line(error)}", kinds)
-    parts = [f"{n} on {_PLACES[kind]}" for kind, n in places.most_common()]
+    parts = [f"{n} on {_PLACES[kind]}" for kind, n in counts.most_common()]
     summary = f"operations as Core ML plans them: {', '.join(parts) or 'none'}"
     slow = Counter(e.kind for e in elsewhere if e.unit == _PLACES["cpu"])
     if slow:
@@ -207,7 +207,7 @@ def _planned(compiled: Path, units: str, package: Package, function: str | None)
     placed = None
     if wanted is not None:
         by = "Core ML's compute plan"
-        placed = Placement(_PLACES[wanted], places.total(), tuple(elsewhere), by)
+        placed = Placement(_PLACES[wanted], counts.total(), tuple(elsewhere), by)
     return _Planned(summary, kinds, placed)
 
 

@@ -68,8 +68,8 @@ class AdaptedPhases:
         for row, adapter in zip(pairs, self._tape.adapters, strict=True):
             for at, name in enumerate(parts):
                 if (pair := adapter.matrices.get(name)) is not None:
-                    places = given.place(f"w:{pair.a}"), given.place(f"w:{pair.b}")
-                    row[at] = (*places, pair.scale, pair.rank)
+                    addresses = given.place(f"w:{pair.a}"), given.place(f"w:{pair.b}")
+                    row[at] = (*addresses, pair.scale, pair.rank)
         ends = np.array([*accumulate(adapted.parts.values())], np.int32) // _PANEL
         made = np.zeros(1, _ADAPTED)
         names = {"adapter": "adapter", "x": adapted.source, "low": "low", "y": adapted.target}

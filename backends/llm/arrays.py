@@ -142,8 +142,8 @@ class Arrays:
         made = np.zeros((len(self._spans), len(declared)), ARGUMENT)
         made["kind"] = _POINTER
         for thread in range(len(self._spans)):
-            places = self._places(call, thread, layer, private, before)
-            for at, (place, argument) in enumerate(zip(places, declared, strict=True)):
+            addresses = self._places(call, thread, layer, private, before)
+            for at, (place, argument) in enumerate(zip(addresses, declared, strict=True)):
                 made["value"][thread, at] = self._tensor(place, argument)
         self._kept.append(made)
         return int(made.ctypes.data)

@@ -143,8 +143,8 @@ class Taker(BatchCheck):
     ) -> None:
         super().__init__(max_tokens, arrays["x"].shape[1], **numbers)
         self._arrays = arrays
-        places = [arrays[name].ctypes.data for name in _ARRAYS]
-        self._room = Room(*(numbers[name] for name in _NUMBERS), *places)
+        addresses = [arrays[name].ctypes.data for name in _ARRAYS]
+        self._room = Room(*(numbers[name] for name in _NUMBERS), *addresses)
         self._given = ctypes.byref(self._room)
         self._known: dict[int, tuple[tuple[Array, ...], tuple[int, ...]]] = {}
         self._take = library.batch_take
@@ -186,10 +186,10 @@ class Taker(BatchCheck):
         outputs = len(batch.rows)
         if found := self._sizes(batch, count, outputs):
             raise _refused(found)
-        places = (*map(_address, arrays), count, outputs, *batch.table.shape)
+        addresses = (*map(_address, arrays), count, outputs, *batch.table.shape)
         if count <= USUAL:
-            self._known[count] = arrays, places
-        return places
+            self._known[count] = arrays, addresses
+        return addresses
 
 
 def _is_outside(values: Array, end: int) -> bool:

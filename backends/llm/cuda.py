@@ -235,8 +235,8 @@ class CudaExecutor(TapeExecutor):
                 self._kernels.start(call.kernel, grid, self._threads(call), arguments, stream)
         if outputs:
             held = self._held
-            places = (held["logits"].address, held["best"].address, held["batch"].address + 4)
-            arguments = [*places, self.vocab, self._stride]
+            addresses = (held["logits"].address, held["best"].address, held["batch"].address + 4)
+            arguments = [*addresses, self.vocab, self._stride]
             self._kernels.start("best", (outputs, 1, 1), _BEST_THREADS, arguments, stream)
 
     def _copy_batch(self, stream: int) -> None:

@@ -190,8 +190,8 @@ def _read_here(session: Any, names: list[str]) -> frozenset[str]:
     ask = getattr(session, "get_input_memory_infos", None)
     if ask is None:
         return frozenset(names)
-    places = {arg.name: info.name for arg, info in zip(session.get_inputs(), ask(), strict=True)}
-    return frozenset(name for name in names if places[name] != _CUDA_MEMORY)
+    devices = {arg.name: info.name for arg, info in zip(session.get_inputs(), ask(), strict=True)}
+    return frozenset(name for name in names if devices[name] != _CUDA_MEMORY)
 
 
 def bind_host(bind: Callable[..., None], name: str, array: Array) -> None:

@@ -510,10 +510,10 @@ class IsolatedExecutable:
         slots, end = lay_out(feeds, HEAD)
         process.memory.reserve(end)
         shared = [slot for slot in slots if slot.text is None]
-        places = process.memory.view(shared)
-        _fill(places, feeds)
+        views = process.memory.view(shared)
+        _fill(views, feeds)
         # Text is described anew each time.
-        self._inputs = places if len(shared) == len(slots) else None
+        self._inputs = views if len(shared) == len(slots) else None
         found: list[Slot] | None = process.ask("run", self._run_s, "run", slots, end)
         return found
 

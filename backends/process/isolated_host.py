@@ -85,16 +85,16 @@ class ExecutableHost:
             self._has_failed = not isinstance(error, InputError)
             raise
         seconds = time.perf_counter() - start
-        places = self._places
-        same = places is not None and alike(results, places)
-        if places is None or not same:
+        views = self._places
+        same = views is not None and alike(results, views)
+        if views is None or not same:
             self.outputs, end = lay_out(results, self._end)
             self._memory.reserve(end)
             shared = [slot for slot in self.outputs if slot.text is None]
-            places = self._memory.view(shared)
+            views = self._memory.view(shared)
             # With text among them they are described anew each time.
-            self._places = places if len(shared) == len(results) else None
-        for name, place in places.items():
+            self._places = views if len(shared) == len(results) else None
+        for name, place in views.items():
             np.copyto(place, results[name])
         self._memory.seconds = seconds
         return same

@@ -59,8 +59,8 @@ def check_probe_is_consistent(subject: Subject, _: Path) -> None:
     require(all(isinstance(d, Device) for d in first.devices), f"devices are {first.devices}")
     kinds = {d.kind for d in first.devices}
     require(kinds <= set(get_args(DeviceKind)), f"unknown kinds of device: {sorted(kinds)}")
-    places = [(d.kind, d.index) for d in first.devices]
-    require(len(places) == len(set(places)), f"a device is listed twice: {first.devices}")
+    devices = [(d.kind, d.index) for d in first.devices]
+    require(len(devices) == len(set(devices)), f"a device is listed twice: {first.devices}")
 
 
 def check_name_and_capabilities(subject: Subject, _: Path) -> None:

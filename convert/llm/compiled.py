@@ -52,10 +52,10 @@ def library(kernels: Sequence[Kernel], machine: Machine, path: Path) -> tuple[Si
     if driver is None:
         package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
         raise NotAvailableError(f"it needs {machine.linker}: apt-get install {package}")
-    places, count = compile_kernels(kernels, machine)
-    parts = ["-pthread", *_DRIVER, *map(str, places)]
+    objects, count = compile_kernels(kernels, machine)
+    parts = ["-pthread", *_DRIVER, *map(str, objects)]
     hosted.link(driver, parts, path, "llm", machine, parallel=True)
-    named = zip(kernels, places, strict=True)
+    named = zip(kernels, objects, strict=True)
     return {kernel.name: _signature(place) for kernel, place in named}, count
 
 
@@ -67,12 +67,12 @@ def compile_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[list[P
     """
     folder = writable_folder(_FOLDER)
     base = _sources(machine)
-    places = [folder / f"{_key(base, kernel)}.o" for kernel in kernels]
-    named = zip(places, kernels, strict=True)
+    objects = [folder / f"{_key(base, kernel)}.o" for kernel in kernels]
+    named = zip(objects, kernels, strict=True)
     lacking = {place.stem: kernel for place, kernel in named if not place.exists()}
     if lacking:
         _compile(lacking, machine, folder)
-    return places, len(lacking)
+    return objects, len(lacking)
 
 
 def _signature(place: Path) -> tuple[Argument, ...]:

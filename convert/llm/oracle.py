@@ -164,10 +164,10 @@ class Oracle:
         found = np.zeros_like(x)
         gates, ups, downs = (self._held[f"{at}ffn_{n}_exps"] for n in ("gate", "up", "down"))
         for expert in range(experts.count):
-            rows, places = np.nonzero(chosen == expert)
+            rows, positions = np.nonzero(chosen == expert)
             if rows.size:
                 inner = self._gated(x[rows] @ gates[expert].T, x[rows] @ ups[expert].T)
-                found[rows] += (inner @ downs[expert].T) * weights[rows, places, None]
+                found[rows] += (inner @ downs[expert].T) * weights[rows, positions, None]
         return found
 
 
@@ -182,10 +182,10 @@ def rotated(x: Array, cos: Array, sin: Array) -> Array:
 def attended(q: Array, k: Array, v: Array, config: LlmConfig, window: int) -> Array:
     """Attend each token to itself and those before it; (tokens, heads, size) each."""
     count, group = len(q), config.heads // config.kv_heads
-    places = np.arange(count)
-    seen = places[:, None] >= places
+    positions = np.arange(count)
+    seen = positions[:, None] >= positions
     if window:
-        seen &= places[:, None] - places < window
+        seen &= positions[:, None] - positions < window
     found = np.empty_like(q)
     for head in range(config.heads):
         scores = q[:, head] @ k[:, head // group].T * np.float32(config.attention_scale)

@@ -144,10 +144,10 @@ def export(
     clock = StageClock(progress, stages=Stages(total=1 + _STAGES * len(codes)))
     with clock.stage("read the model"):
         # What its files describe may be of any size: they are read where that ends nothing first.
-        places = {name: Path(place) for name, place in (adapters or {}).items()}
+        paths = {name: Path(place) for name, place in (adapters or {}).items()}
         late("pipeline.worker").read_apart(
-            *("read a language model", None, path, text_only, places),
-            files=[path, *places.values()],
+            *("read a language model", None, path, text_only, paths),
+            files=[path, *paths.values()],
             trusted=trust_source,
         )
         given = source.read(path, text_only)

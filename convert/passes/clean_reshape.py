@@ -54,13 +54,13 @@ def _of_one(node: ir.Node) -> int:
     if not is_op(node, *_REDUCTIONS) or x is None or x.shape is None or y is None:
         return 0
     axes = input_at(node, 1)
-    places = range(len(x.shape)) if axes is None else ints(axes)
-    if not places:
+    dims = range(len(x.shape)) if axes is None else ints(axes)
+    if not dims:
         # None at all, or those known only at run time.
         return 0
     if axes is None and attr(node, "noop_with_empty_axes", 0):
         return 0
-    if any(not -len(x.shape) <= p < len(x.shape) or x.shape[p] != 1 for p in places):
+    if any(not -len(x.shape) <= p < len(x.shape) or x.shape[p] != 1 for p in dims):
         return 0
     node.op_type = "Identity" if attr(node, "keepdims", 1) else "Squeeze"
     node.attributes.clear()

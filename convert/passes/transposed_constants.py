@@ -38,8 +38,8 @@ def twins(values: Iterable[ir.Value]) -> dict[ir.Value, ir.Value]:
 
 
 def _are_turned(first: Array, other: Array) -> bool:
-    places = np.linspace(0, first.size - 1, _PROBED).astype(np.int64)
-    rows, columns = np.unravel_index(places, first.shape)
+    positions = np.linspace(0, first.size - 1, _PROBED).astype(np.int64)
+    rows, columns = np.unravel_index(positions, first.shape)
     # Bytes, so that a NaN is like itself and zero unlike minus zero.
     if first[rows, columns].tobytes() != other[columns, rows].tobytes():
         return False

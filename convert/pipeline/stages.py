@@ -391,8 +391,8 @@ def _adopted(
 ) -> list[Variant]:
     """Take an artifact's files into the bundle; one variant for each target that shares it."""
     base = writer.folder(_VARIANTS)
-    places = [f.relative_to(base).as_posix() for f in written.lowered.files]
-    files = tuple(writer.adopt(f"{_VARIANTS}/{place}") for place in places)
+    names = [f.relative_to(base).as_posix() for f in written.lowered.files]
+    files = tuple(writer.adopt(f"{_VARIANTS}/{place}") for place in names)
     return [_variant(profile, written, judged[profile], files) for profile in written.job.profiles]
 
 

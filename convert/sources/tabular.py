@@ -28,8 +28,8 @@ def cut_maps(proto: onnx.ModelProto, name: str, notes: Remarks) -> tuple[str, ..
         SourceError: maps are used in another way, or are an input.
     """
     graph = proto.graph
-    places = [i for i, n in enumerate(graph.node) if n.op_type == "ZipMap" and n.domain == DOMAIN]
-    maps = [graph.node[i] for i in places]
+    indices = [i for i, n in enumerate(graph.node) if n.op_type == "ZipMap" and n.domain == DOMAIN]
+    maps = [graph.node[i] for i in indices]
     read = {value for node in graph.node for value in node.input}
     outputs = {v.name: v for v in graph.output}
     taken = {v.name for v in (*graph.input, *graph.initializer, *graph.output)}
@@ -54,7 +54,7 @@ def cut_maps(proto: onnx.ModelProto, name: str, notes: Remarks) -> tuple[str, ..
             copied.append((scores, result))
         else:
             moved[scores] = result
-    for place in reversed(places):
+    for place in reversed(indices):
         del graph.node[place]
     _rename(graph, moved)
     for scores, result in copied:

@@ -194,8 +194,8 @@ def _index_reduce(
     op = _op()
     rank = max(len(source.shape), 1)
     wide = [-1 if axis == dim % rank else 1 for axis in range(rank)]
-    places = op.Expand(op.Reshape(index, _whole(*wide)), op.Shape(source))
-    return _scatter_reduce(self, dim, places, source, reduce, include_self)
+    indices = op.Expand(op.Reshape(index, _whole(*wide)), op.Shape(source))
+    return _scatter_reduce(self, dim, indices, source, reduce, include_self)
 
 
 # ---- order
@@ -233,8 +233,8 @@ def _kth(self: Any, k: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
     """The element that has ``k`` smaller ones before it, and its place."""
     op = _op()
     count = op.Gather(op.Shape(self), _whole(dim))
-    ordered, places = op.TopK(self, count, axis=dim, largest=0, sorted=1)
-    found = tuple(op.Gather(part, k, axis=dim) for part in (ordered, places))
+    ordered, indices = op.TopK(self, count, axis=dim, largest=0, sorted=1)
+    found = tuple(op.Gather(part, k, axis=dim) for part in (ordered, indices))
     if keepdim:
         return found
     return tuple(op.Squeeze(part, _whole(dim)) for part in found)
@@ -351,11 +351,11 @@ def _extremes(self: Any, dim: int, join: Callable[[Any, Any], Any], what: str) -
     size, rank = _size(self, dim, what), len(self.shape)
     found = _so_far(self, dim, size, join)
     wide = [-1 if axis == dim % rank else 1 for axis in range(rank)]
-    places = op.Reshape(_whole(*range(size)), _whole(*wide))
+    indices = op.Reshape(_whole(*range(size)), _whole(*wide))
     is_new = op.Equal(self, found)
     if self.dtype.is_floating_point():
         is_new = op.Or(is_new, op.IsNaN(self))
-    return found, _so_far(op.Where(is_new, places, _whole(0)), dim, size, op.Max)
+    return found, _so_far(op.Where(is_new, indices, _whole(0)), dim, size, op.Max)
 
 
 def _cummax(self: Any, dim: int) -> tuple[Any, Any]:
@@ -399,15 +399,15 @@ def _adaptive_max_pool(self: Any, output_size: Any) -> tuple[Any, Any]:
     parted = op.Transpose(parted, perm=order)
     parted = op.Reshape(parted, _whole(*[0] * (lead + rank), -1))
     found = op.ReduceMax(parted, _whole(-1), keepdims=0)
-    places = np.zeros((1,) * (2 * rank), np.int64)
+    indices = np.zeros((1,) * (2 * rank), np.int64)
     for i, (size, window) in enumerate(zip(sizes, windows, strict=True)):
         wide = [1] * (2 * rank)
         wide[i], wide[rank + i] = window.shape
-        places = places * size + window.reshape(wide)
-    places = places.reshape(*output_size, -1)
-    starts = np.arange(places[..., 0].size).reshape(places.shape[:-1]) * places.shape[-1]
+        indices = indices * size + window.reshape(wide)
+    indices = indices.reshape(*output_size, -1)
+    starts = np.arange(indices[..., 0].size).reshape(indices.shape[:-1]) * indices.shape[-1]
     which = op.Add(op.ArgMax(parted, axis=-1, keepdims=0), op.Constant(value=ir.tensor(starts)))
-    return found, op.Gather(_whole(*places.ravel().tolist()), which)
+    return found, op.Gather(_whole(*indices.ravel().tolist()), which)
 
 
 def _windows(size: int, many: int) -> np.ndarray[Any, np.dtype[np.int64]]:

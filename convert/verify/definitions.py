@@ -71,17 +71,17 @@ def _pool(raw: bytes, operands: Sequence[Array]) -> Sequence[Array]:
     around = [(f, max(span - f - n, 0)) for f, span, n in zip(front, spans, sizes, strict=True)]
     data = np.pad(x, [(0, 0), *around, (0, 0)], constant_values=least)
     values = np.full((x.shape[0], *counts, x.shape[3]), least, np.float32)
-    places = np.full(values.shape, np.float32(0.1))
+    indices = np.full(values.shape, np.float32(0.1))
     for row, column in np.ndindex(*o.kernel):
         down, right = (slice(f, f + span, s) for f, span, s in _steps(o, (row, column), spans))
         found = data[:, down, right]
         more = found > values
         values = np.where(more, found, values)
-        places = np.where(more, np.float32(row * o.kernel[1] + column + 0.1), places)
+        indices = np.where(more, np.float32(row * o.kernel[1] + column + 0.1), indices)
     if o.activation in _CLIPS:
         low, high = _CLIPS[o.activation]
         values = np.minimum(np.maximum(values, np.float32(low)), np.float32(high))
-    return [values, places]
+    return [values, indices]
 
 
 def _steps(
@@ -94,13 +94,13 @@ def _steps(
 
 def _unpool(raw: bytes, operands: Sequence[Array]) -> Sequence[Array]:
     """Each element goes where its window had it; the last of several stays."""
-    x, places = operands
+    x, indices = operands
     o = custom.pool(raw)
     size = (x.shape[1] * o.kernel[0], x.shape[2] * o.kernel[1])
     top, left = o.padded(size, (x.shape[1], x.shape[2]))
     made = np.zeros((x.shape[0], *size, x.shape[3]), np.float32)
     n, row, column, channel = np.meshgrid(*map(np.arange, x.shape), indexing="ij")
-    down, right = np.divmod(places.astype(np.int64), o.kernel[1])
+    down, right = np.divmod(indices.astype(np.int64), o.kernel[1])
     y, z = row * o.strides[0] - top + down, column * o.strides[1] - left + right
     there: Array = (y >= 0) & (y < size[0]) & (z >= 0) & (z < size[1])
     made[n[there], y[there], z[there], channel[there]] = x[there]

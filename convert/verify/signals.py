@@ -114,8 +114,11 @@ def _integers(
         return np.asarray(values).astype(dtype)
     flat = values.reshape(-1)
     if flat.size > 2:
-        places = rng.permutation(flat.size)[:2]
-        flat[places[0]], flat[places[1]] = low.reshape(-1)[places[0]], top.reshape(-1)[places[1]]
+        indices = rng.permutation(flat.size)[:2]
+        flat[indices[0]], flat[indices[1]] = (
+            low.reshape(-1)[indices[0]],
+            top.reshape(-1)[indices[1]],
+        )
     return flat.reshape(shape).astype(dtype)
 
 

@@ -354,8 +354,8 @@ class _Product:
             # The last digits are signed as well: half a digit more, and taken back in each byte.
             whole.append(T.bind((number + _int(0x00808080)) ^ _int(0x00808080)))
         order = ((0, 2, 4, 6), (1, 3, 5, 7)) if self.bits == 4 else ((0, 1, 2, 3), (4, 5, 6, 7))
-        for half, places in enumerate(order):
-            for digit, word in enumerate(_transposed([whole[p] for p in places])):
+        for half, positions in enumerate(order):
+            for digit, word in enumerate(_transposed([whole[p] for p in positions])):
                 T.buffer_store(self.laid, word, [at + quarter * 6 + half * 3 + digit])
         for lane in (1, 2):
             total = T.bind(total + _other(total, lane))

@@ -261,15 +261,15 @@ class ScheduleSearch:
         guesses = self._rng.random(len(pool)) * 1e-3
         for sketch in {c.sketch for c in pool}:
             known = [c for c in self._measured if c.sketch == sketch]
-            places = [i for i, c in enumerate(pool) if c.sketch == sketch]
-            rows = [c.row for c in known] + [pool[i].row for i in places]
+            positions = [i for i, c in enumerate(pool) if c.sketch == sketch]
+            rows = [c.row for c in known] + [pool[i].row for i in positions]
             if sum(c.seconds is not None for c in known) < 8 or len({len(r) for r in rows}) > 1:
                 good = [-np.log(c.seconds) for c in known if c.seconds is not None]
                 fallback = max(good, default=0.0)
-                for i in places:
+                for i in positions:
                     guesses[i] += fallback
                 continue
-            for i, guess in zip(places, _fitted(known, np.stack(rows)), strict=True):
+            for i, guess in zip(positions, _fitted(known, np.stack(rows)), strict=True):
                 guesses[i] += guess
         return guesses
 

@@ -275,20 +275,20 @@ def _as_ints(values: list[int]) -> Ints:
 
 def _with_embeddings(batch: StepBatch, parts: list[StepPart]) -> StepBatch:
     """Add the embeddings that callers gave for tokens of this step."""
-    places: list[int] = []
+    positions: list[int] = []
     given = []
     at = 0
     for part in parts:
         request = part.sequence.request
         if request.embeddings is not None:
             first, last = np.searchsorted(request.embedded, (part.start, part.start + part.count))
-            places += [at + p - part.start for p in request.embedded[first:last]]
+            positions += [at + p - part.start for p in request.embedded[first:last]]
             given.append(request.embeddings[first:last])
         at += part.size
-    if not places:
+    if not positions:
         return batch
     return StepBatch(
         *(batch.tokens, batch.positions, batch.owner, batch.table, batch.rows, batch.adapter),
-        embedded=_as_ints(places),
+        embedded=_as_ints(positions),
         embeddings=np.ascontiguousarray(np.concatenate(given), np.float32),
     )

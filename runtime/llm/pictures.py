@@ -193,12 +193,12 @@ class PictureReader:
             rows.append(self.embeddings(picture, salt, go_on))
             parts += [picture.text, rest]
         tokens = encode("".join(parts))
-        places = tuple(i for i, token in enumerate(tokens) if token == self.about.token)
-        if len(places) != count:
+        positions = tuple(i for i, token in enumerate(tokens) if token == self.about.token)
+        if len(positions) != count:
             expected = f"{count} tokens {place}, of pictures alone"
-            raise InputError("prompt", expected, str(len(places)))
+            raise InputError("prompt", expected, str(len(positions)))
         made = np.concatenate(rows) if rows else None
-        return PicturedPrompt(tokens, made, places)
+        return PicturedPrompt(tokens, made, positions)
 
     def fitted(
         self, template: ChatTemplate, messages: Sequence[Message], has_pictures: bool

@@ -133,8 +133,8 @@ class Vectors:
                 rows = np.arange(size, dtype=np.int32)
             else:
                 rows = np.array([size - 1] if first + size == count else [], np.int32)
-            places = np.arange(first, first + size, dtype=np.int32)
-            yield StepBatch(ids, places, np.zeros(size, np.int32), self._table, rows)
+            positions = np.arange(first, first + size, dtype=np.int32)
+            yield StepBatch(ids, positions, np.zeros(size, np.int32), self._table, rows)
 
     def close(self) -> None:
         """Release the executor; may be called twice."""

@@ -223,7 +223,7 @@ class ImagesByCode:
         count, size = len(down.pixels), width * channels
         rows = pixels.reshape(height, size)
         out = self._scratch((count, columns, 1 if channels == 1 else 4))
-        places = across.pixels * np.int32(channels)
+        positions = across.pixels * np.int32(channels)
         name, done = f"sample_rows_{channels}", 0
         # Libraries of older bundles have rows copied, all of them.
         if self._functions.has(name):
@@ -231,14 +231,14 @@ class ImagesByCode:
             ends = down.pixels.max(axis=1) >= (height - 1 if channels == 3 else height)
             done = int(np.argmax(ends)) if ends.any() else count
         if done:
-            by_row = down.pixels[:done], places, across.shares, down.shares[:done]
+            by_row = down.pixels[:done], positions, across.shares, down.shares[:done]
             self._functions.call(name, (rows, *by_row, out[:done]))
         if done < count:
             source = self._scratch((count - done, 2, size), "rows")
             # All are rows of the image; asked to make sure, NumPy takes ten times as long.
             np.take(rows, down.pixels[done:], axis=0, out=source, mode="clip")
             shares = across.shares, down.shares[done:]
-            self._functions.call(f"sample_{channels}", (source, places, *shares, out[done:]))
+            self._functions.call(f"sample_{channels}", (source, positions, *shares, out[done:]))
         return out
 
     def _scratch(self, shape: tuple[int, ...], name: str = "made") -> Array:

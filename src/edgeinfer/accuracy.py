@@ -190,15 +190,15 @@ def _f1(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[
         found[np.isnan(rows).any(axis=1)] = np.iinfo(np.int64).min
         count = 2 if single else rows.shape[1]
     # Labels may be any numbers: places in what occurs stand for them.
-    kinds_there, places = np.unique(np.concatenate([[1], wanted, found]), return_inverse=True)
-    wanted_at, found_at = places[1 : 1 + len(wanted)], places[1 + len(wanted) :]
+    kinds_there, positions = np.unique(np.concatenate([[1], wanted, found]), return_inverse=True)
+    wanted_at, found_at = positions[1 : 1 + len(wanted)], positions[1 + len(wanted) :]
     right, of_both = (
         np.bincount(at, minlength=len(kinds_there)).astype(np.float64)
-        for at in (found_at[found_at == wanted_at], places[1:])
+        for at in (found_at[found_at == wanted_at], positions[1:])
     )
     scores = np.where(of_both > 0, 2.0 * right / np.maximum(of_both, 1.0), 1.0)
     if count == 2:
-        return float(scores[places[0]])
+        return float(scores[positions[0]])
     return float(np.mean(scores[of_both > 0]))
 
 
@@ -328,7 +328,7 @@ def _map(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str
     wanted = [np.asarray(x, np.float64).reshape(-1, 5) for x in labels]
     wanted = [w[w[:, 0] >= 0] for w in wanted]
     found = [_boxes(name, o) for o in outputs]
-    boxes, places = np.concatenate(wanted), _places(wanted)
+    boxes, positions = np.concatenate(wanted), _places(wanted)
     kinds, totals = np.unique(boxes[:, 0], return_counts=True)
     if not len(kinds):
         raise _refused(name, "a box in the labels", "none")
@@ -337,14 +337,14 @@ def _map(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str
     guesses, guessed = np.concatenate(found), _places(found)
     order = np.lexsort((-guesses[:, 4], guesses[:, 5]))
     guesses, guessed = guesses[order], guessed[order]
-    order = np.lexsort((places, boxes[:, 0]))
-    boxes, places = boxes[order], places[order]
+    order = np.lexsort((positions, boxes[:, 0]))
+    boxes, positions = boxes[order], positions[order]
     budget = _Budget(name)
     scores = []
     for kind, end, total in zip(kinds, np.cumsum(totals), totals, strict=True):
         own = slice(end - total, end)
         of_kind = slice(*np.searchsorted(guesses[:, 5], [kind, np.nextafter(kind, np.inf)]))
-        free = _by_place(boxes[own, 1:], places[own])
+        free = _by_place(boxes[own, 1:], positions[own])
         hits = _hits(guesses[of_kind, :4], guessed[of_kind], free, budget)
         scores.append(_average_precision(hits, int(total)))
     return float(np.mean(scores))

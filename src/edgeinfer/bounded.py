@@ -209,8 +209,8 @@ def pipe_of(path: Path) -> Path | None:
     Whoever opens it may wait without end, and an engine does so with the interpreter's lock held.
     Within a folder all are its own; beside a file those of its name, and those that it names.
     """
-    places = path.rglob("*") if path.is_dir() else path.parent.iterdir()
-    odd = [p for p in places if not (p.is_file() or p.is_dir()) and p.exists()]
+    paths = path.rglob("*") if path.is_dir() else path.parent.iterdir()
+    odd = [p for p in paths if not (p.is_file() or p.is_dir()) and p.exists()]
     if not odd or path.is_dir():
         return odd[0] if odd else None
     if same := [p for p in odd if p.stem == path.stem]:

@@ -64,9 +64,9 @@ def version(name: str, module: str) -> str | None:
         module: Name of a module that it brings.
     """
     found = importlib.util.find_spec(module)
-    places = (found.submodule_search_locations if found else None) or ()
+    folders = (found.submodule_search_locations if found else None) or ()
     pattern = f"{name.replace('-', '_')}-*.dist-info"
-    beside = [made for place in places for made in Path(place).parent.glob(pattern)]
+    beside = [made for place in folders for made in Path(place).parent.glob(pattern)]
     if len(beside) == 1:
         return beside[0].name.removesuffix(".dist-info").rpartition("-")[2]
     from importlib.metadata import PackageNotFoundError

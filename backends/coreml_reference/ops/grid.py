@@ -19,9 +19,9 @@ def resample(
     align_corners: bool,
 ) -> Array:
     height, width = x.shape[-2:]
-    places = coordinates.astype(np.float64)
-    columns = _pixels(places[..., 0], width, coordinates_mode, align_corners)
-    rows = _pixels(places[..., 1], height, coordinates_mode, align_corners)
+    positions = coordinates.astype(np.float64)
+    columns = _pixels(positions[..., 0], width, coordinates_mode, align_corners)
+    rows = _pixels(positions[..., 1], height, coordinates_mode, align_corners)
     return _sample(x, rows, columns, sampling_mode, padding_mode, padding_value)
 
 

@@ -38,13 +38,13 @@ def upsample_bilinear(
         size = x.shape[axis]
         length = _scaled(size, scale)
         if align_corners:
-            places = sample_places(size, length, "STRICT_ALIGN_CORNERS")
+            coordinates = sample_places(size, length, "STRICT_ALIGN_CORNERS")
         elif half:
             # The scale is recomputed from the output's length.
-            places = sample_places(size, length, "UNALIGN_CORNERS")
+            coordinates = sample_places(size, length, "UNALIGN_CORNERS")
         else:
-            places = np.arange(length) * (size / length)
-        x = linear_samples(x, axis, places)
+            coordinates = np.arange(length) * (size / length)
+        x = linear_samples(x, axis, coordinates)
     return x
 
 
@@ -172,8 +172,8 @@ def _nearest(size: int, length: int, mode: str) -> Array:
     """
     if mode == "DEFAULT":
         mode = "UNALIGN_CORNERS" if length > 1 else mode
-    places = sample_places(size, length, mode)
-    return np.clip(np.floor(places + 0.5), 0, size - 1).astype(np.int64)
+    coordinates = sample_places(size, length, mode)
+    return np.clip(np.floor(coordinates + 0.5), 0, size - 1).astype(np.int64)
 
 
 def _corners(boxes: Array, mode: str) -> Array:

@@ -49,8 +49,8 @@ def one_hot(
     """An index that is out of range gives a vector without an ``on_value``."""
     axis = axis % (indices.ndim + 1)
     shape = (1,) * axis + (-1,) + (1,) * (indices.ndim - axis)
-    places = np.arange(one_hot_vector_size).reshape(shape)
-    hit = np.expand_dims(indices, axis).astype(np.int64) == places
+    positions = np.arange(one_hot_vector_size).reshape(shape)
+    hit = np.expand_dims(indices, axis).astype(np.int64) == positions
     on = np.int32(1) if on_value is None else on_value
     off = np.int32(0) if off_value is None else off_value
     return np.where(hit, on, off)

@@ -206,12 +206,12 @@ class Builder:
     def insert_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Add axes of size 1 at these positions of the result."""
         rank = x.rank + len(axes)
-        places = sorted(a % rank for a in axes)
-        if not places:
+        dims = sorted(a % rank for a in axes)
+        if not dims:
             return x
         if x.data is not None:
-            return self.const(np.expand_dims(x.data, tuple(places)))
-        return self.call("expand_dims", x, np.array(places, np.int32))
+            return self.const(np.expand_dims(x.data, tuple(dims)))
+        return self.call("expand_dims", x, np.array(dims, np.int32))
 
     def drop_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Remove axes of size 1."""
@@ -300,16 +300,16 @@ class Builder:
 
     def reduce(self, op: str, x: Tensor, axes: Sequence[int], keepdims: bool = True) -> Tensor:
         """Reduce over axes; no axis leaves the tensor as it is."""
-        places = sorted({a % x.rank for a in axes}) if x.rank else []
-        if not places:
+        dims = sorted({a % x.rank for a in axes}) if x.rank else []
+        if not dims:
             return x
-        if any(x.shape[p] == 0 for p in places):
-            made = self._of_nothing(op, x, places)
-        elif any(x.shape[p] is None for p in places):
-            made = self._of_anything(op, x, places)
+        if any(x.shape[p] == 0 for p in dims):
+            made = self._of_nothing(op, x, dims)
+        elif any(x.shape[p] is None for p in dims):
+            made = self._of_anything(op, x, dims)
         else:
-            made = self.call(f"reduce_{op}", x, np.array(places, np.int32))
-        return made if keepdims else self.drop_axes(made, places)
+            made = self.call(f"reduce_{op}", x, np.array(dims, np.int32))
+        return made if keepdims else self.drop_axes(made, dims)
 
     def _of_nothing(self, op: str, x: Tensor, places: Sequence[int]) -> Tensor:
         """What a reduction over no element is; Core AI starts from the least finite number."""

@@ -322,13 +322,13 @@ class Builder(Emitter):
     def insert_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Add axes of size 1 at these positions of the result."""
         rank = x.rank + len(axes)
-        places = sorted(a % rank for a in axes)
-        if not places:
+        dims = sorted(a % rank for a in axes)
+        if not dims:
             return x
         if x.is_static or rank > MAX_RANK or x.rank == 0:
             rest = iter(self.extents(x))
-            return self.reshape(x, [1 if a in places else next(rest) for a in range(rank)])
-        return self._moved(x, "expand_dims", axes=places)
+            return self.reshape(x, [1 if a in dims else next(rest) for a in range(rank)])
+        return self._moved(x, "expand_dims", axes=dims)
 
     def drop_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Remove axes of size 1."""
@@ -443,18 +443,16 @@ class Builder(Emitter):
 
     def reduce(self, op: str, x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
         """Reduce over axes; no axis leaves the tensor as it is."""
-        places = sorted({a % x.rank for a in axes}) if x.rank else []
-        if not places:
+        dims = sorted({a % x.rank for a in axes}) if x.rank else []
+        if not dims:
             return x
         if x.rank <= MAX_RANK:
-            return self.emit(op, x=x, axes=places, keep_dims=keepdims)
+            return self.emit(op, x=x, axes=dims, keep_dims=keepdims)
         sizes = self.extents(x)
-        groups, merged = merge_reduced(x.rank, places)
+        groups, merged = merge_reduced(x.rank, dims)
         seen = self.reshape(x, [self.product([sizes[a] for a in axes]) for axes in groups])
         out = self.emit(op, x=seen, axes=merged, keep_dims=True)
-        kept = [
-            (1 if a in places else s) for a, s in enumerate(sizes) if keepdims or a not in places
-        ]
+        kept = [(1 if a in dims else s) for a, s in enumerate(sizes) if keepdims or a not in dims]
         return self.reshape(out, kept)
 
     def _moved(self, x: Tensor, op: str, **operands: Any) -> Tensor:

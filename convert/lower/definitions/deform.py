@@ -32,15 +32,15 @@ def deform_conv(node: ir.Node) -> onnx.FunctionProto | None:
     down, across = offset[2:]
     apart = body.reshape("i2", batch * parts, taps, 2, down * across)
     windows = body.op("CastLike", body.const(_windows(node, kernel, (down, across))), "i0")
-    places = body.op("Add", apart, windows)
+    coordinates = body.op("Add", apart, windows)
     # In parts of the image from -1 to 1, as GridSample takes them: x first.
     sides = np.array([height, width], np.float32).reshape(1, 1, 2, 1)
     scale, shift = (
         body.op("CastLike", body.const(v.astype(np.float32)), "i0")
         for v in (2 / sides, 1 / sides - 1)
     )
-    places = body.op("Add", body.op("Mul", places, scale), shift)
-    y, x = body.ops("Split", 2, places, axis=2, num_outputs=2)
+    coordinates = body.op("Add", body.op("Mul", coordinates, scale), shift)
+    y, x = body.ops("Split", 2, coordinates, axis=2, num_outputs=2)
     grid = body.op("Transpose", body.op("Concat", x, y, axis=2), perm=[0, 1, 3, 2])
     grid = body.reshape(grid, batch * parts, taps, down * across, 2)
     pictures = body.reshape("i0", batch * parts, channels // parts, height, width)

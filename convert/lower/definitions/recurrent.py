@@ -240,8 +240,8 @@ def _scan(
     if lengths:
         count = body.op("Shape", way.products, start=0, end=1)
         zero, one = (body.const(np.array(v, np.int64)) for v in (0, 1))
-        places = body.op("Range", zero, body.op("Squeeze", count), one)
-        given.append(body.op("Cast", places, to=ir.DataType.INT32.value))
+        indices = body.op("Range", zero, body.op("Squeeze", count), one)
+        given.append(body.op("Cast", indices, to=ir.DataType.INT32.value))
         taken.append(info(place, ir.DataType.INT32, 0))
         rows = 2
     graph = onnx.helper.make_graph(nodes, "step", taken, [*map(info, after), info(shown)])

@@ -91,8 +91,8 @@ def _bins(
     far = body.op("Sub", at, low)
     high = body.op("Min", raised(body, low, 1.0), body.const(size - 1.0))
     near = body.op("Mul", body.op("Sub", body.const(1.0), far), seen)
-    places = (body.op("Cast", place, to=7) for place in (low, high))
-    return list(zip(places, (near, body.op("Mul", far, seen)), strict=True))
+    positions = (body.op("Cast", place, to=7) for place in (low, high))
+    return list(zip(positions, (near, body.op("Mul", far, seen)), strict=True))
 
 
 def _averaged(
@@ -203,7 +203,9 @@ def _within(body: Body, start: str, stop: str, bins: int, count: int) -> tuple[s
         product = raised(body, body.op("Mul", length, body.const(numbers)), more)
         ends.append(body.op("Add", body.op("Floor", scaled(body, product, 1 / bins)), start))
     begin, end = (clipped(body, v, 0.0, float(count)) for v in ends)
-    places = body.const(np.arange(count, dtype=np.float32)[None, None])
+    positions = body.const(np.arange(count, dtype=np.float32)[None, None])
     low, high = (body.op("Unsqueeze", v, body.const([2])) for v in (begin, end))
-    after = body.op("GreaterOrEqual", places, low)
-    return body.op("And", after, body.op("Less", places, high)), body.op("LessOrEqual", end, begin)
+    after = body.op("GreaterOrEqual", positions, low)
+    return body.op("And", after, body.op("Less", positions, high)), body.op(
+        "LessOrEqual", end, begin
+    )

@@ -27,12 +27,12 @@ def compress(node: ir.Node) -> onnx.FunctionProto | None:
     known = condition.const_value
     if known is None or (node.outputs[0].is_graph_output() and sizes(node.outputs[0]) is None):
         # A result of the model whose size is declared as open stays so.
-        places = body.reshape(body.op("NonZero", "i1"), -1)
+        positions = body.reshape(body.op("NonZero", "i1"), -1)
     else:
-        places = body.const([int(i) for i in np.flatnonzero(known.numpy())])
+        positions = body.const([int(i) for i in np.flatnonzero(known.numpy())])
     axis = attribute(node, "axis", None)
     x = "i0" if axis is not None else body.reshape("i0", -1)
-    body.give(0, body.op("Gather", x, places, axis=0 if axis is None else axis))
+    body.give(0, body.op("Gather", x, positions, axis=0 if axis is None else axis))
     return body.function()
 
 
@@ -78,17 +78,17 @@ def _sorted(body: Body, node: ir.Node, count: str) -> None:
     before, after = (_cut(body, rows, *ends) for ends in ((0, -1), (1, _END)))
     other = body.op("Not", body.op("Equal", before, after))
     differs = body.op("Concat", body.const(np.ones(1, np.bool_)), other, axis=0)
-    wanted, places = _wanted(node), body.reshape(body.op("NonZero", differs), -1)
-    body.give(0, body.op("Gather", rows, places, axis=0))
+    wanted, positions = _wanted(node), body.reshape(body.op("NonZero", differs), -1)
+    body.give(0, body.op("Gather", rows, positions, axis=0))
     if wanted[1]:
-        body.give(1, body.op("Gather", order, places, axis=0))
+        body.give(1, body.op("Gather", order, positions, axis=0))
     if wanted[2]:
         running = body.op("CumSum", body.op("Cast", differs, to=_INT64), body.const(np.array(0)))
         rank, zeros = body.op("Sub", running, body.const([1])), body.op("Sub", order, order)
         body.give(2, body.op("ScatterElements", zeros, order, rank, axis=0))
     if wanted[3]:
-        following = body.op("Concat", _cut(body, places, 1, _END), count, axis=0)
-        body.give(3, body.op("Sub", following, places))
+        following = body.op("Concat", _cut(body, positions, 1, _END), count, axis=0)
+        body.give(3, body.op("Sub", following, positions))
 
 
 def _compared(body: Body, node: ir.Node, rows: int | None, axis: int | None, in_order: int) -> None:

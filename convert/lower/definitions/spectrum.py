@@ -81,9 +81,11 @@ def mel_weight_matrix(node: ir.Node) -> onnx.FunctionProto | None:
     first, last = (2595 * np.log10(1 + edge / 700) for edge in (low, high))
     mels = np.arange(bins + 2) * ((last - first) / (bins + 2)) + first
     hertz = 700 * (10 ** (mels / 2595) - 1)
-    places = ((length + 1) * hertz // rate).astype(int)
+    positions = ((length + 1) * hertz // rate).astype(int)
     weights = np.zeros((length // 2 + 1, bins))
-    for i, (left, middle, right) in enumerate(zip(places, places[1:], places[2:], strict=False)):
+    for i, (left, middle, right) in enumerate(
+        zip(positions, positions[1:], positions[2:], strict=False)
+    ):
         if left == middle:
             weights[middle, i] = 1
         else:

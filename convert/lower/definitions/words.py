@@ -35,12 +35,12 @@ def tf_idf_vectorizer(node: ir.Node) -> onnx.FunctionProto | None:
         place[np.arange(len(grams)), mine] = 1
         # Between the words of one there is nothing to skip.
         for step in range(1, skips + 2 if length > 1 else 2):
-            places = shape[-1] - (length - 1) * step
-            if places <= 0:
+            windows = shape[-1] - (length - 1) * step
+            if windows <= 0:
                 continue
-            if batch * places * len(grams) > _LIMIT:
+            if batch * windows * len(grams) > _LIMIT:
                 return None
-            counts = _counts(body, rows, grams.astype(x.dtype.numpy()), places, step)
+            counts = _counts(body, rows, grams.astype(x.dtype.numpy()), windows, step)
             total = body.op("Add", total, body.op("MatMul", counts, body.const(place)))
     total = _weighed(body, node, total, width)
     body.give(0, body.reshape(total, *shape[:-1], width))

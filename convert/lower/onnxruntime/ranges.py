@@ -15,8 +15,8 @@ def sliced(node: ir.Node) -> str:
 
     Positions from -2 up to 2 are four rows, the last two and the first two; the slice has none.
     """
-    places = given(node, 1)
-    source = None if places is None else places.producer()
+    indices = given(node, 1)
+    source = None if indices is None else indices.producer()
     if source is None or not is_op(source, "Range"):
         return ""
     span = Spans().of(given(source, 0))
@@ -29,14 +29,14 @@ def gather_cast(model: ir.Model, node: ir.Node) -> bool:
     Given: ``y = Gather(x, Range(a, b, c))``
     Result: ``y = Gather(x, Cast<to=int32>(Range(a, b, c)))``
     """
-    x, places = given(node, 0), given(node, 1)
-    if x is None or places is None:
+    x, indices = given(node, 0), given(node, 1)
+    if x is None or indices is None:
         return False
     wide, narrow = ir.DataType.INT64, ir.DataType.INT32
     build = builder(model, node)
-    cast = build.op("Cast", places, to=(narrow if places.dtype == wide else wide).value)
-    cast.type = ir.TensorType(narrow if places.dtype == wide else wide)
-    cast.shape = places.shape
+    cast = build.op("Cast", indices, to=(narrow if indices.dtype == wide else wide).value)
+    cast.type = ir.TensorType(narrow if indices.dtype == wide else wide)
+    cast.shape = indices.shape
     build.op("Gather", x, cast, **{k: a.value for k, a in node.attributes.items()})
     build.commit(model.graph, node)
     return True

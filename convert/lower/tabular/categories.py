@@ -87,8 +87,8 @@ def _looked_up(
     first: dict[Any, int] = {}
     for index, key in enumerate(keys.tolist()):
         first.setdefault("nan" if key != key else key, index)
-    places = sorted(first.values())
-    keys, values = keys[places], values[places]
+    indices = sorted(first.values())
+    keys, values = keys[indices], values[indices]
     table = b.const(np.concatenate([default, values]).astype(values.dtype))
     low = int(keys[0]) if keys.dtype.kind in "iu" else 0
     if keys.dtype.kind in "iu" and np.array_equal(keys, np.arange(low, low + len(keys))):
@@ -115,8 +115,8 @@ def _looked_up(
 
 def array_feature_extractor(b: TabularBody) -> list[str]:
     """Define ArrayFeatureExtractor: positions of the last axis, as a list."""
-    value, places = b.node.inputs[:2]
-    if value is None or value.shape is None or places is None:
+    value, indices = b.node.inputs[:2]
+    if value is None or value.shape is None or indices is None:
         raise NotDefinedError("the rank of the input is not known")
     if value.dtype == ir.DataType.STRING:
         raise NotDefinedError("it picks strings")

@@ -148,10 +148,10 @@ class _Turns:
         count = _turns(self.node) or 0
         pieces: list[list[ir.Value]] = [[] for _ in scan.out_axes]
         for turn in range(count):
-            places = [np.asarray(count - 1 - turn if b else turn) for b in scan.back]
+            turns = [np.asarray(count - 1 - turn if b else turn) for b in scan.back]
             taken = [
                 self.op("Gather", x, self.constant(place), axis=axis)
-                for x, place, axis in zip(rows, places, scan.axes, strict=True)
+                for x, place, axis in zip(rows, turns, scan.axes, strict=True)
             ]
             results = self._turn([*given, *taken])
             given = results[: len(given)]

@@ -66,8 +66,8 @@ class Histogram:
         self.zeros += flat.size - some.size
         if some.size == 0:
             return
-        places = (some.astype(np.float64) + self.reach) * (BINS / (2 * self.reach))
-        index = np.clip(places.astype(np.int64), 0, BINS - 1)
+        bins = (some.astype(np.float64) + self.reach) * (BINS / (2 * self.reach))
+        index = np.clip(bins.astype(np.int64), 0, BINS - 1)
         self.counts += np.bincount(index, minlength=BINS)
 
     def _grow(self, largest: float) -> None:

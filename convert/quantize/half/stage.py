@@ -221,13 +221,13 @@ class Halves:
         self._repaired = True
         kept = self._kept or {}
         own = self._for(profile)
-        places = [i for i, v in enumerate(report.vectors) if not v.edge or v.reach]
+        positions = [i for i, v in enumerate(report.vectors) if not v.edge or v.reach]
         failing = [o.vector for c in checks for o in c.outputs if o.vector is not None]
-        place = places[failing[0] if failing else 0]
+        place = positions[failing[0] if failing else 0]
         vectors = [report.vectors[place]]
         expected = replace(report.expected, answers=(report.expected.answers[place],))
         budget = budget_for(lowered.precision)
-        usual = [report.expected.answers[i] for i in places if not report.vectors[i].reach]
+        usual = [report.expected.answers[i] for i in positions if not report.vectors[i].reach]
 
         def good(names: frozenset[str]) -> bool:
             half, notes = model.clone(), Remarks()

@@ -91,15 +91,19 @@ class Samples:
         count = len(self.feeds)
         if count <= most or len(self.labels) not in (0, count):
             return self
-        places = [i * count // most for i in range(most)]
-        labels = [self.labels[p] for p in places] if self.labels else []
-        return Samples([self.feeds[p] for p in places], labels, [self.expected[p] for p in places])
+        positions = [i * count // most for i in range(most)]
+        labels = [self.labels[p] for p in positions] if self.labels else []
+        return Samples(
+            [self.feeds[p] for p in positions], labels, [self.expected[p] for p in positions]
+        )
 
     def few(self) -> Samples:
         """Return a handful, spread over all, without labels."""
-        places = sorted({i * len(self.feeds) // FEW for i in range(FEW)})
-        places = [p for p in places if p < len(self.feeds)]
-        return Samples([self.feeds[p] for p in places], [], [self.expected[p] for p in places])
+        positions = sorted({i * len(self.feeds) // FEW for i in range(FEW)})
+        positions = [p for p in positions if p < len(self.feeds)]
+        return Samples(
+            [self.feeds[p] for p in positions], [], [self.expected[p] for p in positions]
+        )
 
     @property
     def digest(self) -> str:
@@ -158,10 +162,10 @@ class GateDemands:
 
     def fitting(self, constraints: Mapping[str, str]) -> GateDemands:
         """Return those whose values an artifact takes."""
-        places = [i for i, v in enumerate(self.vectors) if fits(constraints, v.feeds)]
-        answers = tuple(self.expected.answers[i] for i in places)
+        positions = [i for i, v in enumerate(self.vectors) if fits(constraints, v.feeds)]
+        answers = tuple(self.expected.answers[i] for i in positions)
         return GateDemands(
-            [self.vectors[i] for i in places], replace(self.expected, answers=answers)
+            [self.vectors[i] for i in positions], replace(self.expected, answers=answers)
         )
 
 

@@ -156,14 +156,14 @@ def _dense(
     span = tensor.span or (0, 0)
     if dtype.bitwidth < 8:
         raise Damaged(f"tensor {tensor.name!r} is sparse and packed")
-    places = _places(how, shape, tensor.name)
-    if places.size * dtype.itemsize > span[1]:
+    indices = _places(how, shape, tensor.name)
+    if indices.size * dtype.itemsize > span[1]:
         raise Damaged(f"tensor {tensor.name!r} has fewer values than places for them")
 
     def compute() -> Array:
-        values = np.frombuffer(file.read(span), dtype.numpy(), places.size)
+        values = np.frombuffer(file.read(span), dtype.numpy(), indices.size)
         dense = np.zeros(math.prod(shape), dtype.numpy())
-        dense[places] = values
+        dense[indices] = values
         return dense.reshape(shape)
 
     nbytes = math.prod(shape) * int(dtype.itemsize)

@@ -60,14 +60,14 @@ def _moved(op: BoundedNode, index: int, needs: list[Span]) -> Span:
     if traced is None:
         return core
     low, high = np.full(marks.size, -np.inf), np.full(marks.size, np.inf)
-    for places, need in zip(traced, needs, strict=False):
+    for indices, need in zip(traced, needs, strict=False):
         try:
-            lows, highs = (np.broadcast_to(e, places.shape) for e in (need.low, need.high))
+            lows, highs = (np.broadcast_to(e, indices.shape) for e in (need.low, need.high))
         except ValueError:
             return core
-        mine = places >= 0
-        np.maximum.at(low, places[mine], lows[mine])
-        np.minimum.at(high, places[mine], highs[mine])
+        mine = indices >= 0
+        np.maximum.at(low, indices[mine], lows[mine])
+        np.minimum.at(high, indices[mine], highs[mine])
     return Span(low.reshape(marks.shape), high.reshape(marks.shape))
 
 

@@ -205,8 +205,8 @@ def _slice(op: BoundedNode) -> Limits:
     found: dict[int, Limit] = {}
     shape, rank = op.shape(0), op.rank(0)
     axes = op.const(3)
-    places = range(op.elements(1) or 0) if axes is None else [int(a) for a in axes.ravel()]
-    sizes = [op.size(0, a) for a in places] if shape is not None else []
+    dims = range(op.elements(1) or 0) if axes is None else [int(a) for a in axes.ravel()]
+    sizes = [op.size(0, a) for a in dims] if shape is not None else []
     if sizes and all(s for s in sizes):
         ends = np.array([float(s or 0) for s in sizes])
         starts_known, ends_known = op.const(1) is not None, op.const(2) is not None
@@ -388,8 +388,8 @@ def _short_spectrum(op: BoundedNode) -> Limits:
 
 def _cropped(op: BoundedNode) -> Limits:
     shape, axes = op.shape(0), op.attr("axes")
-    places = range(len(shape)) if shape is not None and axes is None else (axes or ())
-    sizes = [op.size(0, int(a)) for a in places]
+    dims = range(len(shape)) if shape is not None and axes is None else (axes or ())
+    sizes = [op.size(0, int(a)) for a in dims]
     if not sizes or not all(sizes):
         return {}
     ends = np.array([float(s or 0) for s in sizes])

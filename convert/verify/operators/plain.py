@@ -109,11 +109,11 @@ def one_hot(
         raise Unhandled("OneHot without an operand")
     axis, rank = int(attrs.get("axis", -1)), indices.ndim + 1
     count = int(depth.reshape(-1)[0])
-    places = np.arange(count).reshape([-1 if a == axis % rank else 1 for a in range(rank)])
+    positions = np.arange(count).reshape([-1 if a == axis % rank else 1 for a in range(rank)])
     # Any number may be an index, and fractions are cut off.
     whole = np.trunc(indices)
     whole = np.expand_dims(np.where(whole < 0, whole + count, whole), axis % rank)
-    return (np.where(places == whole, values[1], values[0]),)
+    return (np.where(positions == whole, values[1], values[0]),)
 
 
 def gemm(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> tuple[Array, ...]:

@@ -82,11 +82,11 @@ def _one_hot(attrs: Attrs, x: Array) -> Array:
     if categories is None:
         raise Unhandled("categories that are strings")
     flat = [None if v != v or abs(v) == np.inf else int(v) for v in x.reshape(-1).tolist()]
-    places = {c: i for i, c in enumerate(categories)}
+    indices = {c: i for i, c in enumerate(categories)}
     hot = np.zeros((len(flat), len(categories)), np.float32)
     for row, value in enumerate(flat):
-        if value in places:
-            hot[row, places[value]] = 1
+        if value in indices:
+            hot[row, indices[value]] = 1
         elif not attrs.get("zeros", 1):
             raise Unhandled("a category that is not known")
     return hot.reshape(*x.shape, -1)
@@ -229,12 +229,12 @@ def _of_rows(attrs: Attrs, x: Array) -> tuple[Array, ...]:
     labels, dtype = _labels(attrs)
     weights = np.asarray(attrs["coefficients"], x.dtype).reshape(len(labels), -1)
     scores = x @ weights.T + np.asarray(attrs["rho"][0], x.dtype)
-    places = scores.argmax(1)
+    indices = scores.argmax(1)
     if len(labels) == 2 and not attrs.get("prob_a"):
         most = scores.max(1)
         above = most >= 0.5 if (weights >= 0).all() else most > 0
-        places = np.where(above, 1, places)
-    chosen = np.asarray([labels[i] for i in places], dtype)
+        indices = np.where(above, 1, indices)
+    chosen = np.asarray([labels[i] for i in indices], dtype)
     return chosen, transformed(scores, attrs.get("post_transform", "NONE"))
 
 

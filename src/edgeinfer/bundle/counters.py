@@ -47,8 +47,8 @@ def raise_counters(name: str, trusted: Iterable[str], signed: Mapping[str, int])
         folder = private_folder(root, _FOLDER)
         with (folder / _LOCK).open("ab") as lock:
             _hold(lock.fileno())
-            places = {key: folder / _digest(key, name) for key in {*trusted, *signed}}
-            seen = {key: _seen(place) for key, place in places.items()}
+            files = {key: folder / _digest(key, name) for key in {*trusted, *signed}}
+            seen = {key: _seen(place) for key, place in files.items()}
             fallen = [(n, seen[key]) for key, n in signed.items() if n < seen[key]]
             if (most := max(signed.values())) < max(seen.values()):
                 fallen.append((most, max(seen.values())))
@@ -59,7 +59,7 @@ def raise_counters(name: str, trusted: Iterable[str], signed: Mapping[str, int])
                 )
             for key, counter in signed.items():
                 if counter > seen[key]:
-                    _keep(places[key], counter)
+                    _keep(files[key], counter)
     except OSError as e:
         text = f"counters cannot be kept: {e.strerror or e}"
         raise OutputError(

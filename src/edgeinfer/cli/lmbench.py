@@ -119,7 +119,7 @@ def _steps(executor: Executor, sequences: int, tokens: int) -> list[float]:
     rng = np.random.default_rng(0)
     count = sequences * tokens
     owner = np.repeat(np.arange(sequences, dtype=np.int32), tokens)
-    places = np.tile(np.arange(start, start + tokens, dtype=np.int32), sequences)
+    positions = np.tile(np.arange(start, start + tokens, dtype=np.int32), sequences)
     rows = np.arange(tokens - 1, count, tokens, dtype=np.int32)
     if start:
         # What is looked back on has been computed, or its numbers may be anything.
@@ -129,7 +129,7 @@ def _steps(executor: Executor, sequences: int, tokens: int) -> list[float]:
     while len(times) < LEAST or (sum(times) < SECONDS and len(times) < MOST):
         ids = rng.integers(0, executor.vocab, count).astype(np.int32)
         begun = time.perf_counter()
-        executor.step(StepBatch(ids, places, owner, table, rows))
+        executor.step(StepBatch(ids, positions, owner, table, rows))
         times.append(time.perf_counter() - begun)
     return times[1:]
 
@@ -139,11 +139,11 @@ def _read(executor: Executor, table: Any, sequence: int, count: int, rng: Any) -
 
     ids = rng.integers(0, executor.vocab, count).astype(np.int32)
     owner = np.full(count, sequence, np.int32)
-    places = np.arange(count, dtype=np.int32)
+    positions = np.arange(count, dtype=np.int32)
     for first in range(0, count, executor.max_tokens):
         part = slice(first, first + executor.max_tokens)
         none = np.empty(0, np.int32)
-        executor.step(StepBatch(ids[part], places[part], owner[part], table, none))
+        executor.step(StepBatch(ids[part], positions[part], owner[part], table, none))
 
 
 def _row(

@@ -158,10 +158,10 @@ def from_anchors(
     middle = around[:, :2] + numbers[:, 0] / scales[:2] * around[:, 2:]
     extent = numbers[:, 1] / scales[2:]
     extent = (np.exp(extent) if head.exponential else extent) * around[:, 2:]
-    places = numbers[:, 2:] / scales[:2] * around[:, np.newaxis, 2:] + around[:, np.newaxis, :2]
+    positions = numbers[:, 2:] / scales[:2] * around[:, np.newaxis, 2:] + around[:, np.newaxis, :2]
     corners = np.concatenate([middle - extent / 2, middle + extent / 2], axis=1)
     return _sound(
-        Candidates(corners, best, classes, places.reshape(len(places), 2 * head.keypoints))
+        Candidates(corners, best, classes, positions.reshape(len(positions), 2 * head.keypoints))
     )
 
 
@@ -201,8 +201,8 @@ def from_grid(
     classes = scores.argmax(axis=1)
     best = scores[np.arange(len(scores)), classes]
     kept = np.flatnonzero(best >= head.threshold)
-    places = _in_pixels(raw[:, :4], head, size, worth, count)[kept]
-    corners = places if head.box == "xyxy" else _cornered(places)
+    positions = _in_pixels(raw[:, :4], head, size, worth, count)[kept]
+    corners = positions if head.box == "xyxy" else _cornered(positions)
     extra = _scaled(raw[kept, behind:], head.extra, size if head.unit == "share" else (1, 1))
     return _sound(Candidates(corners, best[kept], classes[kept], extra))
 
@@ -251,8 +251,8 @@ def from_rows(outputs: Mapping[str, Array], head: DetectRows, size: tuple[int, i
     raw = raw[raw[:, 4] >= head.threshold]
     raw = raw[(-raw[:, 4]).argsort(kind="stable")][: head.most]
     unit = size if head.unit == "share" else (1, 1)
-    places = raw[:, :4] * np.asarray(unit * 2, np.float32)
-    corners = places if head.box == "xyxy" else _cornered(places)
+    positions = raw[:, :4] * np.asarray(unit * 2, np.float32)
+    corners = positions if head.box == "xyxy" else _cornered(positions)
     extra = _scaled(raw[:, 6:], head.extra, unit)
     return _sound(Candidates(corners, raw[:, 4], raw[:, 5].astype(np.int64), extra))
 

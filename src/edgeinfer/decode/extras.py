@@ -124,10 +124,10 @@ def _keypoints(extra: Array, kind: Keypoints, placement: ImagePlacement) -> list
     points = placement.to_source(numbers[..., :2])
     return [
         {
-            "keypoints": tuple((float(x), float(y)) for x, y in places),
+            "keypoints": tuple((float(x), float(y)) for x, y in positions),
             "sureness": tuple(map(float, sure)) if kind.scored else (),
         }
-        for places, sure in zip(points, numbers[..., -1], strict=True)
+        for positions, sure in zip(points, numbers[..., -1], strict=True)
     ]
 
 

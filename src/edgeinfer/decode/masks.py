@@ -74,7 +74,7 @@ def object_mask(
     if box is not None:
         low = np.clip(np.ceil(box[:2]), 0, high).astype(np.int64)
         high = np.clip(np.ceil(box[2:]), 0, high).astype(np.int64)
-    places = []
+    positions = []
     for axis in (0, 1):
         where = _places(placement.source[axis], axis, placement, scores.shape[1 - axis])
         there = np.flatnonzero((scores > 0).any(axis=axis))
@@ -83,8 +83,8 @@ def object_mask(
         near[: low[axis]] = near[high[axis] :] = False
         kept = np.flatnonzero(near)
         low[axis] = kept[0] if len(kept) else 0
-        places.append(where[kept])
-    columns, rows = places
+        positions.append(where[kept])
+    columns, rows = positions
     found = np.empty((len(rows), len(columns)), bool)
     band = max(1, _BAND // max(len(columns), scores.shape[1]))
     for top in range(0, len(rows), band):
@@ -133,8 +133,8 @@ def _places(
     """Return where the middles of the source's pixels lie in the output, by its pixel centres."""
     middles = np.arange(count) + 0.5
     inside = middles * placement.scale[axis] + placement.offset[axis]
-    places = np.asarray(inside * (size / placement.size[axis]) - 0.5)
-    return places.clip(0, size - 1) if cut else places
+    positions = np.asarray(inside * (size / placement.size[axis]) - 0.5)
+    return positions.clip(0, size - 1) if cut else positions
 
 
 _CUBIC = -0.75

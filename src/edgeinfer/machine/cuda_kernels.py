@@ -79,12 +79,14 @@ class Kernels:
         )
         held = ctypes.create_string_buffer(values, len(values))
         begin = ctypes.addressof(held)
-        places = (ctypes.c_void_p * len(arguments))(*(begin + 8 * i for i in range(len(arguments))))
+        pointers = (ctypes.c_void_p * len(arguments))(
+            *(begin + 8 * i for i in range(len(arguments)))
+        )
         config = _Config(
             grid, (threads, 1, 1), 0, stream, ctypes.addressof(self._attributes), self._count
         )
         code = self._driver.cuLaunchKernelEx(
-            ctypes.byref(config), self._function(name), places, None
+            ctypes.byref(config), self._function(name), pointers, None
         )
         self._transfers.check(code, f"start {name}")
 

@@ -58,8 +58,8 @@ def windows(old: int, new: int, interpolation: str) -> ResizeWindows:
         return ResizeWindows(np.arange(old, dtype=np.int32), np.full((old, 1), ONE, np.int32))
     method = Image.Resampling[interpolation.upper()]
     if interpolation == "nearest":
-        places = Image.fromarray(np.arange(old, dtype=np.int32)[np.newaxis])
-        found = np.asarray(places.resize((new, 1), method))[0]
+        positions = Image.fromarray(np.arange(old, dtype=np.int32)[np.newaxis])
+        found = np.asarray(positions.resize((new, 1), method))[0]
         return ResizeWindows(found.astype(np.int32), np.full((new, 1), ONE, np.int32))
     scale = old / new
     reach = _SUPPORT[interpolation] * max(scale, 1.0)

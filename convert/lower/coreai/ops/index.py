@@ -70,9 +70,9 @@ def scatter_elements(
     if indices.sizes is None:
         raise Refusal("indices of unknown size", "dynamic_shape")
     grids = np.indices(indices.sizes)
-    places = [g.const(grid[..., None]) for grid in grids]
-    places[axis] = g.insert_axes(g.cast(_from_start(g, data, indices, axis), np.int64), [-1])
-    found = g.concat(places, indices.rank)
+    positions = [g.const(grid[..., None]) for grid in grids]
+    positions[axis] = g.insert_axes(g.cast(_from_start(g, data, indices, axis), np.int64), [-1])
+    found = g.concat(positions, indices.rank)
     if reduction == "none":
         return g.scatter(data, found, g.reshape(updates, list(indices.sizes)))
     return _combined(g, data, found, updates, reduction)
@@ -89,11 +89,11 @@ def _combined(g: Builder, data: Tensor, found: Tensor, updates: Tensor, how: str
     inner = int(np.prod(rest, dtype=np.int64))
     steps = np.array([np.prod(data.sizes[a + 1 :], dtype=np.int64) for a in range(width)])
     first = g.reduce("sum", g.binary("mul", g.cast(found, np.int64), g.const(steps)), [-1])
-    places = g.binary(
+    positions = g.binary(
         "add", g.reshape(first, [-1, 1]), g.const(np.arange(inner, dtype=np.int64)[None])
     )
     flat = g.reshape(data, [-1])
-    made = g.scatter_by(flat, g.reshape(places, [-1]), g.reshape(updates, [-1]), how)
+    made = g.scatter_by(flat, g.reshape(positions, [-1]), g.reshape(updates, [-1]), how)
     return g.reshape(made, list(data.sizes))
 
 
@@ -167,6 +167,6 @@ def reverse_sequence(
     steps = g.const(np.arange(size).reshape([size if a == time else 1 for a in range(input.rank)]))
     lengths = g.insert_axes(sequence_lens, [a for a in range(input.rank) if a != batch])
     backwards = g.binary("sub", g.binary("sub", lengths, steps), 1)
-    places = g.select(g.less(steps, lengths), backwards, steps)
-    whole = g.expand(places, g.extents(input))
+    positions = g.select(g.less(steps, lengths), backwards, steps)
+    whole = g.expand(positions, g.extents(input))
     return g.call("gather_along_axis", input, g.places(whole), np.int32(time))

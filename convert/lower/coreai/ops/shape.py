@@ -144,8 +144,8 @@ def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     # Sums of steps drift; products do not.
     count = g.binary("divide", g.binary("sub", last, first), step)
     whole = g.cast(g.neg(g.floor(g.neg(count))), np.int32)
-    places = g.call("range_", np.int32(0), whole, np.int32(1))
-    return g.binary("add", first, g.binary("mul", g.cast(places, first.dtype), step))
+    indices = g.call("range_", np.int32(0), whole, np.int32(1))
+    return g.binary("add", first, g.binary("mul", g.cast(indices, first.dtype), step))
 
 
 @OPS.lower("DepthToSpace")

@@ -31,9 +31,9 @@ def stft(
     weights = filters.reshape(len(filters), -1)
     step = int(frame_step.array.reshape(-1)[0])
     count = (size - length) // step + 1
-    places = np.arange(count)[:, None] * step + np.arange(length)[None]
+    indices = np.arange(count)[:, None] * step + np.arange(length)[None]
     line = g.reshape(signal, [g.extent(signal, 0), size, filters.shape[2]])
-    frames = g.take(line, g.const(places.astype(np.int64)), 1)
+    frames = g.take(line, g.const(indices.astype(np.int64)), 1)
     flat = g.reshape(frames, [-1, weights.shape[1]])
     waves = g.binary("batch_matmul", flat, g.const(weights.T, signal.dtype))
     return g.reshape(waves, [g.extent(signal, 0), count, len(weights) // 2, 2])

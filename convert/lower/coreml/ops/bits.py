@@ -73,9 +73,9 @@ def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     if direction == "LEFT":
         return _left(g, X, plain, by)
     # As no value has more than 32 bits, the sign is all that is left of it after 31 positions.
-    places = _held(g, by, 31)
-    half = g.binary("floor_div", places, 2, (0, 15))
-    rest = g.binary("sub", places, half, (0, 16))
+    shifts = _held(g, by, 31)
+    half = g.binary("floor_div", shifts, 2, (0, 15))
+    rest = g.binary("sub", shifts, half, (0, 16))
     once = g.binary("floor_div", plain, _power(g, half))
     out = g.binary("floor_div", once, _power(g, rest))
     return Tensor(X.dtype, out.shape, out.variable, span=X.bounds)
@@ -84,9 +84,9 @@ def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
 def _left(g: Builder, x: Tensor, plain: Tensor, by: Tensor) -> Tensor:
     width = x.dtype.itemsize * 8
     if width <= 16:
-        places = _held(g, by, width)
-        kept = g.binary("mod", plain, _power(g, g.binary("sub", width, places, (0, width))))
-        out = g.binary("mul", kept, _power(g, places))
+        shifts = _held(g, by, width)
+        kept = g.binary("mod", plain, _power(g, g.binary("sub", width, shifts, (0, width))))
+        out = g.binary("mul", kept, _power(g, shifts))
         # The highest bit is the sign of signed integers.
         return g.fitted(Tensor(x.dtype, out.shape, out.variable, span=(0, (1 << width) - 1)))
     if x.dtype != np.int32:
@@ -94,10 +94,10 @@ def _left(g: Builder, x: Tensor, plain: Tensor, by: Tensor) -> Tensor:
         out = g.binary("mul", plain, _power(g, _held(g, by, 30)))
         span = (min(low * most, low), max(high * most, high))
         return g.fitted(Tensor(x.dtype, out.shape, out.variable, span=span))
-    places = _held(g, by, 31)
+    shifts = _held(g, by, 31)
     # Of 2**31 there is no int32: the bit that becomes the sign is moved by itself.
-    kept = _power(g, g.binary("minimum", g.binary("sub", 31, places), 30, (0, 30)))
-    low_bits = g.binary("mul", g.binary("mod", plain, kept), _power(g, places))
+    kept = _power(g, g.binary("minimum", g.binary("sub", 31, shifts), 30, (0, 30)))
+    low_bits = g.binary("mul", g.binary("mod", plain, kept), _power(g, shifts))
     sign = g.binary("mod", g.binary("floor_div", plain, kept), 2)
     moved = g.binary("add", low_bits, g.binary("mul", sign, WHOLE[0]))
     none = g.binary("logical_or", g.binary("less", by, 0), g.binary("greater", by, 31))

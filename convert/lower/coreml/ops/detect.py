@@ -82,7 +82,7 @@ def _rounds(
 ) -> Tensor:
     """Return the selected boxes of every round: (rounds, batch, classes), -1 for none."""
     turns = g.const(most, np.int32) if isinstance(most, int) else most
-    places = g.insert_axes(g.positions(alive, 2), [0, 1])
+    indices = g.insert_axes(g.positions(alive, 2), [0, 1])
     room = g.filled([most, *g.extents(alive)[:2]], -1)
     threshold = g.reshape(limit, []) if isinstance(limit, Tensor) else g.const(limit, alive.dtype)
 
@@ -91,7 +91,7 @@ def _rounds(
         best = g.emit("reduce_argmax", np.int32, x=left, axis=2, keep_dims=True)
         top = g.reduce("reduce_max", left, [2], True)
         live = g.binary("greater", top, _GONE)
-        hit = g.binary("equal", places, best)
+        hit = g.binary("equal", indices, best)
         mask = g.cast(hit, alive.dtype)
         own = [g.reduce("reduce_sum", g.binary("mul", s, mask), [2], True) for s in sides]
         over = _overlap(g, own, sides, threshold)

@@ -33,14 +33,14 @@ def with_positions(
     """The maxima and where in the flattened input the first of each lies."""
     if not x.is_static:
         raise Refusal("positions of maxima with dynamic sizes", "dynamic_shape")
-    places = np.arange(math.prod(x.shape)).reshape(x.shape)
+    indices = np.arange(math.prod(x.shape)).reshape(x.shape)
     if storage_order:
         spatial = math.prod(x.shape[2:])
         within = np.arange(spatial).reshape(x.shape[2:][::-1]).T
         planes = np.arange(math.prod(x.shape[:2])).reshape(x.shape[:2]) * spatial
-        places = planes.reshape(*x.shape[:2], *(1 for _ in x.shape[2:])) + within
+        indices = planes.reshape(*x.shape[:2], *(1 for _ in x.shape[2:])) + within
     values = _parts(g, _padded(g, x, window, -math.inf), window)
-    where = _parts(g, _padded_constant(g, places, window), window)
+    where = _parts(g, _padded_constant(g, indices, window), window)
     best, at = values[0], where[0]
     for value, place in zip(values[1:], where[1:], strict=True):
         better = g.binary("greater", value, best)

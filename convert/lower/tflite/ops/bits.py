@@ -52,25 +52,25 @@ def bit_shift(g: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
     if x.dtype == np.uint64:
         return _shift_unsigned(g, x, y, direction)
     width = x.dtype.itemsize * 8
-    places = g.cast(y, np.int64 if x.dtype == np.int64 else np.int32)
-    within = g.binary("LESS", places, width)
+    shifts = g.cast(y, np.int64 if x.dtype == np.int64 else np.int32)
+    within = g.binary("LESS", shifts, width)
     if y.dtype.kind == "i":
-        within = g.binary("LOGICAL_AND", within, g.binary("GREATER_EQUAL", places, 0))
+        within = g.binary("LOGICAL_AND", within, g.binary("GREATER_EQUAL", shifts, 0))
     if direction == "RIGHT" and x.dtype.kind == "i":
-        last = g.const(width - 1, places.dtype)
-        return _shift_right(g, x, select(g, within, places, last))
-    places = select(g, within, places, g.const(0, places.dtype))
-    moved = _shift_right(g, x, places) if direction == "RIGHT" else _shift_left(g, x, places)
+        last = g.const(width - 1, shifts.dtype)
+        return _shift_right(g, x, select(g, within, shifts, last))
+    shifts = select(g, within, shifts, g.const(0, shifts.dtype))
+    moved = _shift_right(g, x, shifts) if direction == "RIGHT" else _shift_left(g, x, shifts)
     return select(g, within, moved, g.const(0, x.dtype))
 
 
 def _shift_unsigned(g: Builder, x: Tensor, y: Tensor, direction: str) -> Tensor:
-    bits, places = signed(g, x), signed(g, y)
+    bits, shifts = signed(g, x), signed(g, y)
     if direction == "LEFT":
-        return unsigned(g, bit_shift(g, bits, places, direction=direction))
+        return unsigned(g, bit_shift(g, bits, shifts, direction=direction))
     # One place by itself leaves a positive number, which has no sign to be copied.
-    rest = bit_shift(g, halved(g, bits), g.binary("SUB", places, 1), direction=direction)
-    return unsigned(g, select(g, g.binary("EQUAL", places, 0), bits, rest))
+    rest = bit_shift(g, halved(g, bits), g.binary("SUB", shifts, 1), direction=direction)
+    return unsigned(g, select(g, g.binary("EQUAL", shifts, 0), bits, rest))
 
 
 def _shift_right(g: Builder, x: Tensor, places: Tensor) -> Tensor:
@@ -130,14 +130,14 @@ def _bit_by_bit(g: Builder, a: Tensor, b: Tensor, code: str) -> Tensor:
     if max(a.rank, b.rank) > 5:
         raise Refusal("more than 5 axes", "unsupported_rank")
     width = a.dtype.itemsize * 8
-    places = np.arange(width, dtype=np.int32)
+    shifts = np.arange(width, dtype=np.int32)
     bits = []
     for x in (a, b):
         # The sum wraps around: the sign bit of int32 weighs -2**31.
         wide = g.cast(x, np.int32)
         spread = g.emit("EXPAND_DIMS", [wide, g.const(-1, np.int32)], (*x.shape, 1))
-        shifted = g.emit("RIGHT_SHIFT", [spread, g.const(places)], (*x.shape, width))
+        shifted = g.emit("RIGHT_SHIFT", [spread, g.const(shifts)], (*x.shape, width))
         bits.append(g.binary("FLOOR_MOD", shifted, 2))
-    weights = g.const(np.left_shift(np.int32(1), places))
+    weights = g.const(np.left_shift(np.int32(1), shifts))
     weighed = g.binary("MUL", g.binary(code, *bits), weights)
     return g.cast(g.reduce("SUM", weighed, [weighed.rank - 1], False), a.dtype)

@@ -42,7 +42,7 @@ def deform_conv(
     batch, channels, *sizes = x.static_shape
     kernel = w.static_shape[2:]
     out = offset.static_shape[2:]
-    taps, places = math.prod(kernel), math.prod(out)
+    taps, indices = math.prod(kernel), math.prod(out)
     moved = g.reshape(offset, [batch, offset_group, taps, 2, *out])
     full = (batch, offset_group, taps, *out)
     axes = []
@@ -59,7 +59,7 @@ def deform_conv(
     image = g.reshape(x, [batch, offset_group, inner, math.prod(sizes)])
     rows = g.reshape(g.transpose(image, [0, 1, 3, 2]), [-1, inner])
     first = np.arange(batch * offset_group, dtype=np.int32) * math.prod(sizes)
-    starts = g.const(np.repeat(first, taps * places))
+    starts = g.const(np.repeat(first, taps * indices))
     total: Tensor | None = None
     for choice in itertools.product(*axes):
         index, weight = joined(g, choice, sizes)
@@ -71,7 +71,7 @@ def deform_conv(
         raise Refusal("no neighbours")
     if mask is not None:
         total = g.binary("MUL", total, g.reshape(mask, [math.prod(full), 1]))
-    columns = g.reshape(total, [batch, offset_group, taps, places, inner])
+    columns = g.reshape(total, [batch, offset_group, taps, indices, inner])
     columns = g.transpose(columns, [0, 3, 1, 4, 2])
     return _multiplied(g, columns, w, b, group, (batch, *out))
 
@@ -81,8 +81,8 @@ def _places(
 ) -> Array:
     """Where each tap of each result is along one axis, before it is moved: (taps, *out)."""
     tap = np.indices(kernel)[axis].reshape(-1, 1, 1)
-    places: Array = tap * gap + np.indices(out)[axis][None] * step - start
-    return places
+    indices: Array = tap * gap + np.indices(out)[axis][None] * step - start
+    return indices
 
 
 def _part(

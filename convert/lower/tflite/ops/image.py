@@ -257,14 +257,14 @@ def max_unpool(
         for a, s in enumerate(x.static_shape[2:])
     ]
     full = [*x.static_shape[:2], *inner]
-    places = g.reshape(narrow(g, i), [-1, 1])
+    indices = g.reshape(narrow(g, i), [-1, 1])
     size = g.const([int(np.prod(full))], np.int32)
     shape = (int(np.prod(full)),)
-    flat = g.emit("SCATTER_ND", [places, g.reshape(x, [-1]), size], shape, x.dtype)
+    flat = g.emit("SCATTER_ND", [indices, g.reshape(x, [-1]), size], shape, x.dtype)
     if any(k > s for k, s in zip(kernel_shape, steps, strict=True)):
         # Windows that overlap may name the same maximum, which was added up.
         ones = g.const(np.ones(int(np.prod(x.static_shape)), np.float32))
-        counts = g.emit("SCATTER_ND", [places, ones, size], shape, np.float32)
+        counts = g.emit("SCATTER_ND", [indices, ones, size], shape, np.float32)
         flat = g.binary("DIV", flat, g.binary("MAXIMUM", counts, 1.0))
     out = g.reshape(flat, full)
     wanted = constant(output_shape, "output_shape")

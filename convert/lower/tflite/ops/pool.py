@@ -44,7 +44,7 @@ def max_pool_with_indices(
     padded = g.cast(x, np.float32)
     around = [(0, 0), (0, 0), *((w.begin, w.end) for w in axes)]
     padded = g.pad(padded, around, -math.inf)
-    places = _flat_places(x.static_shape, around, storage_order)
+    indices = _flat_places(x.static_shape, around, storage_order)
     best: Tensor | None = None
     where: Tensor | None = None
     for tap in itertools.product(*(range(w.kernel) for w in axes)):
@@ -53,7 +53,7 @@ def max_pool_with_indices(
         end = [None, None, *(s.stop for s in spans)]
         step = [1, 1, *(s.step for s in spans)]
         part = g.slice(padded, begin, end, step)
-        index = np.ascontiguousarray(places[(slice(None), slice(None), *spans)])
+        index = np.ascontiguousarray(indices[(slice(None), slice(None), *spans)])
         if best is None or where is None:
             best, where, known = part, g.const(index), index
             continue

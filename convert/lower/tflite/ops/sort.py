@@ -41,17 +41,17 @@ def top_k(
     order = [*(a for a in range(x.rank) if a != at), at]
     back = [order.index(a) for a in range(x.rank)]
     rows = g.transpose(x if largest else _flipped(g, x), order)
-    values, places = _top(g, rows, g.reshape(narrow(g, k), []))
+    values, indices = _top(g, rows, g.reshape(narrow(g, k), []))
     values = g.transpose(values if largest else _flipped(g, values), back)
-    return values, g.cast(g.transpose(places, back), np.int64)
+    return values, g.cast(g.transpose(indices, back), np.int64)
 
 
 def _top(g: Builder, rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     size = None if count.data is None else int(count.data)
     values = g.tensor((*rows.shape[:-1], size), rows.dtype)
-    places = g.tensor(values.shape, np.int32)
-    g.add("TOPK_V2", [rows, count], [values, places])
-    return values, places
+    indices = g.tensor(values.shape, np.int32)
+    g.add("TOPK_V2", [rows, count], [values, indices])
+    return values, indices
 
 
 def _flipped(g: Builder, x: Tensor) -> Tensor:
@@ -128,10 +128,13 @@ def _unique_slices(
     inverse = g.reduce("SUM", g.cast(counted, np.int64), [1], False)
     chosen = g.reshape(g.emit("WHERE", [is_first], (None, 1), np.int64), [-1])
     total = g.emit("SHAPE", [chosen], (1,), np.int32, out_type=np.dtype(np.int32))
-    places = g.cast(g.gather(inverse, chosen, 0), np.int32)
+    indices = g.cast(g.gather(inverse, chosen, 0), np.int32)
     # Their positions are a permutation, so nothing is added up.
     found = g.emit(
-        "SCATTER_ND", [g.insert_axis(places, 1), g.cast(chosen, np.int32), total], (None,), np.int32
+        "SCATTER_ND",
+        [g.insert_axis(indices, 1), g.cast(chosen, np.int32), total],
+        (None,),
+        np.int32,
     )
     counts = g.reduce("SUM", g.cast(same, np.int64), [1], False)
     values = g.transpose(g.gather(transposed, found, 0), list(np.argsort(order)))

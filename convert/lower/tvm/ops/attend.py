@@ -93,26 +93,26 @@ def short_attention(
     scale: float | None = None,
 ) -> Tensor:
     """``softmax(Q @ K.T * scale) @ V`` of the tokens that there are."""
-    batch, heads, places, size = K.shape
+    batch, heads, length, size = K.shape
     tokens, width = Q.shape[2], V.shape[3]
     what = Short(
         batch,
         heads,
         Q.shape[1] // heads,
         tokens,
-        places,
+        length,
         size,
         width,
         size**-0.5 if scale is None else scale,
         bool(is_causal),
         nonpad_kv_seqlen is not None,
-        parallel=prod(Q.shape) * places >= PARALLEL_ABOVE,
+        parallel=prod(Q.shape) * length >= PARALLEL_ABOVE,
     )
     count = batch * heads
-    shapes = [(count, what.rows, size), (count, places, size), (count, places, width)]
+    shapes = [(count, what.rows, size), (count, length, size), (count, length, width)]
     operands = [reshape(g, t, s) for t, s in zip((Q, K, V), shapes, strict=True)]
     if nonpad_kv_seqlen is not None:
-        zero, most = (tirx.const(n, nonpad_kv_seqlen.dtype) for n in (0, places))
+        zero, most = (tirx.const(n, nonpad_kv_seqlen.dtype) for n in (0, length))
         held = g.map(lambda v: tirx.max(zero, tirx.min(v, most)), nonpad_kv_seqlen)
         operands.append(convert(g, reshape(g, held, (batch,)), "int32"))
     made = g.tir(attend(what), [g.expr(t) for t in operands], (count, what.rows, width))

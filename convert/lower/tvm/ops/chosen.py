@@ -30,12 +30,12 @@ def non_zero(g: Builder, X: Tensor) -> Tensor:
     kernel = kernels.places(Own()(size), X.dtype)
     found = g.first(*g.tir_many(kernel, [flat], [((size,), "int64"), kernels.COUNT]))
 
-    def compute(places: Any, *source: Any) -> Any:
+    def compute(indices: Any, *source: Any) -> Any:
         sizes = source[0].shape if source else X.shape
 
         def element(axis: Any, index: Any) -> Any:
             result: Any = tirx.const(0, "int64")
-            rest = places(index)
+            rest = indices(index)
             for own in reversed(range(X.rank)):
                 size = tirx.Cast("int64", sizes[own])
                 # Nothing is left of a place behind the first axis.
@@ -44,7 +44,7 @@ def non_zero(g: Builder, X: Tensor) -> Tensor:
                 rest = tirx.floordiv(rest, size) if own else rest
             return result
 
-        return te.compute((X.rank, places.shape[0]), element, name="non_zero")
+        return te.compute((X.rank, indices.shape[0]), element, name="non_zero")
 
     # Open sizes come with the tensor.
     return g.te(compute, found, *([] if X.is_static else [X]), name="non_zero")

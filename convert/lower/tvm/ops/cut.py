@@ -72,11 +72,11 @@ def _taken(
 
     def compute(source: Any, starts: Any, steps: Any) -> Any:
         def element(*index: Any) -> Any:
-            places = list(index)
+            indices = list(index)
             for axis, (k, _) in counts.items():
                 own = tirx.const(k, "int64")
-                places[axis] = index[axis].astype("int64") * steps(own) + starts(own)
-            return source(*places)
+                indices[axis] = index[axis].astype("int64") * steps(own) + starts(own)
+            return source(*indices)
 
         return te.compute(shape, element, name="taken")
 

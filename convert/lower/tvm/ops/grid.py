@@ -26,7 +26,7 @@ def grid_sample(
     axes = X.rank - 2
     if mode == "cubic" and axes != 2:
         raise Refusal(f"cubic over {axes} axes")
-    x, places = convert(g, X, "float32"), convert(g, grid, "float32")
+    x, coordinates = convert(g, X, "float32"), convert(g, grid, "float32")
     outer = grid.shape[1:-1]
     shape = (*X.shape[:2], *outer)
     aligned = bool(align_corners)
@@ -61,7 +61,7 @@ def grid_sample(
 
         return te.compute(shape, element, name="grid_sample")
 
-    return convert(g, g.te(compute, x, places, name="grid_sample"), X.dtype)
+    return convert(g, g.te(compute, x, coordinates, name="grid_sample"), X.dtype)
 
 
 def _number(value: float) -> Any:

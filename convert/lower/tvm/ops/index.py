@@ -41,9 +41,9 @@ def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     rank = indices.rank
     shape = (*data.shape[:at], *indices.shape, *data.shape[at + 1 :])
 
-    def compute(source: Any, places: Any) -> Any:
+    def compute(source: Any, positions: Any) -> Any:
         def element(*index: Any) -> Any:
-            place = inside(places(*index[at : at + rank]), source.shape[at])
+            place = inside(positions(*index[at : at + rank]), source.shape[at])
             return source(*index[:at], place, *index[at + rank :])
 
         return te.compute(shape, element, name="gather")
@@ -57,9 +57,9 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> 
     at = axis % data.rank
     _some(data, at)
 
-    def compute(source: Any, places: Any) -> Any:
+    def compute(source: Any, positions: Any) -> Any:
         def element(*index: Any) -> Any:
-            place = inside(places(*index), source.shape[at])
+            place = inside(positions(*index), source.shape[at])
             return source(*index[:at], place, *index[at + 1 :])
 
         return te.compute(indices.shape, element, name="gather_elements")
@@ -76,11 +76,11 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int) -> 
     outer = indices.shape[:-1]
     shape = (*outer, *data.shape[batch_dims + depth :])
 
-    def compute(source: Any, places: Any) -> Any:
+    def compute(source: Any, positions: Any) -> Any:
         def element(*index: Any) -> Any:
             head = index[: len(outer)]
             at = [
-                inside(places(*head, tirx.const(i, "int64")), source.shape[batch_dims + i])
+                inside(positions(*head, tirx.const(i, "int64")), source.shape[batch_dims + i])
                 for i in range(depth)
             ]
             return source(*head[:batch_dims], *at, *index[len(outer) :])
@@ -123,19 +123,19 @@ def _extremes(
     kernel = scatter.extremes(
         tuple(map(own, data.shape)), tuple(map(own, indices.shape)), data.dtype, at, largest=largest
     )
-    places = _inside_axis(g, data, indices, at)
-    given = [g.expr(t) for t in (data, places, updates)]
+    positions = _inside_axis(g, data, indices, at)
+    given = [g.expr(t) for t in (data, positions, updates)]
     return g.wrap(g.tir(kernel, given, data.shape, data.dtype))
 
 
 def _inside_axis(g: Builder, data: Tensor, indices: Tensor, at: int) -> Tensor:
     """Indices along an axis, none of them outside: TVM checks none."""
 
-    def compute(source: Any, places: Any) -> Any:
+    def compute(source: Any, positions: Any) -> Any:
         def element(*index: Any) -> Any:
-            return inside(places(*index), source.shape[at])
+            return inside(positions(*index), source.shape[at])
 
-        return te.compute(places.shape, element, name="places")
+        return te.compute(positions.shape, element, name="places")
 
     _some(data, at)
     return g.te(compute, data, indices, name="places")
@@ -153,33 +153,33 @@ def _gathered_updates(
         raise Refusal("an open number of updates, or none", "dynamic_shape")
     wide = "float32" if data.dtype == "float16" else data.dtype
 
-    def hit(places: Any, index: Sequence[Any], k: Any) -> tuple[Any, list[Any]]:
+    def hit(positions: Any, index: Sequence[Any], k: Any) -> tuple[Any, list[Any]]:
         """Whether an update is for an element, and a place at which there surely is one."""
-        shape = places.shape
+        shape = positions.shape
         inside = [i < s for a, (i, s) in enumerate(zip(index, shape, strict=True)) if a != at]
         own = [tirx.min(i, s - 1) for i, s in zip(index, shape, strict=True)]
         own[at] = k
-        place = places(*own).astype("int64")
+        place = positions(*own).astype("int64")
         size = data.shape[at]
         wrapped = tirx.Select(place < 0, place + size, place)
         return tirx.all(*inside, tirx.EQ(wrapped, index[at].astype("int64"))), own
 
-    def last(places: Any) -> Any:
+    def last(positions: Any) -> Any:
         k = te.reduce_axis((0, count), "k")
         none = tirx.const(-1, "int64")
 
         def element(*index: Any) -> Any:
-            found, _ = hit(places, index, k)
+            found, _ = hit(positions, index, k)
             return te.max(tirx.Select(found, k.var.astype("int64"), none), axis=k)
 
         return te.compute(data.shape, element, name="last")
 
-    def combined(places: Any, values: Any) -> Any:
+    def combined(positions: Any, values: Any) -> Any:
         k = te.reduce_axis((0, count), "k")
         reducer, nothing = _COMBINED[reduction]
 
         def element(*index: Any) -> Any:
-            found, own = hit(places, index, k)
+            found, own = hit(positions, index, k)
             value = values(*own).astype(wide)
             return reducer(tirx.Select(found, value, nothing(wide)), axis=k)
 
@@ -226,15 +226,15 @@ def scatter_nd(
         raise Refusal("an open number of axes", "dynamic_shape")
     lengths = sizes.values(g, data.shape[:depth])
     if indices.data is None or lengths.data is None:
-        places = g.map(inside, convert(g, indices, "int64"), lengths)
+        positions = g.map(inside, convert(g, indices, "int64"), lengths)
     else:
         known = np.asarray(indices.data)
         known = np.where(known < 0, known + lengths.data, known).astype(np.int64)
         if (known < 0).any() or (known >= lengths.data).any():
             raise Refusal("a place outside of the tensor")
-        places = g.const(known)
-    updates = sizes.alike(g, updates, [*places.shape[:-1], *data.shape[depth:]])
-    return g.op(relax.op.scatter_nd, data, places, updates, reduction=_REDUCTIONS[reduction])
+        positions = g.const(known)
+    updates = sizes.alike(g, updates, [*positions.shape[:-1], *data.shape[depth:]])
+    return g.op(relax.op.scatter_nd, data, positions, updates, reduction=_REDUCTIONS[reduction])
 
 
 @OPS.lower("TensorScatter")

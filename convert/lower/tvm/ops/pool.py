@@ -76,17 +76,17 @@ def _places(g: Builder, x: Tensor, found: Tensor, w: Windows, column_major: bool
 
         return te.compute(largest.shape, element, name="places")
 
-    def whole(places: Any, data: Any) -> Any:
+    def whole(indices: Any, data: Any) -> Any:
         sizes = data.shape[2:]
 
         def element(n: Any, c: Any, *rest: Any) -> Any:
-            place = places(n, c, *rest)
+            place = indices(n, c, *rest)
             if column_major:
                 place = _in_columns(place, sizes)
             before = n.astype("int64") * data.shape[1] + c.astype("int64")
             return before * prod(sizes) + place
 
-        return te.compute(places.shape, element, name="indices")
+        return te.compute(indices.shape, element, name="indices")
 
     return g.te(whole, g.te(first, x, found, name="places"), x, name="indices")
 

@@ -278,8 +278,8 @@ def extreme(g: Builder, x: Tensor, axis: int, *, last: bool, low: bool) -> Tenso
         def element(*i: Any) -> Any:
             return reducer((k.var.astype("int64"), data(*i[:at], k, *i[at:])), axis=k)
 
-        places, _ = te.compute(rest, element, name="extreme")
-        return te.compute(rest, lambda *i: places(*i), name="place")
+        indices, _ = te.compute(rest, element, name="extreme")
+        return te.compute(rest, lambda *i: indices(*i), name="place")
 
     return g.te(compute, x, name="arg")
 

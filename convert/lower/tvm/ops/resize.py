@@ -36,12 +36,12 @@ def _summed(g: Builder, x: Tensor, axis: AxisResize, t: Taps) -> Tensor:
     plain = count == 1 and bool(np.all(t.weights == 1))
     weights = [] if plain else [g.const(t.weights.astype(kind))]
 
-    def compute(data: Any, places: Any, *factors: Any) -> Any:
+    def compute(data: Any, indices: Any, *factors: Any) -> Any:
         def element(*index: Any) -> Any:
             value: Any = None
             for tap in range(count):
                 k = tirx.const(tap, "int64")
-                place = places(index[at], k).astype("int64")
+                place = indices(index[at], k).astype("int64")
                 one = data(*index[:at], place, *index[at + 1 :])
                 one = one * factors[0](index[at], k) if factors else one
                 value = one if value is None else value + one

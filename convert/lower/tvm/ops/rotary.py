@@ -68,14 +68,14 @@ def _own(
     heads, size, half = x.shape[1 if heads_first else 2], x.shape[3], cos.shape[-1]
     limit = prod(cos.shape[:-1])
     if ids is None:
-        places = g.const(np.arange(batch * length, dtype=np.int32).reshape(batch, length))
+        positions = g.const(np.arange(batch * length, dtype=np.int32).reshape(batch, length))
     else:
         last = tirx.const(limit - 1, ids.dtype)
         zero = tirx.const(0, ids.dtype)
         held = g.map(lambda v: tirx.max(zero, tirx.min(v, last)), ids)
-        places = _spread(g, convert(g, held, "int32"), (batch, length))
+        positions = _spread(g, convert(g, held, "int32"), (batch, length))
     if heads_first:
-        places = _spread(g, reshape(g, places, (batch, 1, length)), (batch, heads, length))
+        positions = _spread(g, reshape(g, positions, (batch, 1, length)), (batch, heads, length))
     tokens = batch * length * (heads if heads_first else 1)
     inner = 1 if heads_first else heads
     rotated, neighbours = how
@@ -90,7 +90,7 @@ def _own(
         parallel=tokens > 1 and prod(x.shape) >= PARALLEL_ABOVE,
     )
     shapes = ((tokens, inner, size), (limit, half), (limit, half), (tokens,))
-    operands = [reshape(g, t, s) for t, s in zip([*given, places], shapes, strict=True)]
+    operands = [reshape(g, t, s) for t, s in zip([*given, positions], shapes, strict=True)]
     made = g.wrap(g.tir(kernel, [g.expr(t) for t in operands], shapes[0]))
     return reshape(g, made, x.shape)
 
@@ -115,17 +115,17 @@ def _loops(
     rotated, neighbours = how
     half = rotated // 2
 
-    def compute(data: Any, cos: Any, sin: Any, *places: Any) -> Any:
+    def compute(data: Any, cos: Any, sin: Any, *positions: Any) -> Any:
         def element(*index: Any) -> Any:
             batch, at = index[0], index[3]
             token = index[2] if heads_first else index[1]
             pair = at // 2 if neighbours else at % half
             # Beyond what is rotated nothing of the tables is read.
             pair = tirx.min(pair, tirx.const(half - 1, _I64))
-            if places:
+            if positions:
                 one = tirx.const(0, _I64)
-                row = one if places[0].shape[0] == 1 else batch
-                angle = [inside(places[0](row, token), cos.shape[0]), pair]
+                row = one if positions[0].shape[0] == 1 else batch
+                angle = [inside(positions[0](row, token), cos.shape[0]), pair]
             else:
                 angle = [batch, token, pair]
             first = 2 * pair if neighbours else pair

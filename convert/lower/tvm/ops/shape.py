@@ -302,9 +302,9 @@ def one_hot(g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis:
     (count,) = sizes.known(depth) or sizes.decided(g, [depth], lambda v: ([v(0)], None), [said])
     shape = (*indices.shape[:at], count, *indices.shape[at:])
 
-    def compute(places: Any, pair: Any) -> Any:
+    def compute(positions: Any, pair: Any) -> Any:
         def element(*index: Any) -> Any:
-            place = places(*index[:at], *index[at + 1 :]).astype("int64")
+            place = positions(*index[:at], *index[at + 1 :]).astype("int64")
             wrapped = tirx.Select(place < 0, place + count, place)
             hit = tirx.EQ(wrapped, index[at].astype("int64"))
             one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")

@@ -74,13 +74,13 @@ def _all_classes(
     found = g.emit("Gather", rows, np.int64(2), axis=1)
     count = g.emit("Shape", found)
     filled = g.emit("Concat", found, g.const(np.zeros(p.most, np.int64)), axis=0)
-    places = g.emit("Slice", filled, g.shape([0]), g.shape([p.most]), g.shape([0]))
+    indices = g.emit("Slice", filled, g.shape([0]), g.shape([p.most]), g.shape([0]))
     known = min(p.labels, p.classes)
     table = g.emit("Squeeze", scores, g.shape([0]))
     values, labels = g.emit_many(
-        "TopK", 2, g.emit("Gather", table, places, axis=0), g.shape([known]), axis=1
+        "TopK", 2, g.emit("Gather", table, indices, axis=0), g.shape([known]), axis=1
     )
-    corners = g.emit("Gather", g.emit("Squeeze", decoded, g.shape([0])), places, axis=0)
+    corners = g.emit("Gather", g.emit("Squeeze", decoded, g.shape([0])), indices, axis=0)
     repeated = g.emit("Unsqueeze", corners, g.shape([1]))
     if p.labels > 1:
         repeated = g.emit("Expand", repeated, g.shape([p.most, known, 4]))

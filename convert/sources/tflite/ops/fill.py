@@ -35,8 +35,8 @@ def mirror_pad(g: Importer, o: Options, x: Operand, amounts: Operand) -> ir.Valu
             continue
         if size is None:
             raise Refusal("symmetric padding of an unknown size", "dynamic_shape")
-        places = np.pad(np.arange(size), (before, after), mode="symmetric")
-        y = g.emit("Gather", y, g.shape(places.tolist()), axis=axis)
+        indices = np.pad(np.arange(size), (before, after), mode="symmetric")
+        y = g.emit("Gather", y, g.shape(indices.tolist()), axis=axis)
     return y
 
 

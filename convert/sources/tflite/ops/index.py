@@ -76,12 +76,12 @@ def one_hot(
     axis = o.axis % rank
     shape = [-1 if i == axis else 1 for i in range(rank)]
     if (count := depth.ints()) is not None:
-        places = g.const(np.arange(count[0], dtype=np.int64).reshape(shape))
+        positions = g.const(np.arange(count[0], dtype=np.int64).reshape(shape))
     else:
         found = g.emit("Range", np.int64(0), depth.int64([]), np.int64(1))
-        places = g.emit("Reshape", found, g.shape(shape))
+        positions = g.emit("Reshape", found, g.shape(shape))
     wide = g.emit("Unsqueeze", indices.int64(), g.shape([axis]))
-    return g.emit("Where", g.emit("Equal", wide, places), on, off)
+    return g.emit("Where", g.emit("Equal", wide, positions), on, off)
 
 
 @READERS.reader("WHERE")

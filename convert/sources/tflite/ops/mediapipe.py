@@ -84,10 +84,10 @@ def max_pool_with_places(g: Importer, o: Options, x: Operand) -> list[ir.Value]:
     if placed.get("auto_pad") or any(s is None for s in x.shape[1:]):
         raise Refusal("windows over sizes that a run decides", "dynamic_shape")
     y = channels_last(g, g.emit("MaxPool", channels_first(g, x, 4), **placed), 4)
-    places = g.emit("Cast", _places(g, x, placed), to=ir.DataType.FLOAT)
+    indices = g.emit("Cast", _places(g, x, placed), to=ir.DataType.FLOAT)
     return [
         g.clipped(y, wanted.activation, o),
-        g.emit("Add", places, np.float32(_ROUND)),
+        g.emit("Add", indices, np.float32(_ROUND)),
     ]
 
 
@@ -238,10 +238,10 @@ def moved_picture(g: Importer, o: Options, x: Operand, matrix: Operand) -> ir.Va
         raise Refusal(f"{batch} images")
     if o.out.shape != (1, *size, channels):
         raise ValueError(f"a result of shape {list(o.out.shape)}")
-    places = g.emit("MatMul", _part(g, _matrix(g, matrix), 0, 0, 2), g.const(_grid(*size)))
-    places = g.emit("Sub", places, np.float32(0.5))
+    coordinates = g.emit("MatMul", _part(g, _matrix(g, matrix), 0, 0, 2), g.const(_grid(*size)))
+    coordinates = g.emit("Sub", coordinates, np.float32(0.5))
     x_place, y_place = (
-        g.emit("Reshape", _part(g, places, 0, i, i + 1), g.shape([-1])) for i in (0, 1)
+        g.emit("Reshape", _part(g, coordinates, 0, i, i + 1), g.shape([-1])) for i in (0, 1)
     )
     inside = g.emit("And", _within(g, x_place, width), _within(g, y_place, height))
     flat = g.emit("Reshape", x, g.shape([height * width, channels]))

@@ -16,8 +16,8 @@ from edgeinfer.convert.sources.tflite.registry import READERS
 @READERS.reader("TOPK_V2")
 def topk_v2(g: Importer, o: Options, x: Operand, k: Operand) -> Sequence[ir.Value]:
     """TopK along the last axis."""
-    values, places = g.emit_many("TopK", 2, x, k.int64([1]), axis=-1, largest=1, sorted=1)
-    return values, g.emit("Cast", places, to=ir.DataType.INT32)
+    values, indices = g.emit_many("TopK", 2, x, k.int64([1]), axis=-1, largest=1, sorted=1)
+    return values, g.emit("Cast", indices, to=ir.DataType.INT32)
 
 
 @READERS.reader("UNIQUE")
@@ -26,12 +26,12 @@ def unique(g: Importer, o: Options, x: Operand) -> Sequence[ir.Value]:
     # ONNX Runtime has no kernel for int32.
     narrow = x.dtype == ir.DataType.INT32
     data = g.emit("Cast", x, to=ir.DataType.INT64) if narrow else x.real
-    values, _, places, _ = g.emit_many("Unique", 4, data, sorted=0)
+    values, _, indices, _ = g.emit_many("Unique", 4, data, sorted=0)
     values = g.emit("Cast", values, to=x.dtype) if narrow else values
     second = o.outputs[1] if len(o.outputs) > 1 else None
     if second is not None and second.kind == "INT64":
-        return values, places
-    return values, g.emit("Cast", places, to=ir.DataType.INT32)
+        return values, indices
+    return values, g.emit("Cast", indices, to=ir.DataType.INT32)
 
 
 @READERS.reader("NON_MAX_SUPPRESSION_V4")
@@ -54,10 +54,10 @@ def non_max_suppression_v4(
         g.emit("Reshape", overlap, g.shape([1])),
         g.emit("Reshape", threshold, g.shape([1])),
     )
-    places = g.emit("Gather", chosen, np.int64(2), axis=1)
-    count = g.emit("Shape", places)
+    indices = g.emit("Gather", chosen, np.int64(2), axis=1)
+    count = g.emit("Shape", indices)
     missing = g.emit("Concat", g.shape([0]), g.emit("Sub", g.shape([most]), count), axis=0)
-    filled = g.emit("Pad", places, missing)
+    filled = g.emit("Pad", indices, missing)
     total = g.emit("Cast", g.emit("Squeeze", count, g.shape([0])), to=ir.DataType.INT32)
     return g.emit("Cast", filled, to=ir.DataType.INT32), total
 
@@ -76,8 +76,8 @@ def non_max_suppression_v5(
     """Likewise, with the scores of the boxes."""
     if sigma.const is None or float(sigma.const.ravel()[0]) != 0.0:
         raise Refusal("soft suppression")
-    places, total = non_max_suppression_v4(g, o, boxes, scores, limit, overlap, threshold)
+    indices, total = non_max_suppression_v4(g, o, boxes, scores, limit, overlap, threshold)
     (most,) = limit.known("the number of boxes")
     used = g.emit("Less", np.arange(most, dtype=np.int32), total)
-    own = g.emit("Where", used, g.emit("Gather", scores, places, axis=0), np.float32(0))
-    return places, own, total
+    own = g.emit("Where", used, g.emit("Gather", scores, indices, axis=0), np.float32(0))
+    return indices, own, total
