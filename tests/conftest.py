@@ -114,7 +114,7 @@ def the_only_engine_is_timed_briefly(request: pytest.FixtureRequest) -> Iterator
     """
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     with pytest.MonkeyPatch.context() as patch:
-        if folder in ("cli", "runtime", "trust"):
+        if folder in ("bundle", "cli", "e2e", "runtime", "trust"):
             patch.setattr("edgeinfer.runtime.choice.ALONE_S", 0.02)
         yield
 

@@ -113,7 +113,7 @@ _WORST = (
 )
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", _WORST)
 def test_json_takes_no_more_than_is_reckoned(text: Callable[[], str]) -> None:
     """Else a text that fits the bound takes more than the bound."""

@@ -147,6 +147,7 @@ def budget(folder: Path, least: str, summary: Path, *more: str) -> subprocess.Co
     )
 
 
+@pytest.mark.sweep
 def test_a_model_within_its_budget_passes_and_one_below_fails(photos: Path, tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     done = budget(photos, "0.9", summary)

@@ -50,6 +50,7 @@ def test_verify_says_there_what_it_says_here(cli: Any, tmp_path: Path, device: s
         assert here.code == code
 
 
+@pytest.mark.sweep
 def test_bench_brings_its_figures_back(cli: Any, tmp_path: Path, device: str) -> None:
     bundle = write_bundle(tmp_path / "m.edge")
     np.savez(tmp_path / "x.npz", image=np.ones((5, 2, 2, 3), np.float32))

@@ -77,6 +77,7 @@ NOT_MODELS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", NOT_MODELS)
 def test_what_is_no_model(case: str, tmp_path: Path) -> None:
     name, content, words = NOT_MODELS[case]
@@ -103,6 +104,7 @@ BAD_ARRAYS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", BAD_ARRAYS)
 def test_arrays_that_do_not_fit(case: str, place: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", **_array(case))
@@ -112,6 +114,7 @@ def test_arrays_that_do_not_fit(case: str, place: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["in.npz"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

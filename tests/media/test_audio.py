@@ -213,6 +213,7 @@ def tag(size: int, version: int = 3) -> bytes:
 TAGS = [b"", tag(0), tag(10), tag(10, 4), tag(200), tag(4096), tag(10) * 2, tag(20, 2) + tag(300)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("before", [*TAGS, tag(0) * 20, tag(0)[:8], tag(10)[:6] + b"\xff" * 4])
 def test_empty_chunks_without_end(before: bytes, tmp_path: Path) -> None:
     """Also behind a tag, which libsndfile skips and then reads any kind."""

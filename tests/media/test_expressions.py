@@ -66,7 +66,7 @@ def test_a_files_expressions_have_a_bound_together() -> None:
     assert time.process_time() - start < 5
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("expression", [r".*(?!)", r"(.)*(.)*(?!)", r".*.*.*(?=\x00)"])
 def test_the_longest_text_takes_seconds(expression: str) -> None:
     tokenizers = pytest.importorskip("tokenizers")

@@ -10,6 +10,8 @@ from edgeinfer.backends.base import Device
 from edgeinfer.backends.operators import Elsewhere, Operator, OperatorProfile, Placement
 from edgeinfer.errors import LoadError, NotAvailableError
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 GPU = (Device("gpu", "fake gpu"),)
 LEFT = Placement(
     "the GPU",

@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Path:
     pytest.importorskip("tvm")
     if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip("code for x86-64-v3 does not run here")
-    from edgeinfer.convert.llm import variant
+    from edgeinfer.convert.llm import compiled, variant
     from edgeinfer.convert.llm.reading import Reading
     from edgeinfer.convert.lower.tvm.machines import machine
     from tests.backends.llm.small import CONFIG, stored
@@ -34,5 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Path:
     tensors = stored(CONFIG, kinds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGEINFER_CACHE", str(kernels))
+        # Other tests have the other cores, and a compiler imports TVM.
+        patch.setattr(compiled, "_PROCESSES", 1)
         variant.write(CONFIG, tensors, machine("x86-64-v3"), place, reading=reading)
     return place

@@ -46,6 +46,7 @@ ENDS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", ENDS)
 def test_a_crash_in_a_run(load: Load, fault: str) -> None:
     with pytest.raises(CrashedError) as caught:
@@ -56,6 +57,7 @@ def test_a_crash_in_a_run(load: Load, fault: str) -> None:
     assert error.exit_code == 3
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", ENDS)
 def test_a_crash_while_it_loads(load: Load, fault: str) -> None:
     with pytest.raises(CrashedError) as caught:

@@ -294,6 +294,7 @@ def test_it_says_nothing_of_files_elsewhere(
     assert not (tmp_path / "net.edge").exists()
 
 
+@pytest.mark.sweep
 def test_integers_are_timed_beside_floats(tmp_path: Path) -> None:
     """The float model is there until it was timed, and goes then."""
     rng = np.random.default_rng(3)
@@ -618,6 +619,7 @@ def save_labelled(folder: Path) -> None:
     np.savez(folder / "samples.npz", x=x[:, 0], labels=labels)
 
 
+@pytest.mark.sweep
 def test_a_search_is_remembered_by_the_process_that_waits(tmp_path: Path) -> None:
     """The other one may write nowhere but beside its model's artifacts."""
     save_labelled(tmp_path)

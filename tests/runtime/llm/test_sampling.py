@@ -73,6 +73,7 @@ def test_frequencies_are_the_probabilities(
     assert (abs(found / count - wanted) < 6 * np.sqrt(wanted / count) + 2 / count).all()
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("vocab", [640, 1000, 5003])
 @pytest.mark.parametrize("levels", [3, 20, 0])
 @pytest.mark.parametrize(("top_k", "top_p"), [(7, 1.0), (100, 0.9), (0, 0.7), (0, 1.0)])
