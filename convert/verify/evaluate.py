@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,24 +16,19 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
+from edgeinfer.convert.lower.core.table import RECURRENT
 from edgeinfer.convert.verify import contrib
 from edgeinfer.convert.verify.beyond_half import beyond_half
 from edgeinfer.convert.verify.operators import OPERATORS, TABULAR, Operator, Unhandled
+from edgeinfer.convert.verify.operators.recurrent import NOISE
 from edgeinfer.convert.verify.submodel import used_values
+from edgeinfer.convert.verify.sums import ADDING, PRODUCTS, moved, of_states, rounded_again
 from edgeinfer.types import Array, Feeds
 
 Values = dict[ir.Value, Any]
 
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MAIN = ("", "ai.onnx")
-
-
-_PRODUCTS = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "DeformConv", "Gemm", "MatMul"), 2),
-    **dict.fromkeys(("Attention", "GRU", "LSTM", "RNN"), 3),
-    "Einsum": 9,
-}
-"""How many operands of an operator are multiplied with each other."""
 
 
 def in_tf32(value: Any) -> Any:
@@ -45,28 +39,6 @@ def in_tf32(value: Any) -> Any:
     half = np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))
     kept = ((bits + half) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(value), kept, value).reshape(value.shape)
-
-
-_LANES = 16
-"""Partial sums that an engine keeps at least."""
-
-
-def off_by_sums(node: ir.Node, inputs: Sequence[Any], result: Any) -> Any:
-    """Move the results of a product by what a sum of so many float32 rounds off.
-
-    The errors of n numbers that are added up in turn are together those of about 0.4 sqrt(n)
-    roundings of the sum. Which way each result moves is the same in every run, on every machine.
-    """
-    if not isinstance(result, np.ndarray) or result.dtype.kind != "f" or not result.size:
-        return result
-    is_filter = node.op_type in ("Conv", "ConvTranspose", "DeformConv")
-    terms = inputs[1][0].size if is_filter else inputs[0].shape[-1]
-    channel = 1 if is_filter else result.ndim - 1
-    others = tuple(a for a in range(result.ndim) if a != channel)
-    size = np.sqrt(np.mean(np.square(result), axis=others, keepdims=True))
-    numbers = np.random.default_rng(zlib.crc32(str(node.outputs[0].name).encode()))
-    share = 0.4 * np.sqrt(terms / _LANES) * 2.0**-24
-    return result + share * size * numbers.standard_normal(result.shape)
 
 
 class CannotEvaluate(Exception):  # noqa: N818 - an oracle that abstains, not an error of the model
@@ -188,6 +160,8 @@ class Evaluator:
             raise CannotEvaluate(f"{_title(node)} failed ({why})") from e
         for value, result in zip(node.outputs, results, strict=False):
             result = self._widen(result)
+            if self._summed:
+                result = rounded_again(node, value.dtype, result)
             if node not in self._single:
                 values[value] = self._to(value.dtype, result)
             else:
@@ -199,14 +173,14 @@ class Evaluator:
         if node.domain in _MAIN and node.op_type == "Constant" and "value" in node.attributes:
             return (node.attributes["value"].as_tensor().numpy(),)
         inputs = [None if v is None else self._operand(values, v, node) for v in node.inputs]
-        if self._tf32 and node.domain in _MAIN and (count := _PRODUCTS.get(node.op_type)):
+        if self._tf32 and node.domain in _MAIN and (count := PRODUCTS.get(node.op_type)):
             inputs[:count] = [in_tf32(x) for x in inputs[:count]]
         kernel = self._kernels.get(node)
         if kernel is None:
             kernel = self._kernels[node] = self._load(node)
         results = kernel(*inputs)
-        if self._summed and node.domain in _MAIN and node.op_type in _PRODUCTS:
-            results = (off_by_sums(node, inputs, results[0]), *results[1:])
+        if self._summed and node.domain in _MAIN and node.op_type in ADDING:
+            results = (moved(node, inputs, results[0], kernel), *results[1:])
         return results
 
     def _operand(self, values: Values, value: ir.Value, node: ir.Node) -> Any:
@@ -270,6 +244,8 @@ class Evaluator:
             return fall_back
         attrs: dict[str, Any] = {k: a.value for k, a in node.attributes.items()}
         attrs["#outputs"] = len(node.outputs)
+        if self._summed and node.op_type in RECURRENT:
+            attrs[NOISE] = of_states(node)
 
         def run(*inputs: Any) -> tuple[Any, ...]:
             try:

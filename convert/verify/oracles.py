@@ -12,9 +12,7 @@ import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.bundle.scratch import Scratch
-from edgeinfer.convert.lower.core.table import RECURRENT
 from edgeinfer.convert.lower.tabular import misread
-from edgeinfer.convert.passes.infra import is_op
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.noise import draws
 from edgeinfer.convert.sources.original import LITERT, Original
@@ -103,7 +101,6 @@ class Oracles:
         self._taken = self._first if rounds and not confirms else "float64"
         self._is_half = self._budget == BUDGETS["fp16"]
         self._chooses = chooses(model)
-        self._recurs = any(is_op(n, *RECURRENT) for n in model.graph.all_nodes())
         self._folder = Scratch()
         self._path = save_for_engines(model, self._folder.path)
         self._witnesses: dict[str, Witness | str] = {}
@@ -344,7 +341,7 @@ class Oracles:
         """
         ours, theirs = said[self._first], said["float64"]
         apart = _distance(ours, theirs)
-        for name in ("onnxruntime", "onnx reference", "openvino"):
+        for name in ("sums", "onnxruntime", "onnx reference", "openvino"):
             try:
                 third = self._ask(name, vector.feeds)
             except Abstains:
@@ -393,7 +390,8 @@ class Oracles:
                 return _confirmed(ours, name, node, apart, _distance(ours, third), first)
             if name == "openvino" and self._same(_distance(theirs, third)):
                 note = f"{first} alone disagrees{where}; openvino sides with float64"
-                spread = _distance(theirs, third)
+                # Where every node agrees it is rounding that has grown, near as one engine may be.
+                spread = apart if node == "" else _distance(theirs, third)
                 return Answer(theirs, "float64", ("float64", "openvino"), spread, note)
         if node == "" and not _unlike(apart):
             return Answer(taken, self._taken, (first, "float64"), apart, _ROUNDING)
@@ -417,11 +415,12 @@ class Oracles:
         """Return how far rounding moves what float64 says, where that may widen a budget.
 
         Of float32 sums in no engine's order: an engine's kernels are others on another processor,
-        and the same model would be refused there. Inside of a recurrent layer rounding grows from
-        step to step, which only an engine shows; a source in half precision rounds between all.
+        and the same model would be refused there. What a source rounds to halves is rounded then.
         """
-        single = self._budget == BUDGETS["fp32"] and not self._recurs
-        if not single or _unlike(apart) or not any(map(_may_widen, apart.values())):
+        plain = self._budget
+        if plain in _STEPPED or _unlike(apart):
+            return apart
+        if not any(_may_widen(plain, each) for each in apart.values()):
             return apart
         try:
             return _distance(said["float64"], self._ask("sums", vector.feeds))
@@ -429,9 +428,9 @@ class Oracles:
             return apart
 
 
-def _may_widen(apart: OutputMetrics) -> bool:
-    """Whether two evaluations of a model in float32 are far enough apart to widen a budget."""
-    plain, wide = BUDGETS["fp32"], BUDGETS["fp32"].widened(apart, _NEAR * SLACK)
+def _may_widen(plain: Budget, apart: OutputMetrics) -> bool:
+    """Whether two evaluations of a model are far enough apart to widen a budget."""
+    wide = plain.widened(apart, _NEAR * SLACK)
     bounds = ("max_rel", "sqnr_db", "channel_sqnr_db", "mismatch")
     return any(getattr(plain, name) != getattr(wide, name) for name in bounds)
 

@@ -19,6 +19,11 @@ from edgeinfer.types import Array
 Attributes = Mapping[str, Any]
 Function = Callable[[Array], Array]
 Step = Callable[["_Way", Array, list[Array]], list[Array]]
+Noise = Callable[[Array, Array], Array]
+"""Moves a state by what the sums of a step round off."""
+
+NOISE = "#noise"
+"""The attribute under which somebody hands it in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ def _layer(
         first = [_first(rest[i], way, (batch, hidden), layout, x.dtype) for i in range(states)]
         backwards = way == 1 or attrs.get("direction", "forward") == "reverse"
         products = x @ w[way].T + both[0]
-        rows, state = _run(step, own, products, first, live, backwards)
+        rows, state = _run(step, own, products, first, live, backwards, attrs.get(NOISE))
         shown.append(rows)
         last.append(state)
     results = [np.stack(shown, 1), *(np.stack(s) for s in zip(*last, strict=True))]
@@ -109,7 +114,13 @@ def _first(
 
 
 def _run(
-    step: Step, way: _Way, products: Array, state: list[Array], live: Array, backwards: bool
+    step: Step,
+    way: _Way,
+    products: Array,
+    state: list[Array],
+    live: Array,
+    backwards: bool,
+    noise: Noise | None,
 ) -> tuple[Array, list[Array]]:
     """Make all steps; a sequence that has ended shows zeros and keeps its state."""
     count = len(products)
@@ -117,6 +128,8 @@ def _run(
     for index in reversed(range(count)) if backwards else range(count):
         runs = (live > index)[:, None]
         after = step(way, products[index], state)
+        if noise is not None:
+            after = [noise(each, products[index]) for each in after]
         rows[index] = np.where(runs, after[0], 0)
         state = [np.where(runs, new, old) for new, old in zip(after, state, strict=True)]
     return rows, state

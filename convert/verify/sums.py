@@ -1,0 +1,104 @@
+"""What engines round off in sums, as fixed noise: the same in every run, on every machine.
+
+The errors of n numbers that are added up in turn are together those of about 0.4 sqrt(n) roundings
+of the sum.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.core.table import RECURRENT
+
+PRODUCTS = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "DeformConv", "Gemm", "MatMul"), 2),
+    **dict.fromkeys(("Attention", "GRU", "LSTM", "RNN"), 3),
+    "Einsum": 9,
+}
+"""How many operands of an operator are multiplied with each other."""
+
+_MEANS = ("GlobalAveragePool", "ReduceMean")
+_POSITIVE = ("ReduceL1", "ReduceL2", "ReduceSumSquare")
+ADDING = frozenset({*PRODUCTS, *_MEANS, *_POSITIVE, "ReduceSum"}) - set(RECURRENT)
+"""Operators whose results are sums of many numbers."""
+
+_HALF_STEPS = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}
+"""Largest share of a number that is rounded off."""
+
+_MOVES = frozenset({
+    *("Abs", "Clip", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
+    *("GatherND", "GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax"),
+    *("ReduceMin", "Relu", "Reshape", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth"),
+    *("Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze", "Where"),
+})  # fmt: skip
+"""Operators that round nothing."""
+
+_LANES = 16
+"""Partial sums that an engine's product keeps at least."""
+
+
+def moved(
+    node: ir.Node, inputs: Sequence[Any], result: Any, kernel: Callable[..., tuple[Any, ...]]
+) -> Any:
+    """Move the results of an operator by what a sum of so many float32 rounds off."""
+    if not isinstance(result, np.ndarray) or result.dtype.kind != "f" or not result.size:
+        return result
+    if node.op_type in PRODUCTS:
+        terms, size = _of_product(node, inputs, result)
+    else:
+        terms, size = _of_axes(node, inputs, result, kernel)
+    return _off(_numbers(node), result, terms, size)
+
+
+def of_states(node: ir.Node) -> Callable[[Any, Any], Any]:
+    """Return what moves a state by what the sums of its step round off, and rounds it."""
+    numbers = _numbers(node)
+
+    def noise(state: Any, sums: Any) -> Any:
+        size = np.sqrt(np.mean(np.square(sums), axis=-1, keepdims=True))
+        off = _off(numbers, state, state.shape[-1] / _LANES, size)
+        return off.astype(np.float32).astype(state.dtype)
+
+    return noise
+
+
+def rounded_again(node: ir.Node, kind: ir.DataType | None, result: Any) -> Any:
+    """Move what is stored as halves by half a rounding: engines round between, or not at all."""
+    if kind not in _HALF_STEPS or node.op_type in _MOVES or not isinstance(result, np.ndarray):
+        return result
+    return result * (1.0 + _HALF_STEPS[kind] * (_numbers(node).integers(0, 2, result.shape) - 0.5))
+
+
+def _numbers(node: ir.Node) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(str(node.outputs[0].name).encode()))
+
+
+def _off(numbers: np.random.Generator, result: Any, terms: float, size: Any) -> Any:
+    # By all of it, up or down: where a result counts, a small number would say that none is off.
+    share = 0.4 * np.sqrt(terms) * 2.0**-24
+    return result + share * size * (2.0 * numbers.integers(0, 2, result.shape) - 1.0)
+
+
+def _of_product(node: ir.Node, inputs: Sequence[Any], result: Any) -> tuple[float, Any]:
+    is_filter = node.op_type in ("Conv", "ConvTranspose", "DeformConv")
+    terms = inputs[1][0].size if is_filter else inputs[0].shape[-1]
+    channel = 1 if is_filter else result.ndim - 1
+    others = tuple(a for a in range(result.ndim) if a != channel)
+    return terms / _LANES, np.sqrt(np.mean(np.square(result), axis=others, keepdims=True))
+
+
+def _of_axes(
+    node: ir.Node, inputs: Sequence[Any], result: Any, kernel: Callable[..., tuple[Any, ...]]
+) -> tuple[float, Any]:
+    """Some kernels add up one after the other; partial sums are as large as a walk of the terms."""
+    terms = max(inputs[0].size / result.size, 1.0)
+    if node.op_type in _POSITIVE:
+        return terms, result
+    squares = kernel(np.square(inputs[0]), *inputs[1:])[0]
+    walk = np.sqrt(squares / terms if node.op_type in _MEANS else squares)
+    return terms, np.hypot(result, walk)
