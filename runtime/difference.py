@@ -74,6 +74,7 @@ class Side:
         executable: open.
         constraints: what its inputs must not hold, as its bundle says.
         vectors: inputs that its bundle has.
+        also: variants of other targets that are the same artifact.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Side:
     executable: Executable
     constraints: Mapping[str, str] = field(default_factory=dict)
     vectors: tuple[Input, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,8 @@ def _of_bundle(
         path = bundle.paths(variant)[0]
         what = (variant.id, path, variant.format, variant.precision)
         where = (pair.backend, candidate.version, executable)
-        sides.append(Side(*what, *where, variant.constraints, vectors))
+        also = found.also.get(variant.id, ())
+        sides.append(Side(*what, *where, variant.constraints, vectors, also))
     if not sides:
         raise NotAvailableError(f"{bundle.location}: nothing in it can run: {'; '.join(lacking)}")
     return sides, lacking

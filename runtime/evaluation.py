@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class Evaluation:
         samples: how many have a label; each artifact was run on all of them.
         rows: one for each artifact on each engine that can run it here, in the bundle's order.
         not_run: the rest, with reasons.
+        also: variants of other targets that are the same artifact, by the variant of a row.
     """
 
     bundle: str
@@ -75,6 +77,7 @@ class Evaluation:
     samples: int
     rows: tuple[Evaluated, ...]
     not_run: tuple[Rejected, ...]
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -153,6 +156,7 @@ def evaluate(
             samples=len(labels),
             rows=tuple(rows),
             not_run=found.rejected,
+            also={n: more for n, more in found.also.items() if n in {r.variant for r in rows}},
         )
 
 

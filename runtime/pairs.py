@@ -23,7 +23,7 @@ from edgeinfer.records import dataclass
 from edgeinfer.runtime.offered_variants import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built
-from edgeinfer.runtime.select import Candidate, Pair, Rejected, rank, sharing
+from edgeinfer.runtime.select import Candidate, Pair, Rejected, also, rank, sharing
 from edgeinfer.runtime.trusted import barred
 
 
@@ -43,6 +43,11 @@ class Pairs:
     rejected: tuple[Rejected, ...]
     variants: dict[str, Variant]
     sharing: dict[str, tuple[Variant, ...]]
+
+    @property
+    def also(self) -> dict[str, tuple[str, ...]]:
+        """The variants of other targets that are the same artifact, by the first one's id."""
+        return also(v for group in self.sharing.values() for v in group)
 
     def meant(self, pair: Pair) -> tuple[Variant, ...]:
         """Return the variants of all targets that want the artifact on this engine.

@@ -161,6 +161,11 @@ def sharing(variants: Iterable[Variant]) -> list[tuple[Variant, ...]]:
     return list(groups.values())
 
 
+def also(variants: Iterable[Variant]) -> dict[str, tuple[str, ...]]:
+    """Return the variants of other targets that are the same artifact, by the first one's id."""
+    return {first.id: tuple(v.id for v in more) for first, *more in sharing(variants) if more}
+
+
 @dataclass(frozen=True, slots=True)
 class _Option:
     """A pair that can run, with its place in the order of preference."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ class Comparison:
         origin: where they are from.
         rows: one for each artifact that was compared.
         not_run: what cannot run here, with the reason, one line each.
+        also: variants of other targets that are the same artifact, by name.
     """
 
     right: str
@@ -72,6 +73,7 @@ class Comparison:
     origin: str
     rows: tuple[ComparedArtifact, ...]
     not_run: tuple[str, ...]
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def same(self) -> bool:
@@ -87,6 +89,7 @@ class Comparison:
             "origin": self.origin,
             "rows": [_plain(asdict(row) | {"same": row.same}) for row in self.rows],
             "not_run": list(self.not_run),
+            "also": _plain(self.also),
         }
 
     def __repr__(self) -> str:
@@ -153,6 +156,7 @@ def compare(
         *(right.name, right.backend, right.version, len(inputs), origin),
         rows=tuple(rows),
         not_run=tuple(not_run),
+        also={side.name: side.also for side in (right, *others) if side.also},
     )
 
 

@@ -30,7 +30,7 @@ def data(tmp_path: Path) -> Path:
 def test_the_table(cli: Any, bundle: Path, data: Path) -> None:
     result = cli("eval", bundle, data, "-b", "onnxruntime")
     assert result.code == 0
-    head, row, _, end = result.out.splitlines()
+    head, row, _, also, end = result.out.splitlines()
     assert head.split("  ")[0] == "variant"
     assert head.endswith("top1  a sample here")
     found = re.fullmatch(
@@ -38,6 +38,7 @@ def test_the_table(cli: Any, bundle: Path, data: Path) -> None:
     )
     assert found is not None
     assert found[1] == "0.7500"
+    assert also == "cpu-onnx-fp32: the same artifact as onnxruntime-onnx-fp32"
     assert end == "12 samples on each, top1: the higher the better"
 
 

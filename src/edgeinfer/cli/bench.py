@@ -20,6 +20,7 @@ from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table, to_json
 from edgeinfer.cli.page import check_page, page_option, write_page
+from edgeinfer.cli.shared import also_lines
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import TRUST_FILES, trust_options
 from edgeinfer.errors import BundleError, UsageError
@@ -120,6 +121,7 @@ def bench(
         from edgeinfer.machine.energy import Watch
         from edgeinfer.machine.fingerprint import fingerprint
         from edgeinfer.runtime.comparison import bench as compared
+        from edgeinfer.runtime.select import also
 
         counts = [*dict.fromkeys(within(count, out) for count in counts)]
         source = None if is_bundle(Path(path)) else Path(path)
@@ -151,7 +153,8 @@ def bench(
         limits = _limits(bundle, feeds, counts[0] or 1) if roofline else None
         asked = (bundle, backend, feeds, counts[0])
         costs = _costs(*asked, fallback=allow_fallback) if ops else None
-        known = {v.id: _made(v) for v in bundle.manifest.variants}
+        same = also(bundle.manifest.variants)
+        known = {v.id: _made(v, same.get(v.id, ())) for v in bundle.manifest.variants}
     data = {
         "model": path,
         "machine": machine,
@@ -177,10 +180,10 @@ def _timed_data(timed: TimingResult, known: dict[str, dict[str, Any]]) -> dict[s
     }
 
 
-def _made(variant: Variant) -> dict[str, Any]:
-    """Return the size of an artifact, and the largest error that it had when it was made."""
+def _made(variant: Variant, also: tuple[str, ...]) -> dict[str, Any]:
+    """Return an artifact's size, its largest error when it was made, and who else has it."""
     errors = [m["max_rel"] for m in variant.accuracy.values() if "max_rel" in m]
-    return {"size_bytes": variant.size_bytes, "max_rel": max(errors, default=None)}
+    return {"size_bytes": variant.size_bytes, "max_rel": max(errors, default=None), "also": also}
 
 
 def _checked(
@@ -335,6 +338,8 @@ def _view(
 
     yield f"times are of this machine: {host()}"
     yield from _fastest(timed, permitted)
+    shown = dict.fromkeys(row.variant for row in timed.rows)
+    yield from also_lines({n: known[n]["also"] for n in shown if known.get(n, {}).get("also")})
     yield from (f"not run: {line}" for line in timed.not_run)
     for kind, factor in timed.gains().items():
         if kind not in permitted:

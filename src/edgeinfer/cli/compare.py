@@ -11,6 +11,7 @@ import click
 from edgeinfer.cli.names import BUDGET, named
 from edgeinfer.cli.output import Output, output_options, table
 from edgeinfer.cli.page import check_page, page_option, write_page
+from edgeinfer.cli.shared import also_lines
 from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def _view(found: Comparison) -> Iterator[str | Table]:
     for row in found.rows:
         why = (row.why,) if row.why else ()
         yield from (f"{row.name}: {line}" for line in (*row.notes, *row.breaches, *why))
+    yield from also_lines(found.also)
     yield from (f"not run: {line}" for line in found.not_run)
     off = sum(not row.same for row in found.rows)
     inputs = f"{found.inputs} inputs {found.origin}"

@@ -14,6 +14,7 @@ from edgeinfer.cli.models import measure
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.cli.page import check_page, page_option, write_page
+from edgeinfer.cli.shared import also_lines
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.runtime.options import SessionOptions
@@ -91,6 +92,7 @@ def _data(found: Evaluation, title: str) -> dict[str, Any]:
         "samples": found.samples,
         "rows": found.rows,
         "not_run": found.not_run,
+        "also": found.also,
     }
 
 
@@ -101,6 +103,7 @@ def _view(found: Evaluation, title: str) -> Iterator[str | Table]:
     for row in found.rows:
         if row.problem:
             yield f"{row.variant} on {row.backend}: not measured: {row.problem}"
+    yield from also_lines(found.also)
     yield from (f"not run: {rejected}" for rejected in found.not_run)
     count = f"{found.samples} sample" + ("s" if found.samples != 1 else "")
     yield f"{count} on each, {title}: the higher the better"
