@@ -18,6 +18,8 @@ REDUCTIONS = frozenset({
 
 COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 
+RECURRENT = ("LSTM", "GRU", "RNN")
+
 RANDOM = frozenset({
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
     "RandomUniformLike",

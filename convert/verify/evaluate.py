@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
-from edgeinfer.convert.lower.core.table import RECURRENT
+from edgeinfer.convert.families import RECURRENT
 from edgeinfer.convert.verify import contrib
 from edgeinfer.convert.verify.beyond_half import beyond_half
 from edgeinfer.convert.verify.operators import OPERATORS, TABULAR, Operator, Unhandled

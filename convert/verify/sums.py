@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.core.table import RECURRENT
+from edgeinfer.convert.families import MOVES, RECURRENT
 
 PRODUCTS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "DeformConv", "Gemm", "MatMul"), 2),
@@ -30,11 +30,9 @@ ADDING = frozenset({*PRODUCTS, *_MEANS, *_POSITIVE, "ReduceSum"}) - set(RECURREN
 _HALF_STEPS = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}
 """Largest share of a number that is rounded off."""
 
-_MOVES = frozenset({
-    *("Abs", "Clip", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
-    *("GatherND", "GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax"),
-    *("ReduceMin", "Relu", "Reshape", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth"),
-    *("Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze", "Where"),
+_EXACT = frozenset({
+    *(*MOVES, "Abs", "Clip", "Concat", "GlobalMaxPool", "Max", "MaxPool", "Min", "Neg", "Pad"),
+    *("ReduceMax", "ReduceMin", "Relu", "ScatterElements", "ScatterND", "TopK", "Where"),
 })  # fmt: skip
 """Operators that round nothing."""
 
@@ -69,7 +67,7 @@ def of_states(node: ir.Node) -> Callable[[Any, Any], Any]:
 
 def rounded_again(node: ir.Node, kind: ir.DataType | None, result: Any) -> Any:
     """Move what is stored as halves by half a rounding: engines round between, or not at all."""
-    if kind not in _HALF_STEPS or node.op_type in _MOVES or not isinstance(result, np.ndarray):
+    if kind not in _HALF_STEPS or node.op_type in _EXACT or not isinstance(result, np.ndarray):
         return result
     return result * (1.0 + _HALF_STEPS[kind] * (_numbers(node).integers(0, 2, result.shape) - 0.5))
 

@@ -82,6 +82,7 @@ INSIDE_CONVERT = {
     "convert.verify.operators": 1,
     "convert.verify.contrib": 2,
     "convert.verify.submodel": 1,
+    "convert.verify.sums": 1,
     "convert.verify.beyond_half": 1,
     "convert.quantize.recipe": 1,
     "convert.options": 2,

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 
-def test_every_target_of_a_shared_artifact_is_named(
-    cli: Any, bundle: Path, tmp_path: Path
-) -> None:
+def test_every_target_of_a_shared_artifact_is_named(cli: Any, bundle: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     image = np.random.default_rng(0).random((4, 1, 2, 2, 3), dtype=np.float32)
     np.savez(data, image=image, labels=np.arange(4) % 3)

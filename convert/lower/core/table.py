@@ -20,7 +20,6 @@ SUMS = ("Add", "Sub", "Mul")
 SIGNS = ("Abs", "Neg", "Sign")
 LOGIC = ("And", "Or", "Xor", "Not")
 POOLS = ("GlobalAveragePool", "GlobalMaxPool")
-RECURRENT = ("LSTM", "GRU", "RNN")
 NORMS = (
     *("LayerNormalization", "RMSNormalization", "InstanceNormalization"),
     *("GroupNormalization", "BatchNormalization"),

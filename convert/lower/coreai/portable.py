@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.families import COMPARISONS
+from edgeinfer.convert.families import COMPARISONS, RECURRENT
 from edgeinfer.convert.lower.core.portable import Moved, binary, unary
 from edgeinfer.convert.lower.core.table import (
     LOGIC,
     NORMS,
     POOLS,
-    RECURRENT,
     SIGNS,
     SUMS,
     Body,

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.families import COMPARISONS
+from edgeinfer.convert.families import COMPARISONS, RECURRENT
 from edgeinfer.convert.lower.core.portable import Moved, binary, unary
 from edgeinfer.convert.lower.core.table import (
     LOGIC,
     NORMS,
     POOLS,
-    RECURRENT,
     SIGNS,
     SUMS,
     Body,
