@@ -359,8 +359,10 @@ def _ask_ahead(what: Product, w: Buffer, at: Expr, g: Expr) -> None:
     line = what.dot.rows * 4
     size = what.form.bits * line
     further = max(1, what.ahead // size)
+    # Tiles multiply for so long that lines would be pushed out of the first cache.
+    level = 2 if what.tiled else 1
     for start in range(0, size, LINE):
-        prefetch(w, [at, g + further, start // line, start % line])
+        prefetch(w, [at, g + further, start // line, start % line], level)
 
 
 def _weights(form: Form, w: Buffer, at: Expr, g: Expr, rows: int) -> list[Expr]:
