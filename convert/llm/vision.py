@@ -38,11 +38,27 @@ _TILES = {
     **{"resample": 1, "image_mean": _HALF[0], "image_std": _HALF[1]},
     **{"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
 }
-_DEFAULTS: Mapping[str, dict[str, Any]] = {
-    "llava": {"resample": 3, "image_mean": _CLIP[0], "image_std": _CLIP[1]},
-    **dict.fromkeys(_TILED, _TILES),
+_CLIPS: dict[str, Any] = {
+    **{"resample": 3, "image_mean": _CLIP[0], "image_std": _CLIP[1]},
+    **{"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}},
 }
-"""Of the processors, in transformers' ``image_processing_*.py``."""
+_SIGLIPS: dict[str, Any] = {
+    **{"resample": 3, "image_mean": _HALF[0], "image_std": _HALF[1]},
+    **{"size": {"height": 224, "width": 224}, "do_center_crop": False},
+}
+_PROCESSORS: Mapping[str, Mapping[str, dict[str, Any]]] = {
+    "llava": {"CLIP": _CLIPS, "Siglip": _SIGLIPS},
+    **{kind: {"Idefics3": _TILES, "SmolVLM": _TILES} for kind in _TILED},
+}
+"""What each processor does where its file does not say, in transformers' ``image_processing_*``."""
+
+_PROCESSOR = re.compile(r"(\w+?)(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
+_SAID = ("resample", "image_mean", "image_std", "size")
+"""What a file says that does not name its processor."""
+
+_MOST_SEEN, _MOST_WORK, _MOST_WIDE = 1 << 29, 1 << 34, 1 << 28
+"""Pairs of patches that the heads of a layer look at together, those of all layers, and numbers
+between the two products of a layer. 4,900 patches and 16 heads are 1.5 GB in float32."""
 
 _LLAMA = {
     **{"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32},
@@ -239,7 +255,8 @@ def _pictures(
     files: Files,
     problems: list[str],
 ) -> VisionInput | None:
-    keys = ConfigValues({**_DEFAULTS[kind], **_processor(files)})
+    processor = _processor(files)
+    keys = ConfigValues({**_unsaid(kind, processor, problems), **processor})
     for name in ("do_resize", "do_rescale", "do_normalize"):
         keys.refuse(name, unless=(None, True))
     number = keys.get("resample")
@@ -250,6 +267,7 @@ def _pictures(
         problems.append(f"config.json: image_token_id: expected a token, received {token!r:.20}")
     tower = ConfigValues(vision)
     side, patch = tower.size("image_size"), tower.size("patch_size")
+    _check_patches(tower, (side // patch) ** 2, problems)
     method: Resize
     if kind in _TILED:
         method, pixels = _tiles(keys, side, problems)
@@ -276,6 +294,45 @@ def _pictures(
     )
     problems += made.problems()
     return made
+
+
+def _check_patches(tower: ConfigValues, patches: int, problems: list[str]) -> None:
+    """Refuse more patches than a tower has: it is run before anything else is known of it.
+
+    Args:
+        tower: its configuration.
+        patches: of an image.
+        problems: what is wrong is added.
+    """
+    heads, layers = tower.size("num_attention_heads", 16), tower.size("num_hidden_layers", _LAYERS)
+    wide, seen = tower.size("intermediate_size", 1), heads * patches**2
+    if seen > _MOST_SEEN or seen * layers > _MOST_WORK or patches * wide > _MOST_WIDE:
+        problems.append(
+            f"vision_config: {patches} patches, {heads} heads and {layers} layers of {wide} are "
+            "more than a tower has"
+        )
+
+
+def _unsaid(kind: str, processor: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
+    """Return what a processor does where its file does not say.
+
+    Args:
+        kind: ``model_type`` of the whole.
+        processor: Contents of its file.
+        problems: what is wrong is added.
+    """
+    name = processor.get("image_processor_type", processor.get("feature_extractor_type"))
+    if name is None:
+        if missing := [key for key in _SAID if key not in processor]:
+            problems.append(f"image_processor_type and {', '.join(missing)}: one is to be there")
+        return {}
+    found = _PROCESSOR.fullmatch(name) if isinstance(name, str) else None
+    known = _PROCESSORS[kind]
+    if found is None or found[1] not in known:
+        listed = ", ".join(f"{each}ImageProcessor" for each in known)
+        problems.append(f"image_processor_type: expected {listed}, received {name!r:.60}")
+        return {}
+    return known[found[1]]
 
 
 def _processor(files: Files) -> dict[str, Any]:

@@ -51,7 +51,7 @@ PICTURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision_config": {**_VISION, **_CLIP}},
         {
             **{"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}},
-            "resample": 3,
+            **{"resample": 3, "image_processor_type": "CLIPImageProcessor"},
         },
     ),
     "gemma3": (

@@ -111,6 +111,14 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
         ("llava", PROCESSOR, {"do_pad": True, "resample": 9}, "resample: expected 0 to 5.*do_pad"),
         ("llava", PROCESSOR, {"crop_size": 16}, "crop_size .*expected both sides 32"),
         ("llava", PROCESSOR, {"do_normalize": False}, "do_normalize: False is not supported"),
+        ("llava", PROCESSOR, {"image_processor_type": "ViTImageProcessor"}, "expected CLIPImageP"),
+        (
+            "llava",
+            PROCESSOR,
+            {"image_processor_type": ["a"]},
+            "image_processor_type: expected CLIP",
+        ),
+        ("smolvlm", PROCESSOR, {"image_processor_type": None, "size": None}, "and size: one is"),
         ("smolvlm", PROCESSOR, {"max_image_size": {"longest_edge": 16}}, "tiles of 16 pixels"),
         ("smolvlm", CONFIG, {"scale_factor": 3}, "scale_factor: 3 does not divide 4 patches"),
         ("smolvlm", PROCESSOR, {"image_mean": [0.5]}, "image_mean: expected three numbers"),
@@ -132,6 +140,44 @@ def test_what_is_not_supported_is_refused_in_a_line(
     with pytest.raises(SourceError, match=message) as caught:
         source.read(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("side", "patch", "heads"), [(512, 4, 4), (4096, 32, 32), (65536, 8, 1), (4096, 1, 1)]
+)
+def test_more_patches_than_a_tower_has_are_refused(
+    side: int, patch: int, heads: int, folders: dict[str, tuple[Path, Any]], tmp_path: Path
+) -> None:
+    """4.8 MB of files took 9 GB, and minutes: heads look at all pairs of patches."""
+    folder = _copied(folders["llava"][0], tmp_path)
+    sizes = {"image_size": side, "patch_size": patch, "num_attention_heads": heads}
+    _edited(folder, CONFIG, lambda data: data["vision_config"].update(sizes))
+    with pytest.raises(SourceError, match=r"patches, .* layers of \d+ are more than a tower has"):
+        source.read(folder)
+
+
+@pytest.mark.parametrize("name", ["CLIPImageProcessor", "SiglipImageProcessorFast"])
+def test_what_a_processor_does_not_say_is_its_own(
+    name: str, folders: dict[str, tuple[Path, Any]], tmp_path: Path
+) -> None:
+    """All were CLIP's."""
+    transformers = pytest.importorskip("transformers")
+    folder = _copied(folders["llava"][0], tmp_path)
+
+    def older(data: dict[str, Any]) -> None:
+        for key in ("resample", "image_mean", "image_std"):
+            data.pop(key, None)
+        data["image_processor_type"] = name
+        if name.startswith("Siglip"):
+            data["size"] = data.pop("crop_size")
+
+    _edited(folder, PROCESSOR, older)
+    found = source.read(folder).vision
+    assert found is not None
+    theirs = getattr(transformers, name.removesuffix("Fast"))()
+    assert found.pictures.mean == pytest.approx(theirs.image_mean)
+    assert found.pictures.std == pytest.approx(theirs.image_std)
+    assert (found.pictures.filter, int(theirs.resample)) == ("bicubic", 3)
 
 
 def _copied(folder: Path, to: Path) -> Path:
