@@ -106,16 +106,14 @@ def conversions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDGEINFER_IN_PROCESS", raising=False)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def the_only_engine_is_timed_briefly(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="session")
+def the_only_engine_is_timed_briefly() -> Iterator[None]:
     """Time an engine that races no other for 20 ms in place of 0.2 s: no test looks at the figure.
 
     Nearly every session of a test has one.
     """
-    folder = request.path.relative_to(Path(__file__).parent).parts[0]
     with pytest.MonkeyPatch.context() as patch:
-        if folder in ("bundle", "cli", "e2e", "runtime", "trust"):
-            patch.setattr("edgeinfer.runtime.choice.ALONE_S", 0.02)
+        patch.setattr("edgeinfer.runtime.choice.ALONE_S", 0.02)
         yield
 
 
