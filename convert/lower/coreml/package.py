@@ -85,7 +85,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
     inputs = [input_type(port, scope.options) for port in scope.inputs]
     classifier = config(scores, options.labels)
     try:
-        with _validated_and_written_once(scope.program):
+        with _validated_and_written_once(scope.program, packed=_is_packed(scope, options)):
             ct.convert(
                 scope.program,
                 source="milinternal",
@@ -116,20 +116,26 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
 
 
 @contextmanager
-def _validated_and_written_once(program: Any) -> Iterator[None]:
+def _validated_and_written_once(program: Any, *, packed: bool) -> Iterator[None]:
     """Validate a program when all passes are through, and write it as a package alone.
 
     coremltools validates it after each of its hundred passes, which takes longer than the passes,
-    and writes it as text six times, for messages that nobody asked for.
+    and writes it as text six times, for messages that nobody asked for. After each it also follows
+    which values come of packed weights, of which there are none in most programs: half of the rest.
     """
     kind = type(program)
     program.validate = lambda **_: None
     program.__class__ = type(kind.__name__, (kind,), {"__str__": object.__repr__})
+    functions = [] if packed else list(program.functions.values())
+    for function in functions:
+        setattr(function, _FOLLOW, lambda: None)
     try:
         yield
     finally:
         program.__class__ = kind
         del program.validate
+        for function in functions:
+            delattr(function, _FOLLOW)
     program.validate(check_essential_scope=True)
 
 
@@ -189,7 +195,7 @@ def _pipeline(options: CoreMLOptions, scope: Scope) -> Any:
     import coremltools as ct
 
     pipeline = ct.PassPipeline.DEFAULT
-    here = frozenset(kind for f in scope.program.functions.values() for kind in _kinds(f))
+    here = _kinds(scope)
     idle = {name for name, needed in _NEEDS.items() if not needed <= here}
     biases = _BIASES if any(is_taken_away(node) for node in all_nodes(scope.model)) else set()
     pipeline.remove_passes(_INEXACT | _BROKEN | _DONE | idle | biases)
@@ -199,11 +205,25 @@ def _pipeline(options: CoreMLOptions, scope: Scope) -> Any:
     return pipeline
 
 
-def _kinds(block: Any) -> Iterator[str]:
+_FOLLOW = "_propagate_nonreplaceable_vars"
+
+
+def _is_packed(scope: Scope, options: CoreMLOptions) -> bool:
+    """Whether weights are packed, or become so by a pass."""
+    asked = options.packing is not None or options.halves
+    return asked or any("quantize" in k or k.startswith("constexpr_") for k in _kinds(scope))
+
+
+def _kinds(scope: Scope) -> frozenset[str]:
+    blocks = (b for f in scope.program.functions.values() for b in _blocks(f))
+    return frozenset(operation.op_type for block in blocks for operation in block.operations)
+
+
+def _blocks(block: Any) -> Iterator[Any]:
+    yield block
     for operation in block.operations:
-        yield operation.op_type
         for inner in operation.blocks:
-            yield from _kinds(inner)
+            yield from _blocks(inner)
 
 
 def settle(path: Path, metadata: Mapping[str, str]) -> None:

@@ -1,12 +1,14 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgeinfer.backends.coreml_reference.package import open_package
 from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the registry)
+from edgeinfer.convert.lower.coreml import package
 from edgeinfer.convert.lower.coreml.deployment import deployment
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.package import CHECKED, NAMES
@@ -191,3 +193,34 @@ def test_integers_meet_half_precision_without_casts(tmp_path: Path) -> None:
     got = evaluate(text, made, {"x": x})["y"]
     assert np.abs(got - want).max() <= 0.1001
     assert np.mean(np.abs(got - want) < 0.001) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("text", "follows"),
+    [
+        (NET, False),
+        (
+            f"g (float[1,16] x) => (y) <int8[16,8] w = {{{','.join(map(str, range(128)))}}}, "
+            "float s = {0.01}> {v = DequantizeLinear(w, s) y = MatMul(x, v)}",
+            True,
+        ),
+    ],
+    ids=["floats", "packed"],
+)
+def test_packed_weights_are_followed_where_there_are_any(
+    text: str, follows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, found, written = package._is_packed, [], []
+
+    for always in (False, True):
+
+        def is_packed(*asked: Any, always: bool = always) -> bool:
+            found.append(ask(*asked))
+            return always or found[-1]
+
+        monkeypatch.setattr(package, "_is_packed", is_packed)
+        folder = tmp_path / str(always)
+        folder.mkdir()
+        written.append([f.read_bytes() for f in lower(text, folder).files])
+    assert found == [follows, follows]
+    assert written[0] == written[1]
