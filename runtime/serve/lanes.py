@@ -32,7 +32,10 @@ HANDED_S = 1e-4
 """What it costs at least to hand a request to a thread and its answer back. Of which no more is
 left in a batch, that batch goes on the loop, though one request alone would take longer."""
 
-LATE_S, LATE, REST_S = 4 * BRIEF_S, 8, 10.0
+LONGEST_S = 4 * BRIEF_S
+"""Longest run of a batch that takes less than to hand its requests on."""
+
+LATE_S, LATE, REST_S = 2 * LONGEST_S, 8, 10.0
 """So many runs in a row above this, and all go to threads for so long: the model is slower than it
 was, or other work of the machine disturbs it. Then one run tells which."""
 
@@ -96,7 +99,7 @@ class Lane:
         self._model = model
         self._largest = size_of(measured)
         self._late, self._rests_until = 0, -math.inf
-        fit = {n: s for n, s in seconds.items() if s <= BATCH_S} if 1 in seconds else {}
+        fit = {n: s for n, s in seconds.items() if s <= _most(n)} if 1 in seconds else {}
         gains = min((s / n for n, s in fit.items()), default=math.inf) <= HANDED_S
         is_brief = seconds.get(1, math.inf) <= (BATCH_S if gains else BRIEF_S)
         self._size = max(fit, default=0) if is_brief else 0
@@ -222,3 +225,8 @@ class Lane:
         self._took(time.perf_counter(), start)
         for each, found in zip(batch, outputs, strict=True):
             each.answer.set_result(found)
+
+
+def _most(size: int) -> float:
+    """Return the seconds for which a run of so many requests may keep the loop."""
+    return max(BATCH_S, min(LONGEST_S, size * HANDED_S))

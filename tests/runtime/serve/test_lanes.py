@@ -18,7 +18,7 @@ from edgeinfer.runtime.serve.lanes import BRIEF_S, LATE, LATE_S, REST_S, Lane, R
 from edgeinfer.types import Feeds
 from tests.runtime.conftest import Fakes, MakeBundle
 
-BRIEF = {1: BRIEF_S / 4, 2: BRIEF_S / 3, 4: 2 * BRIEF_S, 8: 3 * BRIEF_S}
+BRIEF = {1: BRIEF_S / 4, 2: BRIEF_S / 3, 4: 2 * BRIEF_S, 8: 4 * BRIEF_S}
 ONE: Feeds = {"x": np.zeros((1, 3), np.float32), "k": np.zeros(1, np.int64)}
 
 
@@ -87,7 +87,10 @@ def test_what_takes_long_goes_to_threads(model: FleetModel) -> None:
 @pytest.mark.parametrize(
     ("seconds", "size"),
     [
-        ({1: 4.4e-4, 2: 4.5e-4, 4: 4.6e-4, 8: 4.8e-4, 16: 6e-4}, 8),
+        ({1: 4.4e-4, 2: 4.5e-4, 4: 4.6e-4, 8: 4.8e-4, 16: 6e-4}, 16),
+        ({1: 4.4e-4, 2: 4.5e-4, 4: 4.6e-4, 8: 4.8e-4, 16: 1.1e-3}, 8),
+        ({1: 4.4e-4, 2: 4.5e-4, 4: 4.6e-4, 8: 7.9e-4}, 8),
+        ({1: 4.4e-4, 2: 4.5e-4, 4: 3.9e-4, 8: 8.1e-4}, 4),
         ({1: 4.4e-4, 2: 4.5e-4, 4: 4.6e-4}, 0),
         ({1: 5.1e-4, 2: 5.1e-4, 4: 5.1e-4, 8: 5.2e-4}, 0),
         ({1: 2.4e-4}, 1),
