@@ -132,7 +132,7 @@ def behaviour() -> dict[str, Any]:
         for page in range(one.pages):
             one.write_page(page, nothing)
         whole = _whole(one, table, IDS)
-        found[f"{name}schedules"] = _schedules(one, table, whole)
+        found[f"{name}schedules"] = _schedules(one, table, whole, 2 if name else 4)
         found[f"{name}prefix"] = _prefix(one, table, whole)
     other.close()
     found["states"] = _states(executor, table, config, tensors)
@@ -157,10 +157,10 @@ def behaviour() -> dict[str, Any]:
     return found
 
 
-def _schedules(executor: CudaExecutor, table: Array, whole: Array) -> int:
+def _schedules(executor: CudaExecutor, table: Array, whole: Array, sequences: int) -> int:
     """Rows of random schedules that differ from the whole prompt's."""
     rng, wrong = np.random.default_rng(7), 0
-    done = dict.fromkeys(range(4), 0)
+    done = dict.fromkeys(range(sequences), 0)
     while done:
         parts = []
         for sequence, start in done.items():
