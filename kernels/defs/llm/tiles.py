@@ -27,9 +27,10 @@ WIDTH = 16
 _BYTES = 64
 """Of a row of a tile, and of all of what tiles are configured by."""
 
-_WEIGHTS, _SUMS, _MOST = 2, 3, 5
+_WEIGHTS, _SUMS, _MOST = 2, 3, 2
 """Numbers of tiles, and how many there are of sums; those of vectors come before, one for each
-group of a step."""
+group of a step. There are tiles for more sums, but those of two batches would take more than 4 KB,
+and a load waits for a store before it that lies a multiple of 4 KB away."""
 
 
 def _call(name: str, *arguments: Any) -> None:
@@ -55,7 +56,7 @@ def _parts(form: Form) -> int:
 
 def steps_together(form: Form, columns: int) -> int:
     """Steps whose sums are under way at once."""
-    most = (_MOST - 1) // _parts(form)
+    most = _MOST // _parts(form)
     return next(n for n in range(most, 0, -1) if columns // STEP % n == 0)
 
 
