@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.onnxruntime.faster import (
     repeat_mask_rows,
     silu_by_sigmoid,
 )
+from edgeinfer.convert.lower.onnxruntime.one_hot import by_cast, without_kernel
 from edgeinfer.convert.lower.onnxruntime.ranges import gather_cast, sliced
 from edgeinfer.convert.lower.onnxruntime.remainders import (
     by_floor,
@@ -119,6 +120,12 @@ RULES: tuple[Rule, ...] = (
         fault=sliced,
         source="onnxruntime 1.32: Gather(x, Range(-2, 2, 1)) has no rows",
         repair=gather_cast,
+    ),
+    Rule(
+        ops=frozenset({"OneHot"}),
+        fault=without_kernel,
+        source="onnxruntime 1.32: 'Could not find an implementation for OneHot'",
+        repair=by_cast,
     ),
     Rule(
         ops=frozenset({"LRN"}),

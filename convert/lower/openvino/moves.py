@@ -19,7 +19,7 @@ from edgeinfer.convert.lower.openvino.whole_numbers import (
     is_wide,
 )
 from edgeinfer.convert.lower.rules import attribute, given
-from edgeinfer.convert.passes.infra import attr
+from edgeinfer.convert.passes.infra import attr, ints, rank
 
 LOST = "a value that a run gives is taken for zero"
 
@@ -73,6 +73,50 @@ def padded(node: ir.Node) -> str:
     if np.any(value.const_value.numpy() != 0) and is_of_integers(node):
         return "a border in front of a scale is cut to an integer"
     return FAULT if is_wide(value) and not is_held(value) else ""
+
+
+def wrapped(node: ir.Node) -> str:
+    """Tell of a border that begins again at the other end."""
+    return "no such mode" if attribute(node, "mode", "constant") == "wrap" else ""
+
+
+def gather_around(model: ir.Model, node: ir.Node) -> bool:
+    """Gather what each place of a wrapped axis holds.
+
+    Given::
+
+        y = Pad<mode="wrap">(float[N,4] x, [0, 1, 0, 2])
+
+    Result::
+
+        y = Gather<axis=1>(x, Range(-1, 4 + 2, 1) % 4)
+    """
+    x, axes = given(node, 0), given(node, 3)
+    amounts = given(node, 1)
+    pads = None if amounts is None else ints(amounts)
+    places = list(range(rank(x) or 0)) if axes is None else ints(axes)
+    if x is None or x.shape is None or pads is None or not places or len(pads) != 2 * len(places):
+        return False
+    build, made = builder(model, node), x
+    for place, begin, end in zip(places, pads, pads[len(places) :], strict=False):
+        axis = place % len(x.shape)
+        size = x.shape[axis]
+        if begin == end == 0:
+            continue
+        if isinstance(size, int):
+            index = build.const(np.arange(-begin, size + end) % size, "places")
+        else:
+            shape = build.op("Shape", x, start=axis, end=axis + 1)
+            length = build.op("Squeeze", shape)
+            ends = build.const(np.array(-begin), "first"), build.const(np.array(end), "end")
+            last = build.op("Add", length, ends[1])
+            index = build.op("Range", ends[0], last, build.const(np.array(1), "step"))
+            index = build.op("Mod", index, length)
+        made = build.op("Gather", made, index, axis=axis)
+    if made is x:
+        build.op("Identity", x)
+    build.commit(model.graph, node)
+    return True
 
 
 def is_of_integers(node: ir.Node) -> bool:

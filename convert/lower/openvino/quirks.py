@@ -536,6 +536,12 @@ RULES: tuple[Rule, ...] = (
         hint="set ceil_mode=0 and explicit pads",
     ),
     Rule(
+        ops=frozenset({"Pad"}),
+        fault=moves.wrapped,
+        source="openvino 2026.4.1: 'Unsupported padding mode: [wrap]'",
+        repair=moves.gather_around,
+    ),
+    Rule(
         ops=frozenset({"LpPool"}),
         fault=_open_powers,
         source="openvino 2026.4.1: a mean is multiplied by what a whole window holds",

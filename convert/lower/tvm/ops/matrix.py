@@ -233,7 +233,12 @@ def einsum(g: Builder, *Inputs: Tensor, equation: str) -> Tensor:
     ]
 
     def compute(*tensors: Any) -> Any:
-        axes = {n: te.reduce_axis((0, full[n]), f"r{i}") for i, n in enumerate(summed)}
+        # An open size is known to the function by the tensors that it reads.
+        sizes = dict.fromkeys(full, 1)
+        for names, tensor, source in zip(labels, tensors, given, strict=True):
+            rows = zip(names, tensor.shape, source.shape, strict=True)
+            sizes |= {n: own for n, own, size in rows if size != 1}
+        axes = {n: te.reduce_axis((0, sizes[n]), f"r{i}") for i, n in enumerate(summed)}
 
         def element(*index: Any) -> Any:
             at = {**axes, **dict(zip(out, index, strict=True))}

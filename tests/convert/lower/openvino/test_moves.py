@@ -119,3 +119,24 @@ def test_borders_behind_integers_are_what_they_are(place: str) -> None:
         if got.shape != right[name].shape or not np.allclose(got, right[name], 1e-4, 1e-4):
             wrong[name] = got
     assert not wrong
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "litert-without-xnnpack"])
+def test_borders_begin_again_at_the_other_end(place: str) -> None:
+    if reason := lacking(place):
+        pytest.skip(reason)
+    x = np.random.default_rng(0).standard_normal((1, 3, 2, 4)).astype(np.float32)
+    cases = {}
+    rows = [
+        (sizes, pads)
+        for sizes in ("1,3,2,4", "N,3,H,W")
+        for pads in ((0, 0, 1, 0, 0, 1, 0, 2), (0, 2, 0, 3, 0, 3, 0, 1), (0, 5, 0, 0, 0, 0, 0, 0))
+    ]
+    for sizes, pads in rows:
+        numbers = ", ".join(map(str, pads))
+        text = f"""g (float[{sizes}] x) => (float[A,B,C,D] y) <int64[8] p = {{{numbers}}}> {{
+            [y] y = Pad<mode = "wrap">(x, p) }}"""
+        cases[f"{sizes} {pads}"] = ir.to_proto(model(text)), {"x": x}
+    for (_, pads), (name, answers) in zip(rows, run_each(place, cases).items(), strict=True):
+        right = np.pad(x, list(zip(pads[:4], pads[4:], strict=True)), mode="wrap")
+        np.testing.assert_array_equal(answers.outputs["y"], right, err_msg=name)
