@@ -8,6 +8,8 @@ from tests.architecture.tree import modules
 def test_no_condition_is_entered_itself() -> None:
     entered = []
     for module in modules():
+        if "Condition" not in module.text:
+            continue
         made = {
             ast.unparse(target)
             for each in ast.walk(module.tree)
