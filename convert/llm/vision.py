@@ -301,7 +301,7 @@ def _check_patches(tower: ConfigValues, patches: int, problems: list[str]) -> No
 
     Args:
         tower: its configuration.
-        patches: of an image.
+        patches: Number of those of an image.
         problems: what is wrong is added.
     """
     heads, layers = tower.size("num_attention_heads", 16), tower.size("num_hidden_layers", _LAYERS)
