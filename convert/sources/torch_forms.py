@@ -62,6 +62,7 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten.log_sigmoid.default: _log_sigmoid,
         aten.logaddexp.default: _logaddexp,
         aten.logaddexp2.default: _logaddexp2,
+        aten.logcumsumexp.default: _logcumsumexp,
     }
 
 
@@ -492,3 +493,10 @@ def _logaddexp2(self: Any, other: Any) -> Any:
     op = _op()
     unit = _like(math.log(2), self)
     return op.Div(_logaddexp(op.Mul(self, unit), op.Mul(other, unit)), unit)
+
+
+def _logcumsumexp(self: Any, dim: int) -> Any:
+    """Each sum from the one before: by the largest of the whole row, small ones would be zero."""
+    if not self.shape:
+        return self
+    return _so_far(self, dim, _size(self, dim, "logcumsumexp"), _logaddexp)

@@ -114,6 +114,10 @@ def _extremes_so_far(self: Any, x: Any) -> Any:
     return *x.cummax(1), *x.cummin(-1), *x.cummax(0)
 
 
+def _sums_of_exponentials_so_far(self: Any, x: Any) -> Any:
+    return x.logcumsumexp(1), x.logcumsumexp(0), x[0, 0].logcumsumexp(0)
+
+
 def _histograms(self: Any, x: Any) -> Any:
     return torch.histc(x, 5), torch.histc(x[0, :1], 4), torch.histc(x, 3, 2, 2)
 
@@ -139,6 +143,13 @@ def _seen(self: Any, q: Any, k: Any, mask: Any) -> Any:
 
 
 ROWS = torch.tensor([[3.0, 1, 4, 1.5], [9, 2, 6, 5], [-5, 3, -5.5, 8]])
+SPREAD = torch.tensor(
+    [
+        [-200, -100, 0, 0, 100, 0],
+        [-torch.inf, 3, -300, 90, torch.inf, 1],
+        [1, torch.nan, 2, 3, 4, 5],
+    ]
+)
 TIES = torch.tensor([[3.0, 1, 1, 3], [2, 2, 5, 5], [2, 1, 5, 3]])
 HOLES = torch.tensor([[torch.nan, 1, torch.inf, 4], [2, 5, torch.nan, torch.nan], [-5, 3, 7, 8]])
 IMAGE = (torch.arange(2 * 7 * 5) * 37 % 11).reshape(1, 2, 7, 5).float()
@@ -162,6 +173,7 @@ MASK = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool
         (_extremes_so_far, (TIES,)),
         (_extremes_so_far, (HOLES,)),
         (_extremes_so_far, (TIES.long(),)),
+        (_sums_of_exponentials_so_far, (SPREAD,)),
         (_histograms, (ROWS,)),
         (_reduced_at, (ROWS, torch.tensor([0, 2, 0, 2, 2]), torch.arange(15.0).view(3, 5) - 6)),
         (_pooled, (IMAGE,)),
