@@ -20,6 +20,7 @@ from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.onnx import fingerprint
 from edgeinfer.convert.sources.quiet import quiet
 from edgeinfer.convert.sources.repair import repair
+from edgeinfer.convert.sources.torch_bounds import bounds_of_one_type
 from edgeinfer.convert.sources.torch_checked import check_operands
 from edgeinfer.convert.sources.torch_compare import (
     as_exported,
@@ -418,7 +419,9 @@ def _exported(
 def _written(what: Any, arguments: Mapping[str, Any]) -> ir.Model:
     import torch
 
-    with quiet(), torch.no_grad(), _recurrent_layers_looked_up(), _operators_listed_once():
+    with quiet(), torch.no_grad(), contextlib.ExitStack() as around:
+        for way in (_recurrent_layers_looked_up, _operators_listed_once, bounds_of_one_type):
+            around.enter_context(way())
         program = torch.onnx.export(
             what, dynamo=True, verbose=False, custom_translation_table=forms(), **arguments
         )

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.sources import torch_quotients
+from edgeinfer.convert.sources.torch_script import like, opset, whole
+
 INT32, INT64, FLOAT, BOOL = 6, 7, 1, 9
 
 _ERFC = (
@@ -59,27 +62,13 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten.special_expm1.default: _expm1,
         aten.erfc.default: _erfc,
         aten.special_erfc.default: _erfc,
+        aten.special_erfcx.default: _erfcx,
         aten.log_sigmoid.default: _log_sigmoid,
         aten.logaddexp.default: _logaddexp,
         aten.logaddexp2.default: _logaddexp2,
         aten.logcumsumexp.default: _logcumsumexp,
+        **torch_quotients.forms(),
     }
-
-
-def _op() -> Any:
-    from onnxscript import opset18
-
-    return opset18
-
-
-def _like(number: float, value: Any) -> Any:
-    """A number of a value's type."""
-    op = _op()
-    return op.CastLike(op.Constant(value_float=number), value)
-
-
-def _whole(*numbers: int) -> Any:
-    return _op().Constant(value_ints=list(numbers))
 
 
 # ---- masks and checks
@@ -87,11 +76,11 @@ def _whole(*numbers: int) -> Any:
 
 def _masked_scatter(self: Any, mask: Any, source: Any) -> Any:
     """Where the mask is, the next element of the source."""
-    op = _op()
+    op = opset()
     shape = op.Shape(op.Add(op.Cast(self, to=FLOAT), op.Cast(mask, to=FLOAT)))
     wide = op.Cast(op.Expand(op.Cast(mask, to=INT64), shape), to=INT64)
-    flat = op.Reshape(wide, _whole(-1))
-    elements = op.Reshape(source, _whole(-1))
+    flat = op.Reshape(wide, whole(-1))
+    elements = op.Reshape(source, whole(-1))
     one = op.Constant(value_int=1)
     place = op.Sub(op.CumSum(flat, op.Constant(value_int=0)), one)
     place = op.Max(place, op.Constant(value_int=0))
@@ -101,17 +90,17 @@ def _masked_scatter(self: Any, mask: Any, source: Any) -> Any:
 
 
 def _all_true(self: Any) -> Any:
-    op = _op()
+    op = opset()
     return op.Cast(op.ReduceMin(op.Cast(self, to=INT64), keepdims=0), to=BOOL)
 
 
 def _any_true(self: Any) -> Any:
-    op = _op()
+    op = opset()
     return op.Cast(op.ReduceMax(op.Cast(self, to=INT64), keepdims=0), to=BOOL)
 
 
 def _chosen(condition: Any, yes: Any, no: Any) -> Any:
-    return _op().Where(condition, yes, no)
+    return opset().Where(condition, yes, no)
 
 
 def _attention(
@@ -127,14 +116,14 @@ def _attention(
     """Attention as the exporter writes it; a query that may attend to nothing gets zeros."""
     from onnxscript.function_libs.torch_lib.ops import nn
 
-    op = _op()
+    op = opset()
     found = nn.aten_scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
     )
     if attn_mask is None or attn_mask.dtype != BOOL:
         return found
-    allowed = op.ReduceMax(op.Cast(attn_mask, to=FLOAT), _whole(-1), keepdims=1)
-    return op.Where(op.Cast(allowed, to=BOOL), found, _like(0.0, found))
+    allowed = op.ReduceMax(op.Cast(attn_mask, to=FLOAT), whole(-1), keepdims=1)
+    return op.Where(op.Cast(allowed, to=BOOL), found, like(0.0, found))
 
 
 def _lstm(
@@ -170,32 +159,32 @@ def _scatter_reduce(
     """Like ``aten::scatter_reduce``; the exporter's own form of a mean gives the last element."""
     from onnxscript.function_libs.torch_lib.ops import core
 
-    op = _op()
+    op = opset()
     if reduce != "mean":
         return core.aten_scatter_reduce(self, dim, index, src, reduce, include_self)
     if not self.dtype.is_floating_point():
         raise NotImplementedError("scatter_reduce: the mean of integers")
     if not self.shape:
-        self, index, src = (op.Reshape(v, _whole(-1)) for v in (self, index, src))
-    one = op.Expand(_like(1.0, self), op.Shape(src))
-    nothing = op.Expand(_like(0.0, self), op.Shape(self))
+        self, index, src = (op.Reshape(v, whole(-1)) for v in (self, index, src))
+    one = op.Expand(like(1.0, self), op.Shape(src))
+    nothing = op.Expand(like(0.0, self), op.Shape(self))
     count = op.ScatterElements(nothing, index, one, axis=dim, reduction="add")
     touched = op.Greater(count, nothing)
     start = self if include_self else op.Where(touched, nothing, self)
     total = op.ScatterElements(start, index, src, axis=dim, reduction="add")
     if include_self:
-        return op.Div(total, op.Add(count, _like(1.0, self)))
-    return op.Div(total, op.Max(count, _like(1.0, self)))
+        return op.Div(total, op.Add(count, like(1.0, self)))
+    return op.Div(total, op.Max(count, like(1.0, self)))
 
 
 def _index_reduce(
     self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
 ) -> Any:
     """Like ``scatter_reduce`` with one position for each slice of the source."""
-    op = _op()
+    op = opset()
     rank = max(len(source.shape), 1)
     wide = [-1 if axis == dim % rank else 1 for axis in range(rank)]
-    indices = op.Expand(op.Reshape(index, _whole(*wide)), op.Shape(source))
+    indices = op.Expand(op.Reshape(index, whole(*wide)), op.Shape(source))
     return _scatter_reduce(self, dim, indices, source, reduce, include_self)
 
 
@@ -211,34 +200,34 @@ def _searchsorted(
     sorter: Any = None,
 ) -> Any:
     """How many elements of a row are below each value, or not above it."""
-    op = _op()
+    op = opset()
     if sorter is not None:
         raise NotImplementedError("searchsorted with a sorter")
     alone = not self.shape
-    values = op.Unsqueeze(op.Reshape(self, _whole(-1)) if alone else self, _whole(-1))
+    values = op.Unsqueeze(op.Reshape(self, whole(-1)) if alone else self, whole(-1))
     row = sorted_sequence
     if len(row.shape) > 1:
-        row = op.Unsqueeze(row, _whole(-2))
+        row = op.Unsqueeze(row, whole(-2))
     # NaN is behind all numbers.
     below = (
         op.Not(op.Greater(row, values))
         if right or side == "right"
         else op.Or(op.Less(row, values), op.Not(op.Equal(values, values)))
     )
-    count = op.ReduceSum(op.Cast(below, to=INT64), _whole(-1), keepdims=0)
-    count = op.Squeeze(count, _whole(0)) if alone else count
+    count = op.ReduceSum(op.Cast(below, to=INT64), whole(-1), keepdims=0)
+    count = op.Squeeze(count, whole(0)) if alone else count
     return op.Cast(count, to=INT32) if out_int32 else count
 
 
 def _kth(self: Any, k: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
     """The element that has ``k`` smaller ones before it, and its place."""
-    op = _op()
-    count = op.Gather(op.Shape(self), _whole(dim))
+    op = opset()
+    count = op.Gather(op.Shape(self), whole(dim))
     ordered, indices = op.TopK(self, count, axis=dim, largest=0, sorted=1)
     found = tuple(op.Gather(part, k, axis=dim) for part in (ordered, indices))
     if keepdim:
         return found
-    return tuple(op.Squeeze(part, _whole(dim)) for part in found)
+    return tuple(op.Squeeze(part, whole(dim)) for part in found)
 
 
 def _median_of_axis(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
@@ -249,30 +238,30 @@ def _median_of_axis(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, An
 
 def _median(self: Any) -> Any:
     of_axis = _median_or_nan if self.dtype.is_floating_point() else _middle
-    return of_axis(_op().Reshape(self, _whole(-1)), 0)[0]
+    return of_axis(opset().Reshape(self, whole(-1)), 0)[0]
 
 
 def _middle(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    op = _op()
-    last = op.Sub(op.Gather(op.Shape(self), _whole(dim)), _whole(1))
-    return _kth(self, op.Div(last, _whole(2)), dim, keepdim)
+    op = opset()
+    last = op.Sub(op.Gather(op.Shape(self), whole(dim)), whole(1))
+    return _kth(self, op.Div(last, whole(2)), dim, keepdim)
 
 
 def _median_or_nan(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     """The median of a row, and its place; the first NaN where there is one."""
-    op = _op()
+    op = opset()
     odd = op.Cast(op.IsNaN(self), to=INT32)
-    found, place = _middle(op.Where(op.IsNaN(self), _like(math.inf, self), self), dim, True)
-    is_odd = op.Cast(op.ReduceMax(odd, _whole(dim), keepdims=1), to=BOOL)
-    found = op.Where(is_odd, _like(math.nan, self), found)
+    found, place = _middle(op.Where(op.IsNaN(self), like(math.inf, self), self), dim, True)
+    is_odd = op.Cast(op.ReduceMax(odd, whole(dim), keepdims=1), to=BOOL)
+    found = op.Where(is_odd, like(math.nan, self), found)
     place = op.Where(is_odd, op.ArgMax(odd, axis=dim, keepdims=1), place)
     if keepdim:
         return found, place
-    return op.Squeeze(found, _whole(dim)), op.Squeeze(place, _whole(dim))
+    return op.Squeeze(found, whole(dim)), op.Squeeze(place, whole(dim))
 
 
 def _kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
-    return _kth(self, _whole(k - 1), dim, keepdim)
+    return _kth(self, whole(k - 1), dim, keepdim)
 
 
 def _nanmedian_of_axis(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
@@ -282,46 +271,46 @@ def _nanmedian_of_axis(self: Any, dim: int, keepdim: bool = False) -> tuple[Any,
 
 
 def _nanmedian(self: Any) -> Any:
-    flat = _op().Reshape(self, _whole(-1))
+    flat = opset().Reshape(self, whole(-1))
     of_axis = _median_of_numbers if self.dtype.is_floating_point() else _middle
     return of_axis(flat, 0)[0]
 
 
 def _median_of_numbers(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     """The median of the numbers of a row, and its place; NaN where there are none."""
-    op = _op()
+    op = opset()
     nothing = op.IsNaN(self)
-    last = op.Where(nothing, _like(math.inf, self), self)
-    count = op.Gather(op.Shape(self), _whole(dim))
+    last = op.Where(nothing, like(math.inf, self), self)
+    count = op.Gather(op.Shape(self), whole(dim))
     ordered, _ = op.TopK(last, count, axis=dim, largest=0, sorted=1)
-    numbers = op.ReduceSum(op.Cast(op.Not(nothing), to=INT64), _whole(dim), keepdims=1)
-    middle = op.Div(op.Max(op.Sub(numbers, _whole(1)), _whole(0)), _whole(2))
+    numbers = op.ReduceSum(op.Cast(op.Not(nothing), to=INT64), whole(dim), keepdims=1)
+    middle = op.Div(op.Max(op.Sub(numbers, whole(1)), whole(0)), whole(2))
     found = op.GatherElements(ordered, middle, axis=dim)
     place = op.ArgMax(op.Cast(op.Equal(self, found), to=INT32), axis=dim, keepdims=1)
-    found = op.Where(op.Greater(numbers, _whole(0)), found, _like(math.nan, self))
+    found = op.Where(op.Greater(numbers, whole(0)), found, like(math.nan, self))
     if keepdim:
         return found, place
-    return op.Squeeze(found, _whole(dim)), op.Squeeze(place, _whole(dim))
+    return op.Squeeze(found, whole(dim)), op.Squeeze(place, whole(dim))
 
 
 def _mode(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
     """The smallest of a row's most frequent elements, and the last place that has it."""
-    op = _op()
+    op = opset()
     axis = dim % len(self.shape)
-    one, other = op.Unsqueeze(self, _whole(axis)), op.Unsqueeze(self, _whole(axis + 1))
+    one, other = op.Unsqueeze(self, whole(axis)), op.Unsqueeze(self, whole(axis + 1))
     equal = op.Cast(op.Equal(one, other), to=INT64)
-    times = op.ReduceSum(equal, _whole(axis + 1), keepdims=0)
-    frequent = op.Equal(times, op.ReduceMax(times, _whole(axis), keepdims=1))
+    times = op.ReduceSum(equal, whole(axis + 1), keepdims=0)
+    frequent = op.Equal(times, op.ReduceMax(times, whole(axis), keepdims=1))
     if self.dtype.is_floating_point():
-        largest = _like(math.inf, self)
+        largest = like(math.inf, self)
     else:
-        largest = op.ReduceMax(self, _whole(axis), keepdims=1)
-    found = op.ReduceMin(op.Where(frequent, self, largest), _whole(axis), keepdims=1)
+        largest = op.ReduceMax(self, whole(axis), keepdims=1)
+    found = op.ReduceMin(op.Where(frequent, self, largest), whole(axis), keepdims=1)
     has = op.Cast(op.Equal(self, found), to=INT32)
     place = op.ArgMax(has, axis=axis, keepdims=1, select_last_index=1)
     if keepdim:
         return found, place
-    return op.Squeeze(found, _whole(axis)), op.Squeeze(place, _whole(axis))
+    return op.Squeeze(found, whole(axis)), op.Squeeze(place, whole(axis))
 
 
 def _size(self: Any, dim: int, what: str) -> int:
@@ -333,38 +322,38 @@ def _size(self: Any, dim: int, what: str) -> int:
 
 def _so_far(value: Any, dim: int, size: int, join: Callable[[Any, Any], Any]) -> Any:
     """Join each element with all before it, in as many steps as the size has binary digits."""
-    op = _op()
+    op = opset()
     made, step = value, 1
-    axis, end = _whole(dim), _whole(size)
+    axis, end = whole(dim), whole(size)
     while step < size:
-        head = op.Slice(made, _whole(0), _whole(step), axis)
-        tail = op.Slice(made, _whole(step), end, axis)
-        before = op.Slice(made, _whole(0), _whole(size - step), axis)
+        head = op.Slice(made, whole(0), whole(step), axis)
+        tail = op.Slice(made, whole(step), end, axis)
+        before = op.Slice(made, whole(0), whole(size - step), axis)
         made, step = op.Concat(head, join(tail, before), axis=dim), step * 2
     return made
 
 
 def _extremes(self: Any, dim: int, join: Callable[[Any, Any], Any], what: str) -> tuple[Any, Any]:
     """The extreme so far, and the last place that has it; NaN is the most extreme."""
-    op = _op()
+    op = opset()
     if not self.shape:
         return self, op.Constant(value_int=0)
     size, rank = _size(self, dim, what), len(self.shape)
     found = _so_far(self, dim, size, join)
     wide = [-1 if axis == dim % rank else 1 for axis in range(rank)]
-    indices = op.Reshape(_whole(*range(size)), _whole(*wide))
+    indices = op.Reshape(whole(*range(size)), whole(*wide))
     is_new = op.Equal(self, found)
     if self.dtype.is_floating_point():
         is_new = op.Or(is_new, op.IsNaN(self))
-    return found, _so_far(op.Where(is_new, indices, _whole(0)), dim, size, op.Max)
+    return found, _so_far(op.Where(is_new, indices, whole(0)), dim, size, op.Max)
 
 
 def _cummax(self: Any, dim: int) -> tuple[Any, Any]:
-    return _extremes(self, dim, _op().Max, "cummax")
+    return _extremes(self, dim, opset().Max, "cummax")
 
 
 def _cummin(self: Any, dim: int) -> tuple[Any, Any]:
-    return _extremes(self, dim, _op().Min, "cummin")
+    return _extremes(self, dim, opset().Min, "cummin")
 
 
 def _histc(self: Any, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Any:
@@ -373,20 +362,20 @@ def _histc(self: Any, bins: int = 100, min: float = 0.0, max: float = 0.0) -> An
 
     if min != max:
         return core.aten_histc(self, bins, min, max)
-    op = _op()
-    flat, one = op.Reshape(self, _whole(-1)), _like(1.0, self)
+    op = opset()
+    flat, one = op.Reshape(self, whole(-1)), like(1.0, self)
     low, high = op.ReduceMin(flat, keepdims=1), op.ReduceMax(flat, keepdims=1)
     alone = op.Equal(low, high)
     low, high = op.Where(alone, op.Sub(low, one), low), op.Where(alone, op.Add(high, one), high)
-    place = op.Div(op.Mul(op.Sub(flat, low), _like(float(bins), self)), op.Sub(high, low))
-    place = op.Min(op.Cast(place, to=INT64), _whole(bins - 1))
-    is_there = op.Equal(op.Unsqueeze(place, _whole(-1)), _whole(*range(bins)))
-    return op.CastLike(op.ReduceSum(op.Cast(is_there, to=INT64), _whole(0), keepdims=0), self)
+    place = op.Div(op.Mul(op.Sub(flat, low), like(float(bins), self)), op.Sub(high, low))
+    place = op.Min(op.Cast(place, to=INT64), whole(bins - 1))
+    is_there = op.Equal(op.Unsqueeze(place, whole(-1)), whole(*range(bins)))
+    return op.CastLike(op.ReduceSum(op.Cast(is_there, to=INT64), whole(0), keepdims=0), self)
 
 
 def _adaptive_max_pool(self: Any, output_size: Any) -> tuple[Any, Any]:
     """The largest element of each window, and its place; windows may overlap."""
-    op = _op()
+    op = opset()
     rank = len(output_size)
     lead = len(self.shape) - rank
     sizes = list(self.shape)[lead:]
@@ -398,8 +387,8 @@ def _adaptive_max_pool(self: Any, output_size: Any) -> tuple[Any, Any]:
         parted = op.Gather(parted, op.Constant(value=ir.tensor(window)), axis=lead + 2 * i)
     order = [*range(lead), *range(lead, lead + 2 * rank, 2), *range(lead + 1, lead + 2 * rank, 2)]
     parted = op.Transpose(parted, perm=order)
-    parted = op.Reshape(parted, _whole(*[0] * (lead + rank), -1))
-    found = op.ReduceMax(parted, _whole(-1), keepdims=0)
+    parted = op.Reshape(parted, whole(*[0] * (lead + rank), -1))
+    found = op.ReduceMax(parted, whole(-1), keepdims=0)
     indices = np.zeros((1,) * (2 * rank), np.int64)
     for i, (size, window) in enumerate(zip(sizes, windows, strict=True)):
         wide = [1] * (2 * rank)
@@ -408,7 +397,7 @@ def _adaptive_max_pool(self: Any, output_size: Any) -> tuple[Any, Any]:
     indices = indices.reshape(*output_size, -1)
     starts = np.arange(indices[..., 0].size).reshape(indices.shape[:-1]) * indices.shape[-1]
     which = op.Add(op.ArgMax(parted, axis=-1, keepdims=0), op.Constant(value=ir.tensor(starts)))
-    return found, op.Gather(_whole(*indices.ravel().tolist()), which)
+    return found, op.Gather(whole(*indices.ravel().tolist()), which)
 
 
 def _windows(size: int, many: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -427,71 +416,85 @@ def _windows(size: int, many: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _cumprod(self: Any, dim: int, dtype: int = -1) -> Any:
-    op = _op()
+    op = opset()
     value = self if dtype == -1 else op.Cast(self, to=dtype)
     return _so_far(value, dim, _size(self, dim, "cumprod"), op.Mul)
 
 
 def _distances(x1: Any, x2: Any, p: float, compute_mode: int | None = None) -> Any:
     """Distances of all pairs of rows, from their differences."""
-    op = _op()
-    apart = op.Abs(op.Sub(op.Unsqueeze(x1, _whole(-2)), op.Unsqueeze(x2, _whole(-3))))
+    op = opset()
+    apart = op.Abs(op.Sub(op.Unsqueeze(x1, whole(-2)), op.Unsqueeze(x2, whole(-3))))
     if p == 0:
-        apart = op.CastLike(op.Not(op.Equal(apart, _like(0.0, apart))), apart)
+        apart = op.CastLike(op.Not(op.Equal(apart, like(0.0, apart))), apart)
     if p in (0, 1):
-        return op.ReduceSum(apart, _whole(-1), keepdims=0)
+        return op.ReduceSum(apart, whole(-1), keepdims=0)
     if p == 2:
-        return op.ReduceL2(apart, _whole(-1), keepdims=0)
+        return op.ReduceL2(apart, whole(-1), keepdims=0)
     if math.isinf(p):
-        return op.ReduceMax(apart, _whole(-1), keepdims=0)
-    powers = op.ReduceSum(op.Pow(apart, _like(p, apart)), _whole(-1), keepdims=0)
-    return op.Pow(powers, _like(1 / p, apart))
+        return op.ReduceMax(apart, whole(-1), keepdims=0)
+    powers = op.ReduceSum(op.Pow(apart, like(p, apart)), whole(-1), keepdims=0)
+    return op.Pow(powers, like(1 / p, apart))
 
 
 # ---- functions that keep their digits
 
 
 def _log1p(self: Any) -> Any:
-    op = _op()
-    one, two, half = (_like(v, self) for v in (1.0, 2.0, 0.5))
+    op = opset()
+    one, two, half = (like(v, self) for v in (1.0, 2.0, 0.5))
     near = op.Mul(two, op.Atanh(op.Div(self, op.Add(self, two))))
     return op.Where(op.Less(op.Abs(self), half), near, op.Log(op.Add(one, self)))
 
 
 def _expm1(self: Any) -> Any:
-    op = _op()
-    half = op.Tanh(op.Mul(self, _like(0.5, self)))
-    return op.Mul(half, op.Add(op.Exp(self), _like(1.0, self)))
+    op = opset()
+    half = op.Tanh(op.Mul(self, like(0.5, self)))
+    return op.Mul(half, op.Add(op.Exp(self), like(1.0, self)))
 
 
 def _erfc(self: Any) -> Any:
-    op = _op()
-    size, two = op.Abs(self), _like(2.0, self)
-    t = op.Div(two, op.Add(two, size))
-    total = _like(_ERFC[-1], self)
+    op = opset()
+    tail = op.Mul(_scaled_tail(self), op.Exp(op.Neg(op.Mul(self, self))))
+    return op.Where(op.Less(self, like(0.0, self)), op.Sub(like(2.0, self), tail), tail)
+
+
+def _erfcx(self: Any) -> Any:
+    """exp(x^2) erfc(x), of which neither factor is a number far from zero."""
+    op = opset()
+    tail, growth = _scaled_tail(self), op.Exp(op.Mul(self, self))
+    left = op.Sub(op.Mul(like(2.0, self), growth), tail)
+    return op.Where(op.Less(self, like(0.0, self)), left, tail)
+
+
+def _scaled_tail(self: Any) -> Any:
+    """exp(x^2) erfc(|x|)."""
+    op = opset()
+    two = like(2.0, self)
+    t = op.Div(two, op.Add(two, op.Abs(self)))
+    total = like(_ERFC[-1], self)
     for factor in reversed(_ERFC[:-1]):
-        total = op.Add(op.Mul(total, t), _like(factor, self))
-    tail = op.Mul(t, op.Exp(op.Sub(total, op.Mul(size, size))))
-    return op.Where(op.Less(self, _like(0.0, self)), op.Sub(two, tail), tail)
+        total = op.Add(op.Mul(total, t), like(factor, self))
+    return op.Mul(t, op.Exp(total))
 
 
 def _log_sigmoid(self: Any) -> Any:
-    op = _op()
+    op = opset()
     return op.Neg(op.Softplus(op.Neg(self)))
 
 
 def _logaddexp(self: Any, other: Any) -> Any:
-    op = _op()
+    op = opset()
     further = op.Softplus(op.Neg(op.Abs(op.Sub(self, other))))
     # The difference of equal infinities is none.
     equal = op.Equal(self, other)
-    further = op.Where(equal, _like(math.log(2), further), further)
+    further = op.Where(equal, like(math.log(2), further), further)
     return op.Add(op.Max(self, other), further)
 
 
 def _logaddexp2(self: Any, other: Any) -> Any:
-    op = _op()
-    unit = _like(math.log(2), self)
+    op = opset()
+    unit = like(math.log(2), self)
     return op.Div(_logaddexp(op.Mul(self, unit), op.Mul(other, unit)), unit)
 
 
