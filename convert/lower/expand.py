@@ -18,6 +18,7 @@ from edgeinfer.convert.lower.rows import at_once
 from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.inference import infer
+from edgeinfer.convert.passes.infra import bodies
 from edgeinfer.errors import Problem, Remarks, UnsupportedError
 
 _DOMAIN = "edgeinfer.expand"
@@ -180,7 +181,10 @@ def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
 
 
 def _name_parts(parts: Sequence[tuple[str, ir.Node]], others: Collection[ir.Node]) -> None:
-    """Let a message that names a part of a definition say what it is a part of."""
+    """Let a message that names a part of a definition say what it is a part of.
+
+    What bodies of loops take is named by it, too, as each definition counts its values alone.
+    """
     taken = {node.name for node in others}
     for index, (name, node) in enumerate(parts):
         label = f"{name}/{node.op_type}_{index}"
@@ -188,6 +192,10 @@ def _name_parts(parts: Sequence[tuple[str, ir.Node]], others: Collection[ir.Node
             label += "_"
         node.name = label
         taken.add(label)
+        for body in bodies(node):
+            for value in body.inputs:
+                # A name that is taken outside is that value to OpenVINO's reader.
+                value.name = f"{label}.{value.name}"
 
 
 def _complete_outputs(proto: onnx.FunctionProto, count: int) -> None:

@@ -62,6 +62,20 @@ def test_a_constant_divisor(place: str, divisor: float) -> None:
     expect(run(place, model, {"x": x}).outputs["z"], np.fmod(x, k))
 
 
+def test_several_ways_in_one_model(place: str) -> None:
+    """What a loop takes had the name of a value outside, which OpenVINO's reader took for it."""
+    x = np.concatenate([np.array(EDGES, np.float32), anything(np.float32, 50)])
+    divisors = [np.float32(d) for d in (3, 3e38, 1e-35, 0.1, -7.3)]
+    nodes = " ".join(f"y{i} = Mod<fmod=1>(x, k{i})" for i in range(len(divisors)))
+    known = ", ".join(f"float k{i} = {{{d:.9g}}}" for i, d in enumerate(divisors))
+    outputs = ", ".join(f"float[N] y{i}" for i in range(len(divisors)))
+    model = model_of(f"g (float[N] x) => ({outputs}) <{known}> {{ {nodes} }}")
+    answers = run(place, model, {"x": x})
+    assert not answers.refused
+    for i, divisor in enumerate(divisors):
+        expect(answers.outputs[f"y{i}"], np.fmod(x, divisor))
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_a_divisor_of_the_run(place: str, kind: type) -> None:
     x, y = anything(kind, 700), anything(kind, 700, 1)
