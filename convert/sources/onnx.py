@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from edgeinfer.bounded import open_file
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.external import attach, digest, external_tensors
+from edgeinfer.convert.sources.imputers import settle_imputers
 from edgeinfer.convert.sources.limits import check_limits
 from edgeinfer.convert.sources.lists import cut_lists
 from edgeinfer.convert.sources.mapped import ByteSpan, attach_spans, without_weights
@@ -184,6 +185,7 @@ def _finish(model: ir.Model, name: str, notes: Remarks, mended: Sequence[str]) -
     if mended:
         shown = ", ".join(repr(text) for text in mended[:3])
         notes.add(f"{len(mended)} texts are no UTF-8; their bytes are written out: {shown}")
+    settle_imputers(model, notes)
     cut_lists(model, notes)
     repair(model, notes, name)
     solve_known(model, notes)
