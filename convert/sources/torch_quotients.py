@@ -28,6 +28,7 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten.scalar_tensor.default: _scalar_tensor,
         aten.full.default: _full,
         aten.full_like.default: _full_like,
+        aten.new_full.default: _new_full,
         aten.masked_fill.Scalar: _masked_fill,
         aten.log2.default: _log2,
         aten.rad2deg.default: _rad2deg,
@@ -56,6 +57,10 @@ def _full_like(self: Any, fill_value: Any, dtype: int = -1, **rest: Any) -> Any:
 
     number = _long(fill_value, self.dtype if dtype == -1 else dtype)
     return core.aten_full_like(self, fill_value if number is None else number, dtype, **rest)
+
+
+def _new_full(self: Any, size: Any, fill_value: Any, dtype: int = -1, **rest: Any) -> Any:
+    return _full(size, fill_value, self.dtype if dtype == -1 else dtype, **rest)
 
 
 def _masked_fill(self: Any, mask: Any, value: Any) -> Any:
