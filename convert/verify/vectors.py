@@ -214,6 +214,10 @@ class _Maker:
         if not found.shapes and self._failure == TWICE:
             self._places.is_free = True
             found = self._found(known, sets, [v.feeds for v in real])
+        failure = self._failure
+        if not found.shapes and self._oracles.pass_over(failure):
+            found = self._found(known, sets, [v.feeds for v in real])
+            self._failure = failure
         if not found.shapes:
             specs = "; ".join(str(s) for s in self._inputs)
             if not self._open:

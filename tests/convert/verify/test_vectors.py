@@ -48,6 +48,17 @@ def test_dynamic_pictures_are_run_at_two_sizes_and_batches() -> None:
     assert shapes == {(1, 3, 320, 320), (2, 3, 64, 96)}
 
 
+def test_what_onnx_runtime_refuses_in_each_run_is_judged_by_definitions() -> None:
+    # Dilations with automatic padding, and an LRN of three axes, have no kernel there.
+    text = """g (float[1,2,7] x) => (float[1,2,7] y) <float[2,2,3] w = {1,2,3,4,5,6,6,5,4,3,2,1}> {
+        c = Conv<auto_pad = "SAME_UPPER", dilations = [2]>(x, w) y = LRN<size = 3>(c) }"""
+    with Oracles(model(text)) as oracles:
+        made = make_vectors(model(text), oracles.inputs, oracles=oracles)
+        answers = oracles.expected(made[:1]).answers
+    assert {v.feeds["x"].shape for v in made} == {(1, 2, 7)}
+    assert [a.agreed for a in answers] == [("float64",)]
+
+
 def test_the_same_each_time() -> None:
     one, two = vectors(model(IMAGE)), vectors(model(IMAGE))
     assert [v.origin for v in one] == [v.origin for v in two]
