@@ -73,6 +73,40 @@ def _named(node: ir.Node) -> list[int] | None:
     return named_axes(axes, len(x.shape))
 
 
+def _axis(node: ir.Node) -> None:
+    x, axis = given(node, 0), node.attributes.get("axis")
+    if axis is not None and x is not None and x.shape is not None:
+        named_axes([axis.as_int()], len(x.shape))
+
+
+def _within(least: int, most: int, *places: int | str) -> Callable[[ir.Node], None]:
+    """Return what asks whether counts of a node, operands or attributes, are some."""
+
+    def ask(node: ir.Node) -> None:
+        for place in places:
+            if isinstance(place, str):
+                found = node.attributes.get(place)
+                counts = None if found is None else [found.as_int()]
+            else:
+                counts = ints(given(node, place))
+            for count in counts or ():
+                if not least <= count <= most:
+                    name = place if isinstance(place, str) else f"operand {place}"
+                    raise MalformedRefusal(f"{name}={count}, expected {least} to {most}")
+
+    return ask
+
+
+_MOST = 1 << 24
+"""Bins, points of a transform, and channels that are added up."""
+
 _ASKED: Mapping[str, Callable[[ir.Node], object]] = MappingProxyType(
-    {"Pad": _pad, "Resize": resize.of_node, "Slice": _slice}
+    {
+        **{"Pad": _pad, "Resize": resize.of_node, "Slice": _slice, "Unique": _axis},
+        "DFT": _within(1, _MOST, 1),
+        "LRN": _within(1, _MOST, "size"),
+        "MelWeightMatrix": _within(1, _MOST, 0, 1, 2),
+        "RoiAlign": _within(0, 1 << 12, "sampling_ratio", "output_height", "output_width"),
+    }
 )
+"""What is asked of each operator. Others refuse such numbers themselves, or are refused by ONNX."""

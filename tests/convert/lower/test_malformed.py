@@ -76,3 +76,45 @@ def test_all_of_them_are_listed(command: str, tmp_path: Path) -> None:
     for name, (*_, words) in FORMS.items():
         assert words in said[name]
     assert not (tmp_path / "m.edge").exists()
+
+
+HOSTILE = {
+    "a huge sum": ("LRN<size=4611686018427387904>(x)", "size=4611686018427387904, expected 1 to"),
+    "a sum of none": ("LRN<size=-1>(x)", "size=-1, expected 1 to"),
+    "no such axis": ("Unique<axis=4611686018427387904>(x)", "of a tensor of rank 4"),
+    "few points": ("DFT(x, low)", "operand 1=-4611686018427387904, expected 1 to"),
+    "many points": ("DFT(x, high)", "operand 1=33554433, expected 1 to"),
+    "few bins": ("MelWeightMatrix(low, n, n, f, g)", "operand 0=-4611686018427387904, expected"),
+    "long bins": ("MelWeightMatrix(n, high, n, f, g)", "operand 1=33554433, expected"),
+    "many samples": (
+        "RoiAlign<sampling_ratio=4611686018427387904>(x, rois, batch)",
+        "sampling_ratio=4611686018427387904, expected 0 to 4096",
+    ),
+    "large regions": (
+        "RoiAlign<output_height=8192>(x, rois, batch)",
+        "output_height=8192, expected 0 to 4096",
+    ),
+}
+
+
+def test_counts_that_nobody_means_are_refused_together(tmp_path: Path) -> None:
+    """Some were a bug, one took all the time there is, one ended the process."""
+    named = [f"y{i} = {how}" for i, (how, _) in enumerate(HOSTILE.values())]
+    outputs = ", ".join(f"float y{i}" for i in range(len(named)))
+    text = (
+        f"g (float[1,4,8,2] x, float[2,4] rois, int64[2] batch) => ({outputs}) "
+        "<int64 low = {-4611686018427387904}, int64 high = {33554433}, int64 n = {16}, "
+        f"float f = {{0.0}}, float g = {{8.0}}> {{ {' '.join(named)} }}"
+    )
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for node, name in zip(model.graph.node, HOSTILE, strict=True):
+        node.name = name
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(SourceError) as caught:
+        edgeinfer.check(tmp_path / "m.onnx", targets=["cpu", "openvino"])
+    said = {part.split("'")[1]: part for part in str(caught.value).split("; ") if "'" in part}
+    assert said.keys() == HOSTILE.keys()
+    for name, (_, reason) in HOSTILE.items():
+        assert reason in said[name]
