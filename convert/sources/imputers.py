@@ -69,7 +69,7 @@ def settle_imputers(model: ir.Model, notes: Remarks) -> None:
         connect(node, [made], Namer(model))
     # What looked for rows without a value would end runs still.
     RemoveUnusedNodesPass()(model)
-    RemoveUnusedFunctionsPass()(model)
+    RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     notes.add(f"KNNImputer: {len(read)} columns by distances to all rows of its training data")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeinfer.convert.passes import input_specs
 from edgeinfer.convert.verify import Vector
 from edgeinfer.convert.verify import oracles as module
 from edgeinfer.convert.verify.evaluate import Evaluator
@@ -334,7 +335,7 @@ def test_what_rounding_moves_depends_on_no_kernels(
 ) -> None:
     numbers = np.random.default_rng(1)
     net, found = model(text), []
-    shapes = {v.name: tuple(map(int, v.shape.numpy())) for v in net.graph.inputs}
+    shapes = {s.name: tuple(int(str(d)) for d in s.shape or ()) for s in input_specs(net)}
     feeds = {n: numbers.standard_normal(s) for n, s in shapes.items()}
     feeds["x"] += offset
     vector = Vector({n: a.astype(kind) for n, a in feeds.items()}, "user:a")
@@ -361,7 +362,7 @@ def test_what_rounding_moves_is_what_an_engine_shows(text: str) -> None:
     """Sums are as far off as an engine's, within a factor of five, and the same in every run."""
     numbers = np.random.default_rng(0)
     net = model(text)
-    shapes = {str(v.name): tuple(map(int, v.shape.numpy())) for v in net.graph.inputs}
+    shapes = {s.name: tuple(int(str(d)) for d in s.shape or ()) for s in input_specs(net)}
     feeds = {n: numbers.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     feeds = {n: a if n == "x" else a / np.float32(8) for n, a in feeds.items()}
     exact = Evaluator(net, wide=True).run(feeds)["y"]
