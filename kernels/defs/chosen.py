@@ -30,7 +30,11 @@ def places(size: Expr, dtype: str) -> tirx.PrimFunc:
         T.buffer_store(count, T.int64(0), [0])
         with T.serial(size) as i:
             value = T.BufferLoad(x, [i])
-            with T.If(value if dtype == "bool" else value != tirx.const(0, dtype)), T.Then():
+            there = value if dtype == "bool" else value != tirx.const(0, dtype)
+            if dtype.startswith("float"):
+                # NaN is not zero, either; LLVM's comparison is ordered.
+                there = tirx.Or(there, tirx.isnan(value))
+            with T.If(there), T.Then():
                 _append(at, count, [], tirx.Cast("int64", i))
 
     return function("places", buffers, body, results=2)
