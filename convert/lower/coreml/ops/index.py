@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder, Extent
-from edgeinfer.convert.lower.coreml.registry import ALL, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.registry import ALL, OPS
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Span, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
@@ -163,7 +163,7 @@ def grid(g: Builder, x: Tensor, axis: int) -> Tensor:
     return g.binary("add", g.binary("mul", x, 0, (0, 0)), counted, counted.span)
 
 
-@OPS.lower("OneHot", dtypes=NUMBERS)
+@OPS.lower("OneHot", dtypes=ALL)
 def one_hot(g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int) -> Tensor:
     """A comparison with the counted positions, then a choice."""
     scalar = g.cast(g.reshape(depth, []), np.int32)
@@ -173,8 +173,9 @@ def one_hot(g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis:
     inside = non_negative(g, source, size)
     counted = g.insert_axes(g.counted(size), [a for a in range(indices.rank + 1) if a != at])
     hit = g.binary("equal", g.insert_axes(inside, [at]), counted)
-    off, on = (g.reshape(g.slice(values, [i], [i + 1]), []) for i in (0, 1))
-    return g.select(hit, on, off)
+    numbers = _as_number(g, values)
+    off, on = (g.reshape(g.slice(numbers, [i], [i + 1]), []) for i in (0, 1))
+    return g.cast(g.select(hit, on, off), values.dtype)
 
 
 @OPS.lower("NonZero", dtypes=ALL)

@@ -45,7 +45,7 @@ def test_every_element_type(place: str) -> None:
         if "y" not in answers.outputs:
             # The format has no such element type.
             assert place in ("coreml", "coreai")
-            assert name.endswith(("bool", "double", "uint64"))
+            assert name.endswith("double")
             continue
         right = np.zeros((2, 4, 2), KINDS[name.split()[2]])
         right[0, 1, 0] = right[0, 3, 1] = right[1, 0, 0] = 1
