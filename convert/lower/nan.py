@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.bundle.values import KEY, NOT_NAN
+from edgeinfer.bundle.values import FINITE, KEY, NOT_NAN
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import given
 from edgeinfer.convert.lower.single import has_subgraph, walk
@@ -26,6 +26,9 @@ FLOATS = frozenset(
 
 KEPT = "keeps NaN"
 """Metadata of a node beside which another one looks for NaN."""
+
+WEIGHED = "weighs all"
+"""Metadata of a product with weights, most of them zero: an infinity makes NaN of what it meets."""
 
 _POOLED = frozenset({
     *("GlobalMaxPool", "MaxPool", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMin"),
@@ -82,12 +85,24 @@ def _fills_in(node: ir.Node, held: Collection[ir.Value]) -> bool:
     return asked and constant not in held
 
 
-def input_constraint(model: ir.Model, loses: Callable[[ir.Node], bool]) -> dict[str, str]:
-    """Return ``{"inputs": "not_nan"}`` where a NaN of an input would become a number."""
+def input_constraint(
+    model: ir.Model,
+    loses: Callable[[ir.Node], bool],
+    weighs: Callable[[ir.Node], bool] = lambda _: False,
+) -> dict[str, str]:
+    """Return which values inputs may have, ``not_nan`` or ``finite``; nothing where any.
+
+    Args:
+        model: that is written.
+        loses: says whether a node makes a number of NaN.
+        weighs: says whether a node becomes a product with weights of which most are zero.
+    """
     if not any(v.dtype in FLOATS for v in model.graph.inputs):
         return {}
     missing, _ = reached(model)
-    nodes = (n for _, n in walk(model) if n.graph is not model.graph or n in missing)
+    nodes = [n for _, n in walk(model) if n.graph is not model.graph or n in missing]
+    if any(WEIGHED in n.meta or weighs(n) for n in nodes):
+        return {KEY: FINITE}
     return {KEY: NOT_NAN} if any(KEPT not in n.meta and loses(n) for n in nodes) else {}
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.core.resample import coordinates, matrix, rounded
 from edgeinfer.convert.lower.core.resize import AxisResize, ResizePlan, of_node
 from edgeinfer.convert.lower.faults import builder
+from edgeinfer.convert.lower.nan import WEIGHED
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
@@ -75,10 +76,15 @@ def _resized(build: ReplacementBuilder, x: Any, plan: ResizePlan, axis: AxisResi
     weights = matrix(plan.taps(axis), size).astype(x.dtype.numpy())
     rank = plan.rank
     if axis.index == rank - 2:
-        return build.op("MatMul", build.const(weights, "weights"), x)
+        return _weighed(build.op("MatMul", build.const(weights, "weights"), x))
     right = build.const(np.ascontiguousarray(weights.T), "weights")
     if axis.index == rank - 1:
-        return build.op("MatMul", x, right)
+        return _weighed(build.op("MatMul", x, right))
     order = [a for a in range(rank) if a != axis.index] + [axis.index]
-    moved = build.op("MatMul", build.op("Transpose", x, perm=order), right)
+    moved = _weighed(build.op("MatMul", build.op("Transpose", x, perm=order), right))
     return build.op("Transpose", moved, perm=np.argsort(order).tolist())
+
+
+def _weighed(product: Any) -> Any:
+    product.producer().meta[WEIGHED] = True
+    return product

@@ -13,7 +13,7 @@ from edgeinfer.bundle.values import (
     NOT_NAN,
     stricter,
 )
-from edgeinfer.convert.lower.nan import FLOATS, reached
+from edgeinfer.convert.lower.nan import FLOATS, WEIGHED, reached
 from edgeinfer.convert.lower.openvino.rewrites import SETTLED
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.zeros import Form, of_sum
@@ -73,7 +73,7 @@ def loses_nan(node: ir.Node) -> bool:
 
 
 def _level(node: ir.Node) -> str:
-    if node.domain:
+    if node.domain or WEIGHED in node.meta:
         return FINITE
     if node.op_type in ("ReduceMax", "ReduceMin"):
         return NOT_NAN if SETTLED in node.meta else FINITE

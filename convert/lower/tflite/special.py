@@ -37,6 +37,13 @@ def loses_nan(node: ir.Node) -> bool:
     return node.op_type in _LOSING
 
 
+def weighs(node: ir.Node) -> bool:
+    """Whether it is written as a product with weights, or as a sum of elements by weights."""
+    if node.op_type != "Resize" or attribute(node, "mode", "nearest") == "nearest":
+        return False
+    return attribute(node, "mode", "") == "cubic" or bool(attribute(node, "antialias", 0))
+
+
 def zero_form(node: ir.Node) -> Form:
     """How zeros get back a sign that is lost: XNNPACK's NEG is a difference (2.3.0)."""
     if node.op_type == "Mod":

@@ -31,7 +31,7 @@ from edgeinfer.convert.lower.tflite.precision import layers, summary
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
-from edgeinfer.convert.lower.tflite.special import loses_nan, zero_form
+from edgeinfer.convert.lower.tflite.special import loses_nan, weighs, zero_form
 from edgeinfer.convert.lower.tflite.writer import SIGNATURE, Metadata, write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
@@ -105,7 +105,7 @@ class TfliteTarget(Target):
             engines=(EngineRequirement("litert"),),
             notes=tuple(notes.lines),
             ops=ops,
-            constraints=input_constraint(model, loses_nan),
+            constraints=input_constraint(model, loses_nan, weighs),
             stored=stored,
         )
 
