@@ -106,6 +106,9 @@ def _combinations(function: Any) -> Iterator[dict[str, Any]]:
     """What a test is parametrized with."""
     axes = []
     for mark in getattr(function, "pytestmark", []):
+        if mark.name == "sample":
+            # Which rows a run of all tests takes.
+            continue
         assert mark.name == "parametrize"
         names = mark.args[0]
         several = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
