@@ -142,6 +142,17 @@ def test_an_answer_of_any_kind_is_an_error_in_words(tmp_path: Path, answer: str)
         board.run(f"ssh://pi@board{device}", ["verify"], {})
 
 
+def test_an_answer_that_trickles_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A letter now and then kept the command here for as long as the device liked."""
+    monkeypatch.setattr(board, "_REST_S", 0.1)
+    monkeypatch.setattr(board, "_SLOWEST", 1 << 30)
+    (tmp_path / "answer").write_text('{"code": 0, "sizes": [1000]}')
+    text = f'#!/bin/sh\nprintf "\\n%s " "$3"; cat "{tmp_path}/answer"; echo; exec sleep 6\n'
+    device = executable(tmp_path / "python", text)
+    with pytest.raises(NotAvailableError, match="the connection ended with -9"):
+        board.run(f"ssh://pi@board{device}", ["verify"], {})
+
+
 def test_a_file_that_cannot_be_read_ends_it(echo: str, tmp_path: Path) -> None:
     with pytest.raises(EdgeInferError, match=r"not everything was sent: .*none"):
         board.run(echo, ["verify"], {"0/none": tmp_path / "none"})

@@ -33,6 +33,10 @@ LEFT_OUT = frozenset({"convert", "kernels", "__pycache__"})
 """Folders of the package that a device has no use for."""
 
 _END_S = 15.0
+_REST_S, _SLOWEST = 60.0, 4096
+"""Seconds in which what was made on a device must come, and bytes for one more: how long it is
+made is the command's."""
+
 _LONGEST = 4096
 """Bytes of a line."""
 
@@ -110,7 +114,7 @@ def run(
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
     try:
-        answer = _answer(out, mark, device)
+        answer = _answer(process, out, mark, device)
     finally:
         out.close()
         if sender.is_alive():
@@ -229,7 +233,9 @@ def _header(text: bytes, device: str) -> tuple[int, list[int]]:
     return (code if 0 <= code < 256 else 1), sizes
 
 
-def _answer(pipe: IO[bytes], mark: str, device: str) -> CommandResult | None:
+def _answer(
+    process: subprocess.Popen[bytes], pipe: IO[bytes], mark: str, device: str
+) -> CommandResult | None:
     """Read what comes back; a shell's start-up files may print before it."""
     begun = f"{mark} ".encode()
     read = 0
@@ -238,7 +244,13 @@ def _answer(pipe: IO[bytes], mark: str, device: str) -> CommandResult | None:
         if not line or read > MOST_SAID:
             return None
     code, sizes = _header(line[len(begun) :], device)
-    parts = [pipe.read(size) for size in sizes]
+    late = threading.Timer(_REST_S + sum(sizes) / _SLOWEST, process.kill)
+    late.daemon = True
+    late.start()
+    try:
+        parts = [pipe.read(size) for size in sizes]
+    finally:
+        late.cancel()
     if [len(part) for part in parts] != sizes:
         return None
     return CommandResult(code, parts[0].decode(errors="replace"), parts[1] if parts[1:] else None)
