@@ -75,7 +75,7 @@ _AHEAD = 4096
 """Bytes of weights that are asked for ahead: of several vectors each is multiplied for so long that
 the processor does not ask early enough by itself."""
 
-_AHEAD_OF_STREAM = 1024
+_AHEAD_OF_STREAM = 2048
 """Likewise of each place where weights are read from several: one vector is multiplied as fast as
 they come, and they come faster so to a core of a Xeon with AMX."""
 
@@ -260,7 +260,7 @@ class _Plan:
     def streams(self) -> int:
         """Places far apart that weights are read from together."""
         is_one = self.dot.tiles and self.columns == 1
-        fit = (s for s in (8, 4, 2) if self.blocks % s == 0 and self.blocks // s >= 32)
+        fit = (s for s in (4, 2) if self.blocks % s == 0 and self.blocks // s >= 32)
         return next(fit, 1) if is_one else 1
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,8 @@ def _in_answer(raw: bytes, rng: random.Random) -> bytes:
 def _answered(path: Path) -> None:
     from edgeinfer.remote import board
 
-    board._answer(io.BytesIO(path.read_bytes()), _MARK, "ssh://device")
+    with subprocess.Popen(["true"]) as ended:
+        board._answer(ended, io.BytesIO(path.read_bytes()), _MARK, "ssh://device")
 
 
 def _form(path: Path) -> None:

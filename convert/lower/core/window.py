@@ -73,7 +73,7 @@ class AxisWindow:
         if not self.is_known:
             return self.end + self.stride > self.span
         data = self.size + self.begin
-        return -(-(data + self.end - self.span) // self.stride) * self.stride >= data
+        return bool(-(-(data + self.end - self.span) // self.stride) * self.stride >= data)
 
     def trimmed(self) -> AxisWindow:
         """The window without the padding at the end that no tap reaches."""

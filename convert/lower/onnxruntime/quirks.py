@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from edgeinfer.convert.lower import digits
@@ -51,7 +53,8 @@ def _unpool_size(node: ir.Node) -> str:
 def _open_dilated(node: ir.Node) -> str:
     """Whether passes left automatic padding of a dilated window, for want of sizes."""
     same = attribute(node, "auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
-    dilated = any(d != 1 for d in attribute(node, "dilations", ()))
+    dilations = attribute(node, "dilations", ())
+    dilated = isinstance(dilations, Sequence) and any(d != 1 for d in dilations)
     return "auto_pad of an open size forgets the dilations" if same and dilated else ""
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from edgeinfer.runtime.serve.answer_size import AnswerSize
-from edgeinfer.types import TensorSpec
+from edgeinfer.types import Feeds, TensorSpec
 
 INPUTS = (TensorSpec("x", "float32", ("n", 3, "w")), TensorSpec("k", "int64", ("n",)))
-FEEDS = {"x": np.zeros((5, 3, 7), np.float32), "k": np.zeros(5, np.int64)}
+FEEDS: Feeds = {"x": np.zeros((5, 3, 7), np.float32), "k": np.zeros(5, np.int64)}
 
 
 @pytest.mark.parametrize(

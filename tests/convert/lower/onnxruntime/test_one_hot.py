@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from edgeinfer.types import Array
 from tests.conformance.everywhere import PLACES, lacking, run_each
 from tests.convert.lower.running import model
 
@@ -39,7 +40,7 @@ def test_every_element_type(place: str) -> None:
             f"g ({index}[2,2] i) => ({value}[2,4,2] y) <{depth} d = {{4}}, {value}[2] v = {{0, 1}}>"
             " { [y] y = OneHot<axis = 1>(i, d, v) }"
         )
-        given = np.array([[1, 3], [0, 7]], KINDS[index])
+        given: Array = np.array([[1, 3], [0, 7]], KINDS[index])
         cases[f"{index} {depth} {value}"] = ir.to_proto(model(text)), {"i": given}
     for name, answers in run_each(place, cases).items():
         if "y" not in answers.outputs:
@@ -47,7 +48,7 @@ def test_every_element_type(place: str) -> None:
             assert place in ("coreml", "coreai")
             assert name.endswith("double")
             continue
-        right = np.zeros((2, 4, 2), KINDS[name.split()[2]])
+        right: Array = np.zeros((2, 4, 2), KINDS[name.split()[2]])
         right[0, 1, 0] = right[0, 3, 1] = right[1, 0, 0] = 1
         got = answers.outputs["y"]
         assert got.dtype == right.dtype
