@@ -31,6 +31,7 @@ STAGES = {
     "share_nodes": "Equal computations are done once",
     "remove_dead_code": "What no output depends on was removed",
     "remove_nan_guards": "Guards against NaN that can never occur were removed",
+    "settle_padding": "The padding of windows was written as numbers",
     "fold_pad": "Padding moved into the operator behind it",
     "fold_conv_bn": "Batch normalisation and scales moved into the weights before them",
     "fuse_layer_norm": "Layer normalisation was recognised",

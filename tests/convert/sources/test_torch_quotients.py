@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,14 @@ import pytest
 
 from edgeinfer.convert.sources import read
 from tests.convert.lower.running import run
-from tests.convert.sources.test_torch_forms import module
 
 torch = pytest.importorskip("torch")
+
+
+def module(forward: Callable[..., Any]) -> Any:
+    made = type(forward.__name__, (torch.nn.Module,), {"forward": forward})
+    return made().eval()
+
 
 INF, NAN = torch.inf, torch.nan
 UPPER = torch.tensor(
