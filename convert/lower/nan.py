@@ -219,12 +219,17 @@ def _is_undefined(node: ir.Node) -> bool:
         return not _is_above(first, or_zero=True)
     if node.op_type in ("Div", "Mod"):
         # Something by zero is infinite, and only zero by zero is nothing.
-        return not (_is_above(second) or _is_above(first))
+        return not (_is_never_zero(second) or _is_never_zero(first))
     if node.op_type == "Pow":
         raised = None if second is None else ir.convenience.get_const_tensor(second)
         whole = raised is not None and bool(np.all(raised.numpy() % 1 == 0))
         return not (whole or _is_above(first, or_zero=True))
     return True
+
+
+def _is_never_zero(value: ir.Value | None) -> bool:
+    known = None if value is None else ir.convenience.get_const_tensor(value)
+    return _is_above(value) if known is None else bool(np.all(known.numpy() != 0))
 
 
 def _is_above(value: ir.Value | None, *, or_zero: bool = False, depth: int = 12) -> bool:
@@ -233,7 +238,7 @@ def _is_above(value: ir.Value | None, *, or_zero: bool = False, depth: int = 12)
         return False
     if (known := ir.convenience.get_const_tensor(value)) is not None:
         numbers = known.numpy()
-        return bool(np.all(numbers >= 0 if or_zero else numbers != 0))
+        return bool(np.all(numbers >= 0 if or_zero else numbers > 0))
     node = value.producer()
     if node is None or node.domain:
         return False

@@ -123,6 +123,10 @@ ARISING: dict[str, tuple[str, Callable[[Array], Array]]] = {
     "input": ("a = Neg(x)", np.negative),
     "log": ("a = Log(x)", np.log),
     "zeros": ("p = Relu(x) n = Add(p, p) a = Div(p, n)", lambda x: np.maximum(x, 0) / (x + abs(x))),
+    "bound": (
+        "p = Relu(x) n = Max(p, minus) a = Div(p, n)",
+        lambda x: np.maximum(x, 0) / np.maximum(x, 0),
+    ),
     "chosen": ("c = Less(x, zero) a = Where(c, none, x)", lambda x: np.where(x < 0, NAN, x)),
 }
 
@@ -135,6 +139,7 @@ def _net(source: str, node: str) -> onnx.ModelProto:
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["" : 21]> g (float[1,3,4,4] x) => (float[N] y)
         <float zero = {{0}}, float one = {{1}}, float half = {{0.5}}, float none = {{nan}},
+        float minus = {{-5}},
         int64[1] last = {{3}}, int64[1] first = {{1}}, int64[4] back = {{3, 2, 1, 0}}>
         {{ {source} b = Gather<axis = 3>(a, back) y = {node} }}"""
     )
