@@ -9,6 +9,7 @@ import numpy as np
 
 from edgeinfer.convert.verify.operators.window import Unhandled, window_of
 from edgeinfer.numerics.pooling import maxima, means, sums
+from edgeinfer.numerics.windows import SlidingWindow
 from edgeinfer.types import Array
 
 
@@ -16,10 +17,9 @@ def max_pool(
     attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
 ) -> tuple[Array, ...]:
     """MaxPool without the indices output."""
-    (x,) = inputs
-    if x is None or attrs.get("#outputs", 1) > 1:
+    if attrs.get("#outputs", 1) > 1:
         raise Unhandled
-    window = window_of(attrs, x.shape[2:], attrs["kernel_shape"], ceil=bool(attrs.get("ceil_mode")))
+    x, window = _taken(attrs, inputs)
     return (maxima(x, window),)
 
 
@@ -27,10 +27,7 @@ def average_pool(
     attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
 ) -> tuple[Array, ...]:
     """AveragePool; padding counts if asked, what ceil_mode adds beyond it never does."""
-    (x,) = inputs
-    if x is None:
-        raise Unhandled
-    window = window_of(attrs, x.shape[2:], attrs["kernel_shape"], ceil=bool(attrs.get("ceil_mode")))
+    x, window = _taken(attrs, inputs)
     none = [(0, 0)] * len(window.pads)
     return (means(x, window, window.pads if attrs.get("count_include_pad") else none),)
 
@@ -39,10 +36,7 @@ def lp_pool(
     attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
 ) -> tuple[Array, ...]:
     """LpPool; padding and what ceil_mode adds are zeros."""
-    (x,) = inputs
-    if x is None:
-        raise Unhandled
-    window = window_of(attrs, x.shape[2:], attrs["kernel_shape"], ceil=bool(attrs.get("ceil_mode")))
+    x, window = _taken(attrs, inputs)
     p = attrs.get("p", 2)
     return (sums(np.abs(x) ** p, window) ** (1 / p),)
 
@@ -65,3 +59,12 @@ def global_average_pool(
     if x is None:
         raise Unhandled
     return (x.mean(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+def _taken(attrs: Mapping[str, Any], inputs: list[Array | None]) -> tuple[Array, SlidingWindow]:
+    """The input and how windows go over it."""
+    (x,) = inputs
+    if x is None:
+        raise Unhandled
+    ceil = bool(attrs.get("ceil_mode"))
+    return x, window_of(attrs, x.shape[2:], attrs["kernel_shape"], ceil=ceil)
