@@ -50,5 +50,5 @@ def all_here() -> Iterator[None]:
 
 
 def needs_trial() -> bool:
-    """Whether a file that nobody has run before is tried in a process of its own first."""
+    """Whether a file that was never run is first tried in a process of its own."""
     return not (_state["expendable"] or _state["untried"])

@@ -54,7 +54,7 @@ _PROCESSORS: Mapping[str, Mapping[str, dict[str, Any]]] = {
 
 _PROCESSOR = re.compile(r"(\w+?)(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
 _SAID = ("resample", "image_mean", "image_std", "size")
-"""What a file says that does not name its processor."""
+"""What a processor file must state where it does not name its processor."""
 
 _MOST_SEEN, _MOST_WORK, _MOST_WIDE = 1 << 29, 1 << 34, 1 << 28
 """Pairs of patches that the heads of a layer look at together, those of all layers, and numbers
