@@ -293,6 +293,14 @@ class Renewing(Protocol):
         ...
 
 
+class ProbedForCpu(Protocol):
+    """A backend that can look for its engine alone."""
+
+    def probe_cpu(self) -> Probe:
+        """Likewise as ``probe``, with the CPU as only device: no driver of another is started."""
+        ...
+
+
 @runtime_checkable
 class Threadless(Protocol):
     """An executable that may leave nothing in its process that a fork does not copy."""

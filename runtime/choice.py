@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -36,7 +35,7 @@ from edgeinfer.machine.fingerprint import fingerprint, known_facts
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.metrics import budget_for
 from edgeinfer.records import dataclass
-from edgeinfer.runtime import probes
+from edgeinfer.runtime import probes, profiledb
 from edgeinfer.runtime.chips import chip_here
 from edgeinfer.runtime.chosen import Choice
 from edgeinfer.runtime.failover import SurvivingExecutable
@@ -303,10 +302,10 @@ class _Chooser:
     def _probed(self) -> Mapping[str, Probe]:
         """Probe what is needed; a probe may import an engine, which takes its time."""
         here = [v for v in self._variants if v.id not in self._barred]
-        names = {engine.backend: None for v in here for engine in v.engines}
-        return {n: self._probe(n) for n in names if self._request.backend in (None, n)}
+        named, wanted = self._request.backend, probes.wanted(here, self._request.device)
+        return {n: self._probe(n, for_cpu=c) for n, c in wanted.items() if named in (None, n)}
 
-    def _probe(self, name: str) -> Probe:
+    def _probe(self, name: str, *, for_cpu: bool) -> Probe:
         try:
             if not self._asked_apart(name):
                 remembered = probes.known(name, self._machine, self._history)
@@ -314,7 +313,8 @@ class _Chooser:
                     return remembered
             if self._apart(name):
                 return self._backend(name).probe()
-            return probes.probe(self._backend(name), self._machine, self._history)
+            asked = self._backend(name), self._machine, self._history
+            return probes.probe(*asked, for_cpu=for_cpu)
         except (UsageError, BackendError) as e:
             return Probe(name, None, reason=str(e))
         # A stranger's probe may break its promise not to raise; that is its reason then.
@@ -359,22 +359,19 @@ class _Chooser:
 
     def _key(self, pair: Pair) -> MeasurementKey:
         variant = self._by_id[pair.variant]
-        vectors = self._bundle.manifest.vectors
-        digests = [f.sha256 for f in variant.files]
-        # What a vector allows decides too, or a refusal would outlive the bundle that caused it.
-        digests += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
-        digests += [f"{key}={value}" for key, value in sorted(variant.constraints.items())]
+        if pair.device == "gpu":
+            self._machine = fingerprint(ask_driver=True)
         options = self._request.decisive(self._threads)
         if not self._request.strict and pair.device != "cpu":
             options["fallback"] = True
         if named := options_named(variant, pair.backend):
             options["engine"] = named
         return MeasurementKey(
-            artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
+            artifact=profiledb.digest_of(variant, self._bundle.manifest.vectors),
             backend=pair.backend,
             version=self._probes[pair.backend].version or "",
             device=pair.device,
-            machine=self._machine.key,
+            machine=self._machine.key(pair.device),
             options=json.dumps(options, sort_keys=True),
         )
 

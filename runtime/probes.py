@@ -10,11 +10,17 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edgeinfer.backends.base import Backend, Probe
+from edgeinfer.backends.base import Backend, Probe, ProbedForCpu, able
 from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.runtime.profiledb import ProfileDB
+
+if TYPE_CHECKING:
+    from edgeinfer.bundle.manifest import Variant
+    from edgeinfer.machine.device import DeviceKind
 
 PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "litert": "ai_edge_litert"}
 """Backend to the package that its probe imports; others are always asked. None is fragile."""
@@ -28,6 +34,21 @@ _VARIABLES = ("CUDA_", "NVIDIA_", "OV_", "OPENVINO_", "ZE_", "ONEAPI_", "OCL_", 
 """Starts of variables that change what an engine finds."""
 
 
+def wanted(variants: Iterable[Variant], unit: DeviceKind | None) -> dict[str, bool]:
+    """Return which engines could run variants, and whether each could on the CPU alone.
+
+    Args:
+        variants: that may run.
+        unit: the only one to run them on; None leaves it to them.
+    """
+    units: dict[str, set[str | None]] = {}
+    for variant in variants:
+        for engine in variant.engines:
+            named = unit or variant.constraints.get("device")
+            units.setdefault(engine.backend, set()).add(named)
+    return {name: kinds == {"cpu"} for name, kinds in units.items()}
+
+
 def known(name: str, machine: Fingerprint, history: ProfileDB) -> Probe | None:
     """Return what a backend found here before; it is not imported, nor is its engine.
 
@@ -38,15 +59,26 @@ def known(name: str, machine: Fingerprint, history: ProfileDB) -> Probe | None:
     return history.probe(name, stamp) if stamp else None
 
 
-def probe(backend: Backend, machine: Fingerprint, history: ProfileDB) -> Probe:
+def probe(
+    backend: Backend, machine: Fingerprint, history: ProfileDB, *, for_cpu: bool = False
+) -> Probe:
     """Return what a backend finds here, from the history if its package is not imported yet.
 
     Only engines that could be used are remembered, and only as long as the package's files, the
     devices, the libraries and the variables that engines look at stay as they were.
+
+    Args:
+        backend: that is asked.
+        machine: this one.
+        history: what was found before.
+        for_cpu: nothing could run on another unit: then no driver of one is started, as far as the
+            backend can do without, and nothing is remembered.
     """
     stamp = _stamp(backend.name, machine)
     if stamp and (remembered := history.probe(backend.name, stamp)):
         return remembered
+    if for_cpu and able(backend, ProbedForCpu):
+        return backend.probe_cpu()
     found = backend.probe()
     if stamp and found.available:
         history.put_probe(found, stamp)
@@ -73,7 +105,7 @@ def _stamp(name: str, machine: Fingerprint) -> str:
     ]
     libraries = [_identity(p) for p in (Path("/etc/ld.so.cache"),) if p.exists()]
     variables = sorted((k, v) for k, v in os.environ.items() if k.startswith(_VARIABLES))
-    parts = (str(file), sys.version, machine.key, files, units, libraries, variables)
+    parts = (str(file), sys.version, machine.key("gpu"), files, units, libraries, variables)
     return json.dumps(parts)
 
 

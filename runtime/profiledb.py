@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -23,6 +24,8 @@ from edgeinfer.runtime.select import Measured
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from edgeinfer.bundle.manifest import Variant, VectorRecord
 
 FILE = "history-1.sqlite"
 """A change of the table's meaning changes the number, so versions live beside each other."""
@@ -62,7 +65,7 @@ class MeasurementKey:
         backend: the backend's name.
         version: Version of the engine.
         device: kind of unit.
-        machine: ``Fingerprint.key``.
+        machine: ``Fingerprint.key`` of that kind.
         options: load options in a canonical form.
     """
 
@@ -302,6 +305,20 @@ def _copy_in_memory(path: Path) -> sqlite3.Connection:
         with db:
             db.executemany("INSERT INTO measured VALUES (?,?,?,?,?,?,?,?)", rows)
     return db
+
+
+def digest_of(variant: Variant, vectors: Iterable[VectorRecord]) -> str:
+    """Return the digest of what is measured, and of what judges it.
+
+    Args:
+        variant: that is run.
+        vectors: Vectors of its bundle. What one allows decides too, or a refusal would outlive the
+            bundle that caused it.
+    """
+    parts = [variant.precision, *(f.sha256 for f in variant.files)]
+    parts += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
+    parts += [f"{key}={value}" for key, value in sorted(variant.constraints.items())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _values(key: MeasurementKey) -> tuple[str, ...]:

@@ -80,12 +80,12 @@ class LitertBackend:
 
     def probe(self) -> Probe:
         """Look for the engine and for delegates of this machine."""
-        found = self._on_cpu()
+        found = self.probe_cpu()
         if not found.available:
             return found
         return replace(found, devices=(*delegates_here(), *found.devices))
 
-    def _on_cpu(self) -> Probe:
+    def probe_cpu(self) -> Probe:
         """Look for the engine alone; to look for delegates starts other programs."""
         try:
             import_litert()
@@ -107,7 +107,7 @@ class LitertBackend:
             NotAvailableError: the engine or the device is not here.
             LoadError: the engine refuses the file or an option, or the file ends its process.
         """
-        here = self._on_cpu() if options.device == "cpu" else self.probe()
+        here = self.probe_cpu() if options.device == "cpu" else self.probe()
         check_device(here, options.device, "needs the vendor's delegate library")
         path = str(check_file(NAME, artifact, ("tflite",)))
         opening, trial = _opening(path, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -96,12 +97,19 @@ class LlmBackend:
 
     def probe(self) -> Probe:
         """It needs no engine besides the system's loader."""
+        found = self.probe_cpu()
+        if not found.available:
+            return found
+        return replace(found, devices=(*found.devices, *cuda_devices()))
+
+    def probe_cpu(self) -> Probe:
+        """Likewise; NVIDIA's driver is not started."""
         from edgeinfer._version import __version__
 
         if platform.system() != "Linux":
             reason = f"code of language models is made for Linux, this is {platform.system()}"
             return Probe(NAME, __version__, reason=reason)
-        return Probe(NAME, __version__, (Device("cpu", platform.machine()), *cuda_devices()))
+        return Probe(NAME, __version__, (Device("cpu", platform.machine()),))
 
     def capabilities(self) -> Capabilities:
         """One prompt of any length."""
@@ -115,7 +123,8 @@ class LlmBackend:
             LoadError: files lack or are damaged, the code is not for this processor, or an option
                 is unknown.
         """
-        check_device(self.probe(), options.device, "code of language models is for these")
+        here = self.probe_cpu() if options.device == "cpu" else self.probe()
+        check_device(here, options.device, "code of language models is for these")
         unknown = sorted(options.extra.keys() - {"cache"})
         if unknown:
             raise LoadError(f"backend {NAME!r}: unknown options {unknown}; known: cache")

@@ -98,6 +98,10 @@ class OnnxRuntimeBackend:
         """Look for the engine, and for an NVIDIA device when its build has CUDA."""
         return self._found("cuda")
 
+    def probe_cpu(self) -> Probe:
+        """Look for the engine alone; NVIDIA's driver is not started."""
+        return self._found("cpu")
+
     def _found(self, wanted: str) -> Probe:
         """Look for the engine; for a load on the CPU NVIDIA's driver is not started."""
         try:

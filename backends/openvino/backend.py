@@ -85,6 +85,10 @@ class OpenVinoBackend:
         """Look for the engine and ask it for its devices."""
         return self._found(_names)
 
+    def probe_cpu(self) -> Probe:
+        """Look for the engine alone; no plugin of another unit is loaded."""
+        return self._found(lambda _: ["CPU"])
+
     def _found(self, names: Callable[[Any], list[str]]) -> Probe:
         """Look for the engine, and describe the devices of these names.
 
@@ -118,7 +122,7 @@ class OpenVinoBackend:
             NotAvailableError: the engine or the device is not here.
             LoadError: the engine refuses the model or an option.
         """
-        here = self._found(lambda _: ["CPU"]) if options.device == "cpu" else self.probe()
+        here = self.probe_cpu() if options.device == "cpu" else self.probe()
         check_device(here, options.device, "needs the vendor's driver")
         path = check_file(NAME, artifact, _READERS, tuple(floats.HINTS))
         if not options.optimize:

@@ -67,6 +67,10 @@ class TvmBackend:
         """Look for the runtime, and for NVIDIA devices."""
         return self._found("cuda")
 
+    def probe_cpu(self) -> Probe:
+        """Look for the runtime alone; NVIDIA's driver is not started."""
+        return self._found("cpu")
+
     def _found(self, wanted: str) -> Probe:
         """Look for the runtime; for a load on the CPU NVIDIA's driver is not started."""
         try:

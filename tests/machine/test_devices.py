@@ -160,7 +160,7 @@ def test_macs() -> None:
     found = read_facts(Path("/nowhere"), system="Darwin", machine="arm64", controls=cool)
     assert found.power.mode == "high power mode"
     # A laptop that saves power is measured anew.
-    assert fingerprint(found).key != fingerprint(replace(found, power=Power())).key
+    assert fingerprint(found).key("cpu") != fingerprint(replace(found, power=Power())).key("cpu")
     nothing = read_facts(Path("/nowhere"), system="Darwin", machine="arm64", controls="")
     assert (nothing.power, nothing.free_mb, nothing.memory_mb) == (Power(), None, 0)
 
@@ -203,17 +203,19 @@ def test_this_machine_has_a_stable_key() -> None:
     here = fingerprint()
     assert here == fingerprint()
     assert here.cpus == available_cpus() >= 1
-    assert len(here.key) == 16
+    assert len(here.key("cpu")) == 16
 
 
 def test_the_key_changes_with_what_decides_speed(tmp_path: Path) -> None:
     here = fingerprint()
-    assert replace(here, cpus=here.cpus + 1).key != here.key
-    assert replace(here, features=("x",)).key != here.key
-    assert replace(here, gpus=("NVIDIA H100, driver 580",)).key != here.key
-    assert replace(here, memory_mb=1).key == here.key
+    assert replace(here, cpus=here.cpus + 1).key("cpu") != here.key("cpu")
+    assert replace(here, features=("x",)).key("npu") != here.key("npu")
+    card = replace(here, gpus=("NVIDIA H100, driver 580",))
+    assert card.key("gpu") != here.key("gpu")
+    assert card.key("cpu") == here.key("cpu")
+    assert replace(here, memory_mb=1).key("gpu") == here.key("gpu")
     root = record("orin-nano", tmp_path)
     before = fingerprint(read_facts(root, system="Linux", machine="aarch64"))
     (root / "var/lib/nvpmodel/status").write_text("pmode:0000\n")
     after = fingerprint(read_facts(root, system="Linux", machine="aarch64"))
-    assert before.key != after.key
+    assert before.key("cpu") != after.key("cpu")

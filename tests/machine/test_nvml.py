@@ -139,7 +139,7 @@ def test_the_key_is_the_same_with_and_without_it_but_for_a_lowered_limit(tmp_pat
 
     def key(nvml: Any) -> str:
         facts = read_facts(root, system="Linux", machine="x86_64", nvml=nvml)
-        return fingerprint(facts).key
+        return fingerprint(facts).key("gpu")
 
     assert key(None) == key(Library(H100)) == key(Library({**H100, "celsius": 80}))
     assert key(Library({**H100, "limit": 350000})) != key(None)

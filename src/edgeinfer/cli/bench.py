@@ -149,7 +149,7 @@ def bench(
                 time_limit_s=time_limit,
                 progress=None if progress is None else lambda done: progress("measure", done),
             )
-        machine = fingerprint()
+        machine = fingerprint(ask_driver=True)
         limits = _limits(bundle, feeds, counts[0] or 1) if roofline else None
         asked = (bundle, backend, feeds, counts[0])
         costs = _costs(*asked, fallback=allow_fallback) if ops else None

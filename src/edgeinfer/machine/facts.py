@@ -40,7 +40,8 @@ class Facts:
         arch: ``x86_64``, ``aarch64`` or what the system calls it.
         cpu: the processor.
         board: the computer.
-        gpus: NVIDIA GPUs that the system's files show, whether or not an engine can use them.
+        gpus: NVIDIA GPUs that the driver or the system's files show, whether or not an engine can
+            use them.
         limits: what this process's container allows.
         power: heat and power.
         memory_mb: Megabytes of memory of the machine; 0 when unknown.
@@ -61,6 +62,7 @@ class Facts:
 def read_facts(
     root: Path = Path("/"),
     *,
+    ask_driver: bool = True,
     system: str | None = None,
     machine: str | None = None,
     controls: str | None = None,
@@ -71,11 +73,13 @@ def read_facts(
 
     Args:
         root: Root of the file system.
+        ask_driver: NVIDIA's management library is asked, if ``root`` is this machine's. It takes 17
+            MB for as long as the process lives, so who asks for no GPU goes by the system's files.
         system: as ``platform.system()`` has it; None asks this one.
         machine: as ``platform.machine()`` has it; None asks this one.
         controls: output of a Mac's ``sysctl`` and ``pmset``; None asks this one.
         properties: output of Android's ``getprop``; None asks this one.
-        nvml: NVIDIA's management library; None takes this machine's if ``root`` is.
+        nvml: NVIDIA's management library; None takes this machine's.
     """
     found = (system or platform.system()).lower()
     name = (machine or platform.machine()).lower()
@@ -92,7 +96,8 @@ def read_facts(
             memory_mb=memory,
             free_mb=parse_free_mb(settings),
         )
-    with library() if nvml is None and root == Path("/") else contextlib.nullcontext(nvml) as asked:
+    is_asked = ask_driver and nvml is None and root == Path("/")
+    with library() if is_asked else contextlib.nullcontext(nvml) as asked:
         gpus = read_nvml(asked)
     board = read_board(root)
     android = board.family == "android" or (system is None and _is_android())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgeinfer.machine.board import Gpu
 from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.machine.device import DeviceKind
 from edgeinfer.machine.facts import Facts, read_facts
 from edgeinfer.machine.power import power_mode
 from edgeinfer.records import dataclass
@@ -26,7 +27,7 @@ class Fingerprint:
         features: instruction sets that kernels are chosen by, sorted.
         cpus: how many CPUs this process may keep busy.
         memory_mb: memory of the machine; 0 when unknown.
-        gpus: NVIDIA GPUs, each with its driver.
+        gpus: NVIDIA GPUs, each with its driver, as far as somebody asked for them.
         power_mode: a Jetson's or a Mac's; it caps the clocks.
     """
 
@@ -39,21 +40,25 @@ class Fingerprint:
     gpus: tuple[str, ...] = ()
     power_mode: str = ""
 
-    @property
-    def key(self) -> str:
-        """Short digest of what decides speed; memory is left out."""
+    def key(self, kind: DeviceKind) -> str:
+        """Return a short digest of what decides the speed of a kind of unit; memory is left out.
+
+        NVIDIA's GPUs are part of a GPU's alone, so that whoever uses none need not ask for them.
+        """
         parts = (self.os, self.arch, self.cpu, *self.features, str(self.cpus))
-        text = "\n".join((*parts, *self.gpus, *filter(None, [self.power_mode])))
+        gpus = self.gpus if kind == "gpu" else ()
+        text = "\n".join((*parts, *gpus, *filter(None, [self.power_mode])))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def fingerprint(facts: Facts | None = None) -> Fingerprint:
+def fingerprint(facts: Facts | None = None, *, ask_driver: bool = False) -> Fingerprint:
     """Return what identifies a device.
 
     Args:
         facts: Facts of the device; None looks at this one.
+        ask_driver: whether NVIDIA's driver then tells of its GPUs, as in ``read_facts``.
     """
-    here = facts or known_facts()
+    here = facts or known_facts(ask_driver=ask_driver)
     # A Jetson's owner may change it while a program runs for months.
     mode = here.power.mode if facts or here.os == "macos" else power_mode(Path("/"))
     return Fingerprint(
@@ -76,6 +81,10 @@ def _identity(gpu: Gpu) -> str:
 
 
 @functools.cache
-def known_facts() -> Facts:
-    """Return the facts of this device as they were first read; heat and free memory move on."""
-    return read_facts(Path("/"))
+def known_facts(*, ask_driver: bool = False) -> Facts:
+    """Return the facts of this device as they were first read; heat and free memory move on.
+
+    Args:
+        ask_driver: as in ``read_facts``.
+    """
+    return read_facts(Path("/"), ask_driver=ask_driver)
