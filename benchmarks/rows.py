@@ -2,9 +2,9 @@
 
     python -m benchmarks.rows [--rounds 15]
 
-One thread each, bound calls over the caller's arrays. The norm of ONNX Runtime writes floats, ours
-8 bits and their scales, which is more work. Wall time (CPU time), medians over rounds of the best
-of four; then the ratio of CPU times, which hold where the machine does other work too.
+One thread each, bound calls over the caller's arrays. Wall time (CPU time), medians over
+rounds of the best of four; then the ratio of CPU times, which hold where the machine does other
+work too.
 """
 
 from __future__ import annotations
@@ -32,22 +32,6 @@ def cases(cpu: KernelCpu) -> Iterator[tuple[str, Any, Any, list[Array], list[Arr
     def numbers(*shape: int) -> Array:
         return rng.standard_normal(shape).astype(np.float32)
 
-    for n, size in ((1, 4096), (64, 2048)):
-        norm = graph(
-            f"(float[{n},{size}] x) => (float[{n},{size}] y) {{ y = RMSNormalization(x, w) }}",
-            w=numbers(size),
-        )
-        kernel = rows.rms_norm_int8(cpu, n, size, epsilon=1e-5)
-        made: list[Array] = [np.zeros((n, size), np.int8), np.zeros((n, 1), np.float32)]
-        yield f"norm {n}x{size}", norm, kernel, [numbers(n, size), numbers(size)], made
-    for n, size in ((1, 11008), (64, 5632)):
-        gate = graph(
-            f"(float[{n},{size}] g, float[{n},{size}] u) => (float[{n},{size}] y) "
-            "{ s = Sigmoid(g) a = Mul(g, s) y = Mul(a, u) }"
-        )
-        given = [numbers(n, size), numbers(n, size)]
-        made = [np.zeros((n, size), np.float32)]
-        yield f"gate {n}x{size}", gate, rows.silu_mul(cpu, n, size), given, made
     for n, size in ((12 * 128, 128), (32, 1000), (1, 32000)):
         soft = graph(
             f"(float[{n},{size}] x) => (float[{n},{size}] y) {{ y = Softmax<axis=-1>(x) }}"

@@ -36,7 +36,7 @@ COMMANDS = tuple(
 
 CONVERTERS = (
     *(f"backends/process/{name}.py" for name in ("bounds", "channel", "deadline")),
-    *("comparisons.py", "runtime/difference.py", "runtime/llm/reference.py"),
+    *("comparisons.py", "runtime/difference.py"),
 )
 """Modules that the converter's machine or its tests alone use."""
 

@@ -39,7 +39,6 @@ _MOST_STEPS = 1_000_000
 """Operations that the loops of a run may compute; each takes some microseconds or more."""
 _LEFT = 0
 """Slot of how many are left."""
-_RANDOM = "random_"
 
 
 @dataclass(slots=True)

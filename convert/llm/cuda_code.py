@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -145,9 +145,6 @@ def text(entries: Iterable[str], head_dim: int, share: int) -> str:
     parts = [folder.joinpath(name).read_text("utf-8") for name in _SOURCES]
     sizes = f"enum {{ HEAD = {head_dim}, SHARE = {share} }};\n"
     return "\n".join([sizes, *parts, *entries])
-
-
-Compiler = Callable[[str, str], bytes]
 
 
 def compiled(code: str, arch: str) -> bytes:

@@ -30,7 +30,6 @@ LOW_BLOCK, LOW_STEP, LOW_PANEL = 8, 8, 16
 """How adapters' matrices are cut, see ``adapters.c``."""
 
 _PAGE = 4096
-_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)

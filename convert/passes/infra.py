@@ -18,8 +18,6 @@ SMALL_BYTES = 4096
 
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
-Attrs = dict[str, Any]
-
 
 @dataclass
 class PassOutcome(ir.passes.PassResult):

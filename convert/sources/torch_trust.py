@@ -27,7 +27,6 @@ MOST_JSON = 1 << 28
 
 _MOST_LISTED = 5
 _PROGRAM = "models/model.json"
-_DATA = "data/"
 _FOLDERS = ("data/", "models/")
 _CONFIGS = ("data/weights/", "data/constants/")
 _MOST_SPREAD = 1 << 26

@@ -1,7 +1,6 @@
-"""What language models do to rows between their products.
+"""What language models do to rows between their products: rotary positions and softmax.
 
-The root mean square norm with its result in 8 bits, rotary positions, the gate of a feed-forward
-layer, softmax. Each reads its input once or twice and writes one result; rows may have any length,
+Each reads its input once or twice and writes one result; rows may have any length,
 and lie anywhere.
 """
 
@@ -26,82 +25,6 @@ from edgeinfer.kernels.defs.emit import (
     store,
 )
 from edgeinfer.kernels.defs.fold import folded
-
-_FULL = 127
-_LEAST = 1e-35
-"""Below it, 127 over a value need not be a number."""
-_LARGEST = 3.4028234e38
-
-
-def rms_norm_int8(
-    cpu: KernelCpu,
-    rows: int,
-    size: int,
-    block: int = 0,
-    epsilon: float = 1e-6,
-    parallel: bool = False,
-) -> tirx.PrimFunc:
-    """``x / sqrt(mean(x**2) + epsilon) * w`` in 8 bits with a scale for each block of a row.
-
-    The kernel takes ``x`` (rows, size), ``w`` (size), ``q`` (int8, rows, size) and ``s`` (float32,
-    rows, blocks); the result is ``q * s``. A row that holds infinities or NaN gets scales of NaN.
-
-    Args:
-        cpu: that it is for.
-        rows: Rows of the input.
-        size: Size of a row.
-        block: elements that share a scale; the last block may be shorter. 0 is the whole row.
-        epsilon: added to the mean.
-        parallel: rows are shared out among threads.
-
-    Raises:
-        ValueError: a count is none.
-    """
-    _counts(rows=rows, size=size, block=block or size)
-    step = min(block or size, size)
-    starts = range(0, size, step)
-    buffers = {
-        "x": ((rows, size), "float32"),
-        "w": ((size,), "float32"),
-        "q": ((rows, size), "int8"),
-        "s": ((rows, len(starts)), "float32"),
-    }
-
-    def body(x: Buffer, w: Buffer, q: Buffer, s: Buffer) -> None:
-        with loop(rows, parallel) as row:
-            squares = folded(cpu, size, 0.0, _add, lambda at, n: _square(load(x, [row, at], n)))
-            factor = scalar(
-                T.float32(1) / tirx.sqrt(squares / T.float32(size) + T.float32(epsilon))
-            )
-
-            def normed(at: Expr, width: int) -> Expr:
-                scaled = load(x, [row, at], width) * splat(T.BufferLoad(factor, [0]), width)
-                return scaled * load(w, [at], width)
-
-            def rounded(start: Expr, index: Expr, count: int) -> None:
-                largest = folded(cpu, count, 0.0, _max, lambda at, n: _size(normed(start + at, n)))
-                inverse = scalar(
-                    tirx.Select(
-                        largest > T.float32(_LEAST), T.float32(_FULL) / largest, T.float32(0)
-                    )
-                )
-                wrong = tirx.Or(squares > T.float32(_LARGEST), math.is_nan(squares))
-                nan = tirx.const(float("nan"), "float32")
-                T.buffer_store(s, tirx.Select(wrong, nan, largest / T.float32(_FULL)), [row, index])
-
-                def write(at: Expr, width: int) -> None:
-                    value = normed(start + at, width) * splat(T.BufferLoad(inverse, [0]), width)
-                    store(q, [row, start + at], _byte(value, width), width)
-
-                sweep(cpu, count, write)
-
-            whole = size // step
-            with T.serial(whole) as index:
-                rounded(index * step, index, step)
-            if size % step:
-                rounded(T.int32(whole * step), T.int32(whole), size % step)
-
-    return function("rms_norm_int8", buffers, body)
 
 
 def rope(
@@ -169,36 +92,6 @@ def rope(
             )
 
     return function("rope", buffers, body)
-
-
-def silu_mul(
-    cpu: KernelCpu, rows: int, size: int, *, joined: bool = False, parallel: bool = False
-) -> tirx.PrimFunc:
-    """``g * sigmoid(g) * u``: the gate of a feed-forward layer.
-
-    The kernel takes ``g`` and ``u`` (rows, size) and ``y``; ``joined``, one input (rows, 2 * size)
-    that holds the gates before the others, as one product for both gives it.
-
-    Raises:
-        ValueError: a count is none.
-    """
-    _counts(rows=rows, size=size)
-    given = {"gu": 2 * size} if joined else {"g": size, "u": size}
-    buffers = {name: ((rows, n), "float32") for name, n in {**given, "y": size}.items()}
-
-    def body(*made: Buffer) -> None:
-        gates, others, y = made[0], made[-2], made[-1]
-        skip = size if joined else 0
-        with loop(rows, parallel) as row:
-
-            def write(at: Expr, width: int) -> None:
-                gate, other = load(gates, [row, at], width), load(others, [row, skip + at], width)
-                value = math.named(gate, lambda g: g * math.sigmoid(g) * other)
-                store(y, [row, at], value, width)
-
-            sweep(cpu, size, write)
-
-    return function("silu_mul", buffers, body)
 
 
 def softmax(
@@ -271,19 +164,3 @@ def _add(a: Expr, b: Expr) -> Expr:
 
 def _max(a: Expr, b: Expr) -> Expr:
     return tirx.Max(a, b)
-
-
-def _square(x: Expr) -> Expr:
-    return math.named(x, lambda v: v * v)
-
-
-def _size(x: Expr) -> Expr:
-    return math.named(x, lambda v: tirx.Max(v, -v))
-
-
-def _byte(value: Expr, width: int) -> Expr:
-    """Round to the nearest of -127 to 127; also what is no number becomes one of them."""
-    full = splat(T.float32(_FULL), width)
-    held = tirx.Max(tirx.Min(tirx.nearbyint(value), full), -full)
-    kinds = [k if width == 1 else f"{k}x{width}" for k in ("int32", "int8")]
-    return tirx.Cast(kinds[1], tirx.Cast(kinds[0], held))

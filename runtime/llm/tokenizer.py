@@ -123,12 +123,3 @@ class TextTokenizer:
 
 def _damaged(reason: str) -> DamagedError:
     return DamagedError(f"tokenizer.json: {reason}")
-
-
-def begins_with(text: str) -> int | None:
-    """Return the token that the post-processor of a ``tokenizer.json`` puts first, if any."""
-    import tokenizers
-
-    with refused(_damaged, (UnicodeEncodeError, TypeError, LoadError)):
-        found = tokenizers.Tokenizer.from_str(text).encode("", add_special_tokens=True).ids
-    return int(found[0]) if found else None

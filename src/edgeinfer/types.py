@@ -70,11 +70,6 @@ class InputRange:
     high: float
     source: RangeSource = "declared"
 
-    @property
-    def is_guess(self) -> bool:
-        """Whether nobody said it."""
-        return self.source in ("graph", "name", "guess")
-
     def __str__(self) -> str:
         return f"{self.low:g}..{self.high:g} ({self.source})"
 

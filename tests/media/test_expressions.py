@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from edgeinfer.media.expressions import _PUBLISHED, TooManySteps, longest_text, power_of
+from edgeinfer.media.expressions import _PUBLISHED, TooManySteps, _Reader, longest_text
 
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -30,7 +30,7 @@ SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
     ],
 )
 def test_powers(expression: str, power: int) -> None:
-    assert power_of(expression) == power
+    assert 1 + _Reader(expression).whole().power == power
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_powers(expression: str, power: int) -> None:
 )
 def test_repetitions_of_repetitions_are_refused(expression: str) -> None:
     with pytest.raises(TooManySteps, match="repeats a repetition"):
-        power_of(expression)
+        _Reader(expression).whole()
 
 
 def test_published_ones_take_any_text() -> None:

@@ -28,8 +28,6 @@ _ACTIVATIONS = {1: (0.0, None), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
 """By the schema's number: the bounds that a fused activation clips to."""
 _TANH = 4
 
-Made = ir.Value | Sequence[ir.Value]
-
 
 class Importer:
     """Builds the ONNX graph.

@@ -181,10 +181,6 @@ def _div(op: BoundedNode, index: int, need: Span) -> Span:
     return ANY
 
 
-def _monotone(op: BoundedNode, index: int, need: Span) -> Span:
-    return need if index == 0 else ANY
-
-
 def _negated(op: BoundedNode, index: int, need: Span) -> Span:
     return Span(-need.high, -need.low)
 

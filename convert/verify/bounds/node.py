@@ -70,10 +70,6 @@ class BoundedNode:
             return None
         return int(np.prod([d or 0 for d in shape], dtype=np.int64))
 
-    def out_shape(self, index: int = 0) -> Shape:
-        """Return the shape of an output where it is known."""
-        return shape_of(self.node.outputs[index]) if index < len(self.node.outputs) else None
-
     def dtype(self, index: int) -> ir.DataType | None:
         """Return the element type of an input."""
         value = self.node.inputs[index] if self.has(index) else None

@@ -8,10 +8,9 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.attention import PAGE
 from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
-from edgeinfer.kernels.defs.llm.cache import TABLE, append
+from edgeinfer.kernels.defs.llm.cache import PAGE, TABLE, append
 from edgeinfer.kernels.defs.llm.heads import POSITIONS, Attend, page_of
 from edgeinfer.kernels.defs.llm.passes import FloatPass, IntegerPass, ask_first
 from edgeinfer.kernels.defs.llm.rounding import inverse_root

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.attention import PAGE
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, registers, splat, store
 from edgeinfer.kernels.defs.llm.steps import across, held, larger, smaller
 from edgeinfer.records import dataclass
 
+PAGE = 16
+"""Tokens of a page."""
+
 TABLE = 1 << 24
 """Entries of all sequences' tables."""
-
-KINDS = ("float16", "uint8", "uint4", "float32")
 
 _LEVELS = {"uint8": 255, "uint4": 15}
 
@@ -33,7 +33,7 @@ class Pages:
     Attributes:
         heads: Heads of keys and values.
         size: elements of a head, a multiple of 16, with 4 bits of 32.
-        kind: one of ``KINDS``.
+        kind: ``float16``, ``uint8``, ``uint4`` or ``float32``.
     """
 
     heads: int

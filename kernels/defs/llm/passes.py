@@ -14,9 +14,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
-from edgeinfer.kernels.defs.attention import PAGE
 from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, load, prefetch, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
+from edgeinfer.kernels.defs.llm.cache import PAGE
 from edgeinfer.kernels.defs.llm.heads import Attend, page_of
 from edgeinfer.kernels.defs.llm.steps import (
     across,

@@ -92,15 +92,6 @@ def longest_text(expressions: list[str]) -> float:
     return float((_STEPS * below / count) ** (1 / worst))
 
 
-def power_of(expression: str) -> int:
-    """Return the power of a text's length with which the time of a search may grow.
-
-    Raises:
-        TooManySteps: it is exponential, or the expression has a form that is not known here.
-    """
-    return 1 + _Reader(expression).whole().power
-
-
 class _Part:
     """A sequence that is read: how often it may be gone back over, and what stands at its end.
 

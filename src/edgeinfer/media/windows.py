@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -116,18 +115,3 @@ def neighbours(old: int, new: int) -> Neighbours:
     pair, share = neighbours_of(old, new)
     both = np.stack([1 - share, share], axis=1)
     return Neighbours(np.stack(pair, axis=1).astype(np.int32), both.astype(np.float32))
-
-
-def resized(pixels: Array, across: ResizeWindows, down: ResizeWindows) -> Array:
-    """Resize an image (height, width, channels) of uint8: what compiled code has to give."""
-
-    def one(rows: Array, by: ResizeWindows) -> Array:
-        wide: Any = rows.astype(np.int64)
-        sums = sum(
-            wide[by.first + tap] * by.weights[:, tap, np.newaxis, np.newaxis].astype(np.int64)
-            for tap in range(by.weights.shape[1])
-        )
-        return np.asarray(((sums + (ONE >> 1)) >> 22).clip(0, 255).astype(np.uint8))
-
-    tall = one(pixels.transpose(1, 0, 2), across).transpose(1, 0, 2)
-    return one(tall, down)

@@ -19,10 +19,10 @@ from edgeinfer.convert.pipeline.request import check_request
 from edgeinfer.errors import SourceError, UsageError
 from edgeinfer.llm.step import PAGE, StepBatch
 from edgeinfer.runtime.llm.pictures import ImagePrompt, PictureReader
-from edgeinfer.runtime.llm.reference import ReferenceExecutor
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.types import Array
 from tests.convert.llm import pictured
+from tests.runtime.llm.reference import ReferenceExecutor
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 90, 3), np.uint8)
 TEXT = "a <image>, and <image> again?"

@@ -20,11 +20,10 @@ tvm = pytest.importorskip("tvm")
 from edgeinfer.convert.llm.blocks import Integers, StoredTensor  # noqa: E402
 from edgeinfer.convert.llm.pack import Packer, as_stored, form_of, rounded  # noqa: E402
 from edgeinfer.convert.lower.tvm.machines import machine  # noqa: E402
-from edgeinfer.kernels.defs.attention import PAGE  # noqa: E402
 from edgeinfer.kernels.defs.emit import KernelCpu  # noqa: E402
 from edgeinfer.kernels.defs.gemv import DOTS  # noqa: E402
 from edgeinfer.kernels.defs.llm.attend import attend, turn  # noqa: E402
-from edgeinfer.kernels.defs.llm.cache import Pages  # noqa: E402
+from edgeinfer.kernels.defs.llm.cache import PAGE, Pages  # noqa: E402
 from edgeinfer.kernels.defs.llm.heads import Attend  # noqa: E402
 from edgeinfer.kernels.defs.llm.product import Product, product  # noqa: E402
 from edgeinfer.kernels.defs.llm.rounding import norm_round, rounded_buffers  # noqa: E402

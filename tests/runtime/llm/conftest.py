@@ -14,8 +14,8 @@ from edgeinfer.llm.config import LlmConfig, Rope
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.options import EngineOptions
-from edgeinfer.runtime.llm.reference import ReferenceExecutor
 from edgeinfer.runtime.llm.vocabulary import Vocabulary
+from tests.runtime.llm.reference import ReferenceExecutor
 from tests.runtime.llm.toy import Clock
 
 VOCABULARY = Vocabulary(tuple(chr(33 + i).encode() for i in range(64)), frozenset(), 0)

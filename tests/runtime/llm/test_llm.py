@@ -30,11 +30,11 @@ from edgeinfer.runtime.llm.bundle import BundledModel, CacheSizes, page_bytes, p
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
-from edgeinfer.runtime.llm.reference import ReferenceExecutor
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.runtime.llm.tools import Tool, ToolFormat
 from edgeinfer.types import TensorSpec
 from tests.runtime.llm.conftest import tiny_config, tiny_weights
+from tests.runtime.llm.reference import ReferenceExecutor
 from tests.runtime.llm.texts import TEMPLATE, byte_fallback, byte_level
 
 for library in ("tokenizers", "jinja2", "llguidance"):

@@ -10,8 +10,8 @@ import pytest
 
 from edgeinfer.llm.config import Experts
 from edgeinfer.runtime.llm.executor import StepBatch
-from edgeinfer.runtime.llm.reference import ReferenceExecutor
 from tests.runtime.llm.conftest import tiny_config, tiny_executor, tiny_weights
+from tests.runtime.llm.reference import ReferenceExecutor
 
 PAGES = list(range(10, 20))
 

@@ -15,9 +15,6 @@ _ELEMENTS = DOUBLES | INTEGERS | {ir.DataType.UINT32}
 _MAX_RANK = 6
 """Of what XNNPACK takes; with more it fails instead of leaving the operator alone."""
 
-_EXACT = 256
-"""Products of two 9-bit integers that a float32 sum holds exactly: 255 * 255 * 256 < 2**24."""
-
 
 @OPS.lower("MatMul", dtypes=_ELEMENTS)
 @widened

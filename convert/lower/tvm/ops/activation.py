@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import larger, smaller
 from edgeinfer.convert.lower.tvm.registry import NUMBERS, OPS
-
-Value = Any
 
 
 @OPS.lower("Clip", dtypes=NUMBERS)
