@@ -13,6 +13,9 @@ import numpy as np
 
 from edgeinfer.types import Array
 
+LEAST = 1 << 14
+"""Elements that tell an error's power to a tenth of a dB, whatever the array holds."""
+
 _WHOLE = 256
 """Sizes up to which an axis may be one of channels or classes; it is cut after all others."""
 
