@@ -23,7 +23,7 @@ LARGE_BYTES = 64 << 10
 counts as memory."""
 
 LIST_WEIGHT = 12
-"""Bytes that a list of a message of gRPC takes for one of its own."""
+"""Bytes that a list of numbers takes for one of its array, or texts for one that was sent."""
 
 _OBJECTS = tuple(zip(b'[{,":', (88, 264, 40, 32, 64), strict=True))
 """Bytes of memory that a mark of JSON stands for: lists, objects, values, half a text, fields."""

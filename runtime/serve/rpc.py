@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.runtime.batches import size_of
 from edgeinfer.runtime.serve import facts, tensors, wire
+from edgeinfer.runtime.serve.callers import CallConnections, CallPlaces
 from edgeinfer.runtime.serve.calls import CallPlans
 from edgeinfer.runtime.serve.connections import files, network
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, in_time, status_of
@@ -62,11 +64,20 @@ _WHOLE = ("", SERVICE)
 _STREAMS, _CALLS = 100, 1024
 """Calls of one connection, and of all, that are under way at once."""
 
+_ASKING, _ALL = 256, 4 * _CALLS
+"""Those of probes, and of all with those that are being refused."""
+
+_RESTS_MS = 60_000
+"""After so long without a call a connection is ended; who calls again opens another by itself."""
+
 _AHEAD = 64 << 10
 """Bytes that each of them may have sent."""
 
 _PROBES, _PROBE_S = 4, 5.0
 """Messages of probes that are received at once, without a key, and seconds for each."""
+
+_PROBE, _NAMES = 1 << 10, 64 << 10
+"""Bytes of a message of a probe, and of others that hold names and no tensors."""
 
 _RESTED = RequestError(503, "others came, and this stream was silent", 1.0)
 
@@ -74,6 +85,8 @@ _FINAL = "triton_enable_empty_final_response"
 
 _INFER_RESPONSE = bytes([2 << 3 | 2])
 """Tag of ``infer_response`` of ``ModelStreamInferResponse``."""
+
+_BUSY = "calls are under way"
 
 _COPIES = 2
 """Of an answer until it is read: Python's bytes, and gRPC's own."""
@@ -113,6 +126,12 @@ class Rpc:
         self._reading, self._probing = Turns(most, what), Callers(_PROBES)
         self._streams = OpenStreams(most, limits.body_s)
         self._unread = UnreadCalls(limits.body_s, lambda peers: end_connections(self.port, peers))
+        self._calls, self._asking = (
+            CallPlaces(_CALLS, _BUSY),
+            CallPlaces(_ASKING, f"probes' {_BUSY}"),
+        )
+        self._most = files() // 4
+        self._connections = CallConnections(self._most)
         self._server: Any = None
         self.port = 0
         self.problem: UsageError | None = None
@@ -134,10 +153,11 @@ class Rpc:
                 ("grpc.http2.lookahead_bytes", _AHEAD),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", _STREAMS),
-                ("grpc.max_allowed_incoming_connections", files() // 4),
+                ("grpc.max_allowed_incoming_connections", self._most),
+                ("grpc.max_connection_idle_ms", _RESTS_MS),
                 ("grpc.server_handshake_timeout_ms", round(1000 * options.limits.head_s)),
             ],
-            maximum_concurrent_rpcs=_CALLS,
+            maximum_concurrent_rpcs=_ALL,
         )
         generic = grpc.method_handlers_generic_handler
         server.add_generic_rpc_handlers(
@@ -158,9 +178,11 @@ class Rpc:
             raise self.problem from e
         await server.start()
         self._server = server
+        self._connections.start(self.port)
 
     async def stop(self) -> None:
         """Take no more requests; those under way are answered first."""
+        self._connections.stop()
         if self._server is not None:
             await self._server.stop(self._hub.options.limits.drain_s)
             self._server = None
@@ -194,12 +216,19 @@ class Rpc:
         ) -> bytes:
             if name not in _OPEN:
                 self._let_in(given)
+                _take(self._calls, sharer(), context)
                 raw = await self._received(context.read, held)
             else:
-                raw = await self._probed(context.read, context.peer())
+                whose = network(place_of(context.peer())[0])
+                _take(self._asking, whose.encode(), context)
+                raw = await self._probed(context.read, whose)
                 await held.take(len(raw))
+            most = _PROBE if name in _OPEN else _NAMES
+            if name != "ModelInfer" and len(raw) > most:
+                raise RequestError(413, f"a message of {len(raw)} bytes, more than {most}")
             # Most of those are known, and need not be read.
-            request: Any = raw if name == "ModelInfer" else self._parsed(kind, raw)
+            request: Any = [raw] if name == "ModelInfer" else await self._parsed(kind, raw)
+            raw = b""
             if name == "Check" and request.service not in _WHOLE:
                 # Which models there are is told to who has a key.
                 self._let_in(given)
@@ -208,15 +237,16 @@ class Rpc:
         async def call(_: Any, context: ServicerContext[Any, Any]) -> Any:
             given = dict(context.invocation_metadata() or ())
             id, held = str(given.get("x-request-id", "")), hold(self._hub.memory, _COPIES)
+            self._note(context)
             unread = UnreadCall(context, held, self._unread)
             answer, code, text = b"", None, ""
             with self._traces.span(name, given.get("traceparent"), id) as note:
                 try:
                     answer = await answered(given, held, context)
-                    unread.made(len(answer))
+                    unread.made(len(answer), _PROBE_S if name in _OPEN else math.inf)
                 except Exception as error:
                     code, text = self._told(name, error)
-                    held.release()
+                    unread.made(0, _PROBE_S)
                 note("rpc.grpc.status_code", 0 if code is None else code.value[0])
             if code is not None:
                 # Behind the error, which holds all that was read.
@@ -227,6 +257,12 @@ class Rpc:
 
         # On the wire it is a call with one message, which is received behind the key.
         return self._grpc.stream_unary_rpc_method_handler(call)
+
+    def _note(self, context: ServicerContext[Any, Any]) -> None:
+        """Note that a call is under way, until it ends."""
+        peer = context.peer()
+        self._connections.asks(peer)
+        context.add_done_callback(lambda _: self._connections.rests(peer))
 
     async def _received(self, read: Read, held: Held) -> bytes:
         """Receive the message of a call, as many at once as there is memory for, and hold it.
@@ -245,31 +281,41 @@ class Rpc:
         finally:
             self._reading.give(share)
 
-    async def _probed(self, read: Read, peer: str) -> bytes:
+    async def _probed(self, read: Read, whose: str) -> bytes:
         """Receive the message of a call that needs no key.
 
         Raises:
             RequestError: others came, it did not come in time, or there is none.
         """
-        with self._probing.waiting(network(place_of(peer)[0])):
+        with self._probing.waiting(whose):
             return await _next(read, _PROBE_S)
 
     def _let_in(self, given: Mapping[str, str | bytes]) -> None:
         key, other = (_bytes(given.get(name)) for name in ("authorization", "x-api-key"))
         self._keys.check(key, other)
 
-    def _parsed(self, kind: str, raw: bytes) -> Any:
-        """Read a message, behind the key: its parts may take many times its bytes.
+    async def _parsed(self, kind: str, raw: bytes) -> Any:
+        """Read a message, behind the key: its parts may take many times its bytes, and are held.
 
         Raises:
-            RequestError: it is none, or has too many parts.
+            RequestError: it is none, has too many parts or values in lists, or there is no memory.
         """
-        if found := wire.problem(self._messages[kind].DESCRIPTOR, raw):
-            raise RequestError(413, found)
+        made, limits = self._messages[kind], self._hub.options.limits
+        found = await self._hub.read(len(raw), partial(wire.look, made.DESCRIPTOR, raw))
+        if found.problem:
+            raise RequestError(413, found.problem)
+        for what, size, most in (
+            ("are", len(raw) - found.raw, limits.json_bytes),
+            ("become", found.weight - wire.RAW * found.raw, limits.memory_bytes),
+        ):
+            if size > most:
+                text = f"values in lists {what} {size} bytes, more than {most}; send tensors raw"
+                raise RequestError(413, text)
+        await held().take_data(found.weight)
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
         try:
-            return self._messages[kind].FromString(raw)
+            return await self._hub.read(len(raw), partial(made.FromString, raw))
         except DecodeError as e:
             raise RequestError(400, f"no {kind}: {e}") from e
 
@@ -339,16 +385,22 @@ class Rpc:
 
     # Runs.
 
-    async def _infer_raw(self, raw: bytes) -> bytes:
-        """Run a model once, as a message says that may be known; the answer is known likewise."""
+    async def _infer_raw(self, message: list[bytes]) -> bytes:
+        """Run a model once, as a message says that may be known; the answer is known likewise.
+
+        Args:
+            message: it alone, which is taken from it.
+        """
+        raw = message.pop()
         found = self._plans.read(self._hub, raw)
         if found is None:
-            request = self._parsed("ModelInferRequest", raw)
+            request = await self._parsed("ModelInferRequest", raw)
             model, asked = await self._asked(request)
             # Who answers for another now may not next time.
             if request.raw_input_contents and model.name == request.model_name:
                 self._plans.keep(raw, model, asked)
-            del request
+            # While it runs there is what it runs with, and not the message beside it.
+            del request, raw
         else:
             model, asked = found
         return b"".join(await self._ran(model, asked))
@@ -358,21 +410,24 @@ class Rpc:
         model = self._model(request)
         limit = self._hub.options.limits.elements
         work = partial(read, request, model.inputs, model.outputs, limit)
-        if request.raw_input_contents:
-            # What is raw is not copied; lists of values are.
-            return model, await self._hub.read(0, work)
-        size = request.ByteSize()
-        await held().take_data(size * LIST_WEIGHT)
-        asked = await self._hub.read(size, work)
-        held().drop_data(size_of(asked.feeds))
+        is_raw, size = bool(request.raw_input_contents), request.ByteSize()
+        if not model.plans.is_raw:
+            # There are texts, of which each becomes an object.
+            await held().take_data(size * LIST_WEIGHT)
+            is_raw = False
+        asked = await self._hub.read(0 if is_raw else size, work)
+        # Raw tensors are what was received.
+        held().drop_data(0 if is_raw else size_of(asked.feeds))
         return model, asked
 
     async def _stream(self, _: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
         """Answer requests in the order they came; they run together."""
         running: asyncio.Queue[asyncio.Task[Any] | RequestError | None]
         running = asyncio.Queue(self._hub.options.limits.queue)
+        self._note(context)
         try:
             self._let_in(dict(context.invocation_metadata() or ()))
+            _take(self._calls, sharer(), context)
             place = self._streams.take(sharer(), partial(running.put_nowait, _RESTED))
         except RequestError as error:
             await context.abort(self._code(error), error.text)
@@ -438,7 +493,7 @@ class Rpc:
         begun = self._messages["ModelInferResponse"]()
         try:
             _count(problem)
-            request = self._parsed("ModelInferRequest", raw.pop())
+            request = await self._parsed("ModelInferRequest", raw.pop())
             begun.id, begun.model_name = request.id, request.model_name
             final = request.parameters.pop(_FINAL).bool_param if _FINAL in request.parameters else 0
             model, asked = await self._asked(request)
@@ -487,6 +542,16 @@ class Rpc:
                     name=spec.name, datatype=tensors.datatype(spec), shape=array.shape
                 )
         return answer
+
+
+def _take(places: CallPlaces, share: bytes, context: ServicerContext[Any, Any]) -> None:
+    """Take a place until a call ends.
+
+    Raises:
+        RequestError: none is free.
+    """
+    places.take(share)
+    context.add_done_callback(lambda _: places.give(share))
 
 
 async def _next(read: Read, seconds: float) -> bytes:

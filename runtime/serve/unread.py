@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import math
 import os
 import socket
 import stat
@@ -80,15 +81,17 @@ class UnreadCalls:
         self._until: dict[object, tuple[float, Callable[[], str]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, size: int, peer: Callable[[], str]) -> object:
+    def begin(self, size: int, peer: Callable[[], str], most_s: float = math.inf) -> object:
         """Note that an answer was made; ``end`` takes what is returned.
 
         Args:
             size: Bytes of it.
             peer: says whose it is, until ``end``.
+            most_s: seconds that it has at most, where that is less.
         """
         loop, call = asyncio.get_running_loop(), object()
-        self._until[call] = loop.time() + self._seconds * (1 + size // LEAST), peer
+        seconds = min(self._seconds * (1 + size // LEAST), most_s)
+        self._until[call] = loop.time() + seconds, peer
         if self._timer is None:
             self._timer = loop.call_later(self._seconds / _LOOKS, self._look)
         return call
@@ -125,11 +128,12 @@ class UnreadCall:
         self._is_over = False
         context.add_done_callback(self._over)
 
-    def made(self, size: int) -> None:
+    def made(self, size: int, most_s: float = math.inf) -> None:
         """Hand an answer to gRPC.
 
         Args:
-            size: Bytes of it.
+            size: Bytes of it; 0 for an error.
+            most_s: seconds that it has at most until it is taken.
 
         Raises:
             RequestError: there is no memory for it.
@@ -142,7 +146,7 @@ class UnreadCall:
         if self._is_over:
             self._held.release()
         else:
-            self._call = self._calls.begin(size, self._context.peer)
+            self._call = self._calls.begin(size, self._context.peer, most_s)
 
     def _over(self, _: Any) -> None:
         self._is_over = True
@@ -158,14 +162,31 @@ def end_connections(port: int, peers: Iterable[str]) -> None:
         peers: whose, as gRPC says it: ``ipv4:1.2.3.4:5``, ``ipv6:[::1]:5``.
     """
     wanted = {place_of(peer) for peer in peers}
-    for each in _sockets():
-        with contextlib.suppress(OSError), each:
-            if each.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            host, other = each.getpeername()[:2]
-            if each.getsockname()[1] == port and (_plain(host), other) in wanted:
-                each.shutdown(socket.SHUT_RDWR)
+    for each in sockets_of(port):
+        with each:
+            is_wanted = False
+            with contextlib.suppress(OSError):
+                is_wanted = caller_of(each) in wanted
+            if is_wanted and end(each):
                 _log.info("a client took no answer, and its connection was ended")
+
+
+def end(connection: socket.socket) -> bool:
+    """End a connection; False where that is done already."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+        return True
+    return False
+
+
+def caller_of(connection: socket.socket) -> tuple[str, int]:
+    """Return the address and port at the other end.
+
+    Raises:
+        OSError: there is none.
+    """
+    host, port = connection.getpeername()[:2]
+    return _plain(host), port
 
 
 def place_of(peer: str) -> tuple[str, int]:
@@ -180,6 +201,19 @@ def _plain(host: str) -> str:
         found = ipaddress.ip_address(host)
         return str(getattr(found, "ipv4_mapped", None) or found)
     return host
+
+
+def sockets_of(port: int) -> Iterator[socket.socket]:
+    """Yield what this process has taken at a port, each opened once more, where systems say it."""
+    for each in _sockets():
+        is_one = False
+        with contextlib.suppress(OSError):
+            is_one = each.family in (socket.AF_INET, socket.AF_INET6)
+            is_one = is_one and each.getsockname()[1] == port
+        if is_one:
+            yield each
+        else:
+            each.close()
 
 
 def _sockets() -> Iterator[socket.socket]:

@@ -24,6 +24,7 @@ from edgeinfer.runtime.serve.http import (
     read_body,
 )
 from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, held
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
@@ -78,6 +79,9 @@ class V2:
         if size is not None and (known := model.plans.read(text, body)) is not None:
             return known
         await self._hub.hold_data(text)
+        if size is not None and not model.plans.is_raw:
+            # Texts among raw tensors become objects as well.
+            await held().take_data((len(body) - size) * LIST_WEIGHT)
 
         def read() -> tensors.InferRequest:
             return tensors.read(body, size, model.inputs, model.outputs, limits.elements)

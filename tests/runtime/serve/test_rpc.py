@@ -9,12 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgeinfer.runtime.serve import rpc, turns
+from edgeinfer.runtime.serve import inflight, rpc, turns, wire
 from edgeinfer.runtime.serve.messages import SERVICE, messages
 from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.conftest import Fakes
@@ -455,6 +456,20 @@ def test_probes_are_answered_beside_calls_without_a_message(
             over.set()
 
 
+@pytest.mark.parametrize("name", ["ServerLive", "ModelReady"])
+def test_messages_that_name_something_are_small(
+    server: Server, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A probe of a quarter of a million fields, of anybody, took the event loop 0.2 s."""
+    assert server.app.rpc is not None
+    monkeypatch.setattr(wire, "look", None)
+    with grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}") as channel:
+        call = channel.unary_unary(f"/{SERVICE}/{name}", None, None)
+        with pytest.raises(grpc.RpcError, match="a message of 80000 bytes, more than") as caught:
+            call(b"\x1a\x00" * 40_000, timeout=60, compression=grpc.Compression.Gzip)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 @pytest.mark.parametrize("form", ["stream", "unary"])
 def test_answers_that_nobody_reads_count(start: Start, form: str) -> None:
     """A client that sent much and read nothing had the server keep all of it, uncounted."""
@@ -533,6 +548,56 @@ def test_messages_of_more_than_a_model_has_are_refused(
     more(request)
     with pytest.raises(grpc.RpcError, match=re.escape(text)):
         called(server, "ModelInfer", request, messages()["ModelInferResponse"])
+
+
+@pytest.mark.parametrize("name", ["ModelInfer", "ModelStreamInfer"])
+def test_memory_is_taken_before_a_message_is_read(
+    start: Start, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Eight messages of 16 MB, each read before it was counted, took 505 MB of 128."""
+    monkeypatch.setattr(inflight, "WAIT_S", 0.05)
+    server = start(grpc_port=0, limits=RequestLimits(body_bytes=4 << 20, memory_bytes=16 << 20))
+    assert server.app.rpc is not None
+    request = messages()["ModelInferRequest"](model_name="double")
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=[1 << 18, 3])
+    tensor.contents.int64_contents.extend([1] * (1 << 17))
+    read, known = [], server.app.rpc._messages
+    recording = SimpleNamespace(
+        DESCRIPTOR=request.DESCRIPTOR, FromString=lambda raw: read.append(len(raw))
+    )
+    monkeypatch.setattr(server.app.rpc, "_messages", {**known, "ModelInferRequest": recording})
+    # What others have leaves room for the message, and not for what becomes of it.
+    server.hub.memory.add(12 << 20, b"")
+    with grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}") as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{name}")
+        try:
+            said = b"".join(call(iter([request.SerializeToString()]), timeout=60)).decode("latin1")
+        except grpc.RpcError as error:
+            said = str(error)
+    assert "take all the memory" in said
+    assert read == []
+    server.hub.memory.give(12 << 20, b"")
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"json_bytes": 1 << 15}, "values in lists are "),
+        ({"body_bytes": 1 << 17, "memory_bytes": 1 << 20}, "values in lists become "),
+    ],
+)
+def test_lists_of_numbers_have_the_limit_of_json(
+    start: Start, limits: dict[str, int], text: str
+) -> None:
+    server = start(grpc_port=0, limits=RequestLimits(**limits))
+    request = messages()["ModelInferRequest"](model_name="double")
+    request.inputs.add(name="x").contents.int64_contents.extend([1] * (1 << 16))
+    with pytest.raises(grpc.RpcError, match=text) as caught:
+        called(server, "ModelInfer", request, messages()["ModelInferResponse"])
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    raw = inputs(np.ones((1 << 12, 3), np.float32), np.ones(1 << 12, np.int64))
+    with connected(server) as triton:
+        assert triton.infer("double", raw).as_numpy("double").sum() == 3 << 13
 
 
 @pytest.mark.usefixtures("on_threads")
