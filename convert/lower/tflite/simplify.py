@@ -16,7 +16,7 @@ _UNARY = frozenset(
         *("SQRT", "SQUARE", "TANH"),
     }
 )
-_BINARY = frozenset({"ADD", "DIV", "MAXIMUM", "MINIMUM", "MUL", "POW", "SUB"})
+_BINARY = frozenset({"ADD", "DIV", "MAXIMUM", "MINIMUM", "MUL", "POW", "SQUARED_DIFFERENCE", "SUB"})
 
 _IMPURE = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "VAR_HANDLE"})
 
@@ -178,7 +178,7 @@ def sink_reshapes(graph: Graph) -> bool:
     for position, op in enumerate(graph.ops):
         if op.code not in _UNARY and op.code not in _BINARY:
             continue
-        found = [_reshaped(wiring, i) for i in op.inputs]
+        found = [_reshaped(wiring, i, op) for i in op.inputs]
         moves = [r for r in found if r is not None]
         if not moves or not _commutes(op, found):
             continue
@@ -196,9 +196,12 @@ def sink_reshapes(graph: Graph) -> bool:
     return False
 
 
-def _reshaped(wiring: Wiring, tensor: Tensor | None) -> Op | None:
+def _reshaped(wiring: Wiring, tensor: Tensor | None, reader: Op) -> Op | None:
+    """The reshape that makes an operand which nothing but ``reader`` reads, once or twice."""
     op = wiring.maker(tensor, "RESHAPE")
-    return op if op is not None and tensor is not None and wiring.is_private(tensor) else None
+    if op is None or tensor is None or id(tensor) in wiring.outputs:
+        return None
+    return op if all(r is reader for r in wiring.readers[id(tensor)]) else None
 
 
 def _commutes(op: Op, found: list[Op | None]) -> bool:

@@ -26,7 +26,13 @@ _ERF = (
 float32 rounding ``erf`` comes out within 3e-7 of itself."""
 
 _NEAR = 2.0**-5
-"""On both sides of one, where the logarithm goes by its series."""
+"""On both sides of one, where the logarithm is computed apart."""
+
+_LOG_CENTRE = 4 + 3 / 16 * _NEAR**2
+_LOG_LEVEL = 12 + (_LOG_CENTRE - 1) ** 2
+"""``log(1 + o)`` is ``o / (1 + o / 2 - o**2 / 12 + o**3 / 24 ...)``. For the cubic term stands the
+line that is nearest to it up to ``_NEAR`` (Chebyshev), so that three terms are a square and a
+constant: within 5e-7 of itself with float32 rounding, in three operators less than the series."""
 
 _TURNS = tuple(
     (multiple, math.remainder(multiple, 2 * math.pi))
@@ -51,14 +57,12 @@ def log(g: Builder, input: Tensor) -> Tensor:
     """Natural logarithm."""
     if input.dtype != np.float32:
         return g.unary("LOG", input)
-    # XNNPACK's is off by 6e-8 near one, where the result is as small: there it is the series.
+    # XNNPACK's is off by 6e-8 near one, where the result is as small: there it is a quotient.
     over = g.binary("SUB", input, 1)
-    series = g.binary("MUL", over, -1 / 4)
-    for coefficient in (1 / 3, -1 / 2):
-        series = g.binary("MUL", g.binary("ADD", series, coefficient), over)
-    series = g.binary("MUL", g.binary("ADD", series, 1), over)
+    divisor = g.binary("SUB", _LOG_LEVEL, g.binary("SQUARED_DIFFERENCE", input, _LOG_CENTRE))
+    quotient = g.binary("MUL", g.binary("DIV", over, divisor), 12)
     near = g.binary("LESS", g.unary("ABS", over), _NEAR)
-    return select(g, near, series, logarithm(g, input))
+    return select(g, near, quotient, logarithm(g, input))
 
 
 def logarithm(g: Builder, x: Tensor) -> Tensor:

@@ -115,3 +115,11 @@ def test_a_mean_that_keeps_axes_and_one_that_does_not_are_one() -> None:
         f = Flatten(m) a = Relu(f) b = Relu(d) }"""
     found = ops(check(text, {"x": RNG.normal(size=(2, 3, 4)).astype(np.float32)}))
     assert found.count("MEAN") == 1
+
+
+def test_a_reshape_goes_behind_a_product_that_reads_it_twice() -> None:
+    text = """g (float[1,2,3] x) => (float[1,3,1,2] y) <int64[4] shape = {1,3,1,2}> {
+        r = Reshape(x, shape) p = Mul(r, r) y = Relu(p)
+    }"""
+    data = check(text, {"x": np.arange(-3, 3, dtype=np.float32).reshape(1, 2, 3)})
+    assert ops(data) == ["MUL", "RESHAPE"]
