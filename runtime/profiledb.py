@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer import forks
 from edgeinfer.backends.base import Probe
-from edgeinfer.bundle.cache import cache_root, writable_folder
+from edgeinfer.bundle.cache import cache_root, is_own_file, writable_folder
 from edgeinfer.bundle.codec import decode
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.records import dataclass
@@ -291,14 +291,21 @@ def _check_columns(db: sqlite3.Connection) -> None:
 
 
 def _copy_in_memory(path: Path) -> sqlite3.Connection:
-    """Start from a file that can be read though not written, as in an image of a container."""
+    """Start from a file that can be read though not written, as in an image of a container.
+
+    One that others than this user and root could have made is not believed: it decides what runs.
+    """
     db = _connect(":memory:")
     # Nor may it be looked at, where the folder is another user's.
     with contextlib.suppress(sqlite3.Error, OSError):
-        if not path.is_file():
+        if not path.is_file() or not is_own_file(path):
             return db
         source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
+            kinds = source.execute("SELECT type FROM sqlite_master WHERE name='measured'")
+            # A view may have no end.
+            if kinds.fetchall() != [("table",)]:
+                return db
             rows = source.execute("SELECT * FROM measured").fetchall()
         finally:
             source.close()

@@ -85,6 +85,8 @@ def load(options: SessionOptions) -> Session:
                 choice = choose(bundle, asked, own)
         if bundle.checks_later:
             bundle.check()
+        else:
+            bundle.keep_counters()
         session = Session(
             bundle,
             choice,

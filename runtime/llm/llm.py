@@ -197,7 +197,9 @@ class LLM:
     ) -> BundledModel:
         bundle = Bundle.open(path, verify=False, **trust)
         self._bundles.append(bundle)
-        return read(bundle, sizes, variant)
+        found = read(bundle, sizes, variant)
+        bundle.keep_counters()
+        return found
 
     def _drafter(self, small: BundledModel) -> Drafter:
         if small.tokenizer.vocabulary != self.model.tokenizer.vocabulary:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.serve.asked import Asked
 
 
-_SAME = ("model", "temperature", "top_p", "top_k", "stream", "max_tokens")
+_SAME = ("model", "temperature", "top_p", "top_k", "stream", "max_tokens", "cache_salt")
 _READ = frozenset({*_SAME, "messages", "system", "stop_sequences", "tools", "tool_choice"})
 _HARMLESS: Harmless = {
     "metadata": dict,

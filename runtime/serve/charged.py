@@ -29,7 +29,7 @@ MOST_UNTOLD = 1024
 _ASKED = ("/v1/chat/completions", "/v1/completions")
 """Whose streams tell what was used only where that is asked for."""
 
-_WRITTEN = (*_ASKED, "/v1/messages", "/v1/responses")
+WRITTEN = (*_ASKED, "/v1/messages", "/v1/responses")
 """Whose answers are texts."""
 
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -85,7 +85,7 @@ class Charged:
         try:
             yield
         except asyncio.CancelledError:
-            if self._path in _WRITTEN and not (self.is_stream or self._is_answered):
+            if self._path in WRITTEN and not (self.is_stream or self._is_answered):
                 # The other server may have written all of it.
                 self._charge("written", self._most())
             raise

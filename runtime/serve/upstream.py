@@ -6,12 +6,13 @@ is made. What the other server does not support, it refuses itself.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.installed import install
-from edgeinfer.runtime.serve.charged import Charged
+from edgeinfer.runtime.serve.charged import WRITTEN, Charged
 from edgeinfer.runtime.serve.http import (
     JSON,
     Header,
@@ -25,7 +26,7 @@ from edgeinfer.runtime.serve.http import (
     to_json,
 )
 from edgeinfer.runtime.serve.inflight import held
-from edgeinfer.runtime.serve.keys import GRANT, check_ahead
+from edgeinfer.runtime.serve.keys import GRANT, check_ahead, sharer
 from edgeinfer.runtime.serve.options import Upstream
 from edgeinfer.runtime.serve.streams import begin, watched, write
 
@@ -47,7 +48,8 @@ CONNECT_S = 5.0
 DOWN_S = 5.0
 """Seconds for which one that took none is not asked again."""
 
-_SENT = (b"anthropic-version", b"traceparent", b"x-request-id")
+_ID = b"x-request-id"
+_SENT = (b"anthropic-version", b"traceparent", _ID)
 """Headers that go on; keys never do."""
 
 
@@ -129,7 +131,10 @@ class Upstreams:
             # Lower ones are first there.
             check_ahead(-priority)
         charged = Charged(grant, path, data)
-        content, head = to_json({**charged.data, "model": there.model}), _head(scope, there)
+        whose, sent = sharer(), {**charged.data, "model": there.model}
+        if whose and path in WRITTEN:
+            sent["cache_salt"] = _apart(whose, sent.get("cache_salt"))
+        content, head = to_json(sent), _head(scope, there, whose)
         await held().take(len(content))
         url = there.url + path.removeprefix("/v1")
         request = self._client.build_request("POST", url, content=content, headers=head)
@@ -184,8 +189,18 @@ class Upstreams:
         return b"".join(parts)
 
 
-def _head(scope: Scope, there: Upstream) -> dict[str, str]:
+def _apart(whose: bytes, given: Any) -> str:
+    """Return what stands there for what one key gives, where others may give the same."""
+    return hashlib.blake2b(to_json(given), key=whose, digest_size=16).hexdigest()
+
+
+def _head(scope: Scope, there: Upstream, whose: bytes) -> dict[str, str]:
     """Return the headers of what is sent on.
+
+    Args:
+        scope: Scope of the request.
+        there: Server that it is sent to.
+        whose: Key of several that sends it; empty for nobody's.
 
     Raises:
         RequestError: 400, one of the client's cannot be sent.
@@ -198,6 +213,9 @@ def _head(scope: Scope, there: Upstream) -> dict[str, str]:
             text = value.decode("latin-1")
             if not (text.isascii() and text.isprintable()):
                 raise RequestError(400, f"{name.decode()}: expected plain ASCII")
+            if whose and name == _ID:
+                # Two requests of one id are one there.
+                text = f"{_apart(whose, None)[:8]}-{text}"
             found[name.decode()] = text
     return found
 

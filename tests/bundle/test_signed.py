@@ -1,8 +1,10 @@
 """What may be asked of a signed bundle beyond its signature."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from edgeinfer.bundle.signing import new_keys, parse, sign, verified
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.cli.failures import guarded
 from edgeinfer.cli.group import edgeinfer as group
-from edgeinfer.errors import OutputError, SignatureError, UsageError
+from edgeinfer.errors import BundleError, OutputError, SignatureError, UsageError
 
 pytest.importorskip("cryptography")
 
@@ -69,6 +71,41 @@ def test_a_counter_may_not_fall(zipped: Path, signed: Sign, keys: list[str]) -> 
     signed("a")
     with pytest.raises(SignatureError, match="has no counter: `edgeinfer sign --counter`"):
         Bundle.open(zipped, trusted=keys, protect_rollback=True)
+
+
+@pytest.mark.parametrize("verify", [True, "later", False])
+def test_a_damaged_update_leaves_the_one_before(
+    zipped: Path, signed: Sign, keys: list[str], tmp_path: Path, verify: Any
+) -> None:
+    """Its counter was kept before its files were compared, and the good one before it refused."""
+    signed("a", 1)
+    good = zipped.read_bytes()
+    signed("a", 2)
+    with zipfile.ZipFile(zipped) as opened:
+        members = {name: opened.read(name) for name in opened.namelist()}
+    name = next(n for n in members if n.startswith("variants/"))
+    members[name] = bytes([members[name][0] ^ 1]) + members[name][1:]
+    damaged = tmp_path / "damaged.edge"
+    with zipfile.ZipFile(damaged, "w") as written:
+        for each, content in members.items():
+            written.writestr(each, content)
+
+    def used(path: Path) -> None:
+        with Bundle.open(path, trusted=keys, protect_rollback=True, verify=verify) as bundle:
+            for variant in bundle.manifest.variants:
+                bundle.paths(variant)
+            if verify == "later":
+                bundle.check()
+            bundle.keep_counters()
+
+    with pytest.raises(BundleError):
+        used(damaged)
+    old, new = tmp_path / "old.edge", zipped
+    old.write_bytes(good)
+    used(old)
+    used(new)
+    with pytest.raises(SignatureError, match="has counter 1, and 2 was seen here"):
+        used(old)
 
 
 def test_a_counter_is_of_the_keys_that_are_trusted(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeinfer.bundle import cache
 from edgeinfer.runtime.profiledb import FILE, PROBLEM_S, MeasurementKey, ProfileDB
 from edgeinfer.runtime.select import Measured
 from tests.forked import in_fork
@@ -211,6 +212,43 @@ def test_a_folder_that_may_not_be_looked_into_is_noted(
         assert "cannot be written (Permission denied): kept in memory only" in db.notes[0]
         db.put(KEY, Measured(problem="refused"))
         assert db.get(KEY) is not None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX")
+@pytest.mark.parametrize("how", ["theirs", "anybody's", "view"])
+def test_a_history_that_others_may_have_made_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A view without an end in a folder of another user had every load hang."""
+    path = tmp_path / "there" / "history"
+    path.parent.mkdir()
+    with ProfileDB(path) as db:
+        db.put(KEY, Measured(median_ms=1.0))
+    with sqlite3.connect(path) as own:
+        # Without a log beside it.
+        own.execute("PRAGMA journal_mode=DELETE")
+        if how == "view":
+            own.execute("ALTER TABLE measured RENAME TO other")
+            own.execute("CREATE VIEW measured AS SELECT * FROM other")
+    own.close()
+    monkeypatch.setattr(ProfileDB, "_open", _refuse)
+    with ProfileDB(path) as db:
+        assert (db.get(KEY) is None) == (how == "view")
+    if how == "theirs":
+        # What root has made may be for all.
+        if os.getuid():
+            monkeypatch.setattr(cache, "_user", lambda: os.getuid() + 1)
+        else:
+            os.chown(path.parent, 65534, 65534)
+    else:
+        path.parent.chmod(0o777)
+    with ProfileDB(path) as db:
+        assert "kept in memory only" in db.notes[0]
+        assert db.get(KEY) is None
+
+
+def _refuse(self: ProfileDB, path: Path) -> sqlite3.Connection:
+    raise PermissionError(13, "Permission denied", str(path))
 
 
 def test_a_forked_process_has_a_connection_of_its_own(tmp_path: Path) -> None:

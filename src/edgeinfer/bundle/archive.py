@@ -116,7 +116,10 @@ class Bundle:
         self._files = self.manifest.files()
         self._about(lambda: rules.check_name(self.manifest.name))
         self._compare_listing()
-        self._about(lambda: rules.check_counters(self.manifest.name, self.signatures_by, keys))
+        self._counters = functools.partial(
+            rules.check_counters, self.manifest.name, self.signatures_by, keys
+        )
+        self._about(lambda: self._counters(keeps=False))
         self.native: Verdict = judge(native, self.signed_by, digest)
         self._native = frozenset(record.path for record in native_files(self.manifest))
         forks.watch(self)
@@ -245,7 +248,7 @@ class Bundle:
                 self._private = None
 
     def check(self) -> None:
-        """Compare every file with its hash.
+        """Compare every file with its hash; that all of it is whole is kept, as ``keep_counters``.
 
         Raises:
             BundleError: a file is altered or cannot be read.
@@ -255,6 +258,18 @@ class Bundle:
                 if record.path not in self._checked:
                     self._stream(record, None)
                     self._checked[record.path] = None
+        self.keep_counters()
+
+    def keep_counters(self) -> None:
+        """Let none of its counters fall from now on, where that was asked for.
+
+        What was used of it has been compared: a damaged one in its place leaves the one before.
+
+        Raises:
+            SignatureError: one has fallen meanwhile.
+            OutputError: they cannot be kept.
+        """
+        self._about(lambda: self._counters(keeps=True))
 
     def path(self, record: FileRecord) -> Path:
         """Return where a file lies on disk, for an engine to open.

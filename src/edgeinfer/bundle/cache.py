@@ -57,6 +57,20 @@ def readable_folder(*parts: str) -> Path | None:
     return None if problem else folder
 
 
+def is_own_file(path: Path) -> bool:
+    """Whether nobody but this user and root could have made a file.
+
+    Raises:
+        OSError: it, or its folder, may not be looked at.
+    """
+    owners = {_user(), 0}
+    if os.name == "posix":
+        found = path.lstat()
+        if found.st_uid not in owners or not stat.S_ISREG(found.st_mode):
+            return False
+    return not exposure(path.parent, path.parent, owners=owners)
+
+
 def private_folder(root: Path, *parts: str) -> Path:
     """Make a folder whose every level, from ``root`` down, is this user's alone.
 

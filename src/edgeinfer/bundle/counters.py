@@ -25,7 +25,9 @@ _MOST = 1 << 10
 """Bytes of a counter."""
 
 
-def raise_counters(name: str, trusted: Iterable[str], signed: Mapping[str, int]) -> None:
+def raise_counters(
+    name: str, trusted: Iterable[str], signed: Mapping[str, int], *, keeps: bool = True
+) -> None:
     """Refuse counters below what was seen, else remember them.
 
     None of a key falls, and the highest one is no lower than that of any trusted key: signatures
@@ -35,6 +37,7 @@ def raise_counters(name: str, trusted: Iterable[str], signed: Mapping[str, int])
         name: Name of the model.
         trusted: ids of all keys whose signature would do.
         signed: the counter of each of them that signed it.
+        keeps: remember them, which is for good; before that all of the bundle has to be whole.
 
     Raises:
         SignatureError: a higher one was seen.
@@ -58,7 +61,7 @@ def raise_counters(name: str, trusted: Iterable[str], signed: Mapping[str, int])
                     "its place"
                 )
             for key, counter in signed.items():
-                if counter > seen[key]:
+                if keeps and counter > seen[key]:
                     _keep(files[key], counter)
     except OSError as e:
         text = f"counters cannot be kept: {e.strerror or e}"

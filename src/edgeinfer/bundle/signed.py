@@ -106,9 +106,15 @@ class SignedRules:
             raise SignatureError(f"expected the model {self.expect_name!r}, received {name[:60]!r}")
 
     def check_counters(
-        self, name: str, signatures: Sequence[Signature], keys: Sequence[Path]
+        self, name: str, signatures: Sequence[Signature], keys: Sequence[Path], *, keeps: bool
     ) -> None:
         """Hold the counters of trusted signatures to what was seen of these and other keys.
+
+        Args:
+            name: Name of the model.
+            signatures: by trusted keys.
+            keys: all that are trusted.
+            keeps: remember them: what the bundle consists of was compared.
 
         Raises:
             SignatureError: one fell, or is missing.
@@ -120,7 +126,7 @@ class SignedRules:
                 hint = "`edgeinfer sign --counter`"
                 raise SignatureError(f"the signature by key {signature.key} has no counter: {hint}")
         signed = {s.key: s.counter for s in signatures if s.counter is not None}
-        raise_counters(name, ids_of(keys), signed)
+        raise_counters(name, ids_of(keys), signed, keeps=keeps)
 
 
 def revoked_here(given: str | os.PathLike[str] | None) -> frozenset[str]:

@@ -59,6 +59,7 @@ def extract(
     with Bundle.open(bundle, key=key, verify=False, **trust) as opened:
         wanted = chosen(opened.manifest, targets=[_name(t) for t in targets], ids=ids)
         found = extracted(opened, output, wanted, overwrite=overwrite)
+        opened.keep_counters()
         notes = _notes(found, opened)
     out.result(_data(bundle, found, notes), lambda: _view(found, notes))
 

@@ -162,6 +162,41 @@ def test_the_key_is_the_environments(start: Start, monkeypatch: pytest.MonkeyPat
     assert server.client.post(CHAT, json=asked(), headers={"x-api-key": KEY}).status_code == 200
 
 
+def test_one_key_is_not_told_what_another_asked(start: Start) -> None:
+    """Tokens that the other server had read for a key told the next one that it guessed them."""
+    other = start()
+    server = start(upstreams=(f"big={other.url}#tiny",), keys=(KEY, THEIRS))
+    said = "the cat sat on the mat and the dog sat on the log " * 4
+    seen = []
+    for key in (KEY, KEY, THEIRS):
+        for path, more in (
+            (CHAT, {"messages": [{"role": "user", "content": said}]}),
+            ("/v1/completions", {"prompt": said}),
+            ("/v1/messages", {"messages": [{"role": "user", "content": said}]}),
+            ("/v1/responses", {"input": said}),
+        ):
+            most = {"max_output_tokens" if "responses" in path else "max_tokens": 1}
+            found = server.client.post(
+                path, json={"model": "big", **more, **most}, headers={"x-api-key": key}
+            )
+            assert found.status_code == 200, found.text
+            names = "cached_tokens|cache_read_input_tokens"
+            seen.append(re.findall(rf'"(?:{names})":(\d+)', found.text))
+    first, again, theirs = seen[:4], seen[4:8], seen[8:]
+    assert first[0] == theirs[0] == ["0"]
+    assert int(again[0][0]) > 0
+    assert theirs == first
+
+
+def test_requests_of_two_keys_have_ids_of_their_own() -> None:
+    scope = {"headers": [(b"x-request-id", b"same")]}
+    there = Upstream("http://other/v1", "big")
+    ids = [upstream._head(scope, there, whose)["x-request-id"] for whose in (b"", b"a", b"b")]
+    assert ids[0] == "same"
+    assert len(set(ids)) == 3
+    assert all(each.endswith("-same") for each in ids[1:])
+
+
 @pytest.mark.parametrize("more", [{}, {"stream_options": {"include_usage": True}}])
 def test_tokens_count_for_the_key(start: Start, more: dict[str, Any]) -> None:
     other = start()
