@@ -472,7 +472,7 @@ def _finish(
             v.origin,
             spread=a.spread,
             edge=v.edge,
-            undecided=bool(a.undecided),
+            undecided=bool(a.undecided or a.overflown),
         )
         for v, a in kept
     )

@@ -54,6 +54,9 @@ class Answer:
         shaky: by output name, which elements moving the scores themselves by a few last bits
             changes; only where an artifact is wrong in them they are not judged.
         note: why an oracle did not take part, or who disagreed and where; empty when all is well.
+        overflown: by output name, what float64 says of elements that are infinite or no number only
+            because a number inside leaves float32; NaN elsewhere. Engines that write such a formula
+            otherwise give that, and are right too.
     """
 
     outputs: dict[str, Array]
@@ -63,6 +66,7 @@ class Answer:
     note: str = ""
     undecided: dict[str, Array] = field(default_factory=dict)
     shaky: dict[str, Array] = field(default_factory=dict)
+    overflown: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

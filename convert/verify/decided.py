@@ -90,15 +90,29 @@ def compared(
     if name not in found:
         return OutputMetrics(problem="the artifact does not give this output")
     mask = right.undecided.get(name)
-    metrics = _measured(right.outputs[name], found[name], mask, budget)
+    expected = either(right.outputs[name], right.overflown.get(name), found[name])
+    metrics = _measured(expected, found[name], mask, budget)
     if metrics is None or not check(metrics, budget) or name not in right.shaky:
         return metrics
     wider = right.shaky[name] if mask is None else mask | right.shaky[name]
-    fewer = _measured(right.outputs[name], found[name], wider, budget)
+    fewer = _measured(expected, found[name], wider, budget)
     if fewer is not None and check(fewer, budget):
         return metrics
     right.undecided[name] = wider
     return fewer
+
+
+def either(right: Array, overflown: Array | None, found: Array) -> Array:
+    """Return what is expected of an answer that may be another where float32 is left inside.
+
+    Args:
+        right: what the model's own types give.
+        overflown: what float64 gives where those overflow, NaN elsewhere; None for nowhere.
+        found: the answer.
+    """
+    if overflown is None or np.shape(found) != overflown.shape:
+        return right
+    return np.where(np.isfinite(found) & ~np.isnan(overflown), overflown, right)
 
 
 def _measured(

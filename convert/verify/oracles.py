@@ -13,6 +13,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.lower.tabular import misread
+from edgeinfer.convert.passes.fuse_mish import FuseSoftplus
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.noise import draws
 from edgeinfer.convert.sources.original import LITERT, Original
@@ -116,7 +117,7 @@ class Oracles:
             "shaken": lambda: _shaken(model, self._folder.path / "shaken", time_limit_s),
             # What is right must not hang on the time there is.
             "float64": lambda: Numpy(
-                model,
+                FuseSoftplus()(model.clone()).model,
                 wide=True,
                 seconds=float("inf") if confirms else seconds,
                 limit_s=time_limit_s,
@@ -322,6 +323,33 @@ class Oracles:
             ((name, outputs),) = said.items()
             ((absent, why),) = silent.items()
             return Answer(outputs, name, (name,), {}, f"one oracle only: no {absent}: {why}")
+        overflown = self._overflown(vector, said)
+        answer = self._judged(vector, said)
+        return replace(answer, overflown=overflown) if overflown else answer
+
+    def _overflown(self, vector: Vector, said: dict[str, dict[str, Array]]) -> dict[str, Array]:
+        """Return what float64 says where float32 overflows inside, and have it say so no more.
+
+        The definitions rounded to float32 have to overflow there too: a kernel's own fault is none.
+        """
+        ours, wide = said[self._first], said["float64"]
+        suspects = {n: _leaves(ours[n], wide[n]) for n in wide if n in ours}
+        suspects = {n: m for n, m in suspects.items() if m is not None and m.any()}
+        if not suspects:
+            return {}
+        try:
+            single = self._ask("definitions", vector.feeds)
+        except Abstains:
+            return {}
+        found = {}
+        for name, mask in suspects.items():
+            left = mask & ~np.isfinite(single[name])
+            if left.any():
+                found[name] = np.where(left, wide[name], np.nan)
+                said["float64"] = wide = {**wide, name: np.where(left, ours[name], wide[name])}
+        return found
+
+    def _judged(self, vector: Vector, said: dict[str, dict[str, Array]]) -> Answer:
         spread = _distance(said[self._first], said["float64"])
         if self._same(spread) or self._steps_agree(said):
             spread = self._by_rounding(vector, said, spread)
@@ -528,6 +556,13 @@ def _one_rounding(output: Array, share: float) -> list[OutputMetrics]:
         return []
     away = output.astype(np.float64) * (1.0 + share)
     return [compare(output.astype(np.float64), away)]
+
+
+def _leaves(ours: Array, wide: Array) -> Array | None:
+    """Say which elements are finite in float64 alone; None for what has none to compare."""
+    if isinstance(ours, list) or np.asarray(ours).dtype.kind != "f" or ours.shape != wide.shape:
+        return None
+    return np.asarray(np.isfinite(wide) & ~np.isfinite(ours))
 
 
 def _real(steps: bool, array: Array) -> Array:

@@ -121,3 +121,14 @@ def test_nan_that_openvino_would_hide_is_refused(tmp_path: Path) -> None:
         np.testing.assert_array_equal(session(x[1:]), np.array([0, np.inf], np.float32))
         with pytest.raises(edgeinfer.errors.InputError, match="backend='onnxruntime'"):
             session(x)
+
+
+def test_a_softplus_written_out_overflows_inside_and_is_taken(tmp_path: Path) -> None:
+    """OpenVINO fuses it, and is right where float32 is infinite on the way."""
+    graph = "g (float[N] x) => (float[N] y) <float k = {1}> { e = Exp(x) a = Add(e, k) y = Log(a) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {graph}')
+    made = edgeinfer.export(model, tmp_path / "m.edge", targets=("openvino",), name="softplus")
+    with edgeinfer.load(made.path, measure=False) as session:
+        x = np.array([-3, 0, 100, 6e4], np.float32)
+        np.testing.assert_allclose(session(x), np.logaddexp(x, 0), rtol=1e-6)
+    assert edgeinfer.verify(made.path).passed

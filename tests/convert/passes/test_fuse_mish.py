@@ -35,16 +35,21 @@ def test_a_guarded_softplus_loses_its_guard() -> None:
     check_fused(text, [FuseSoftplus()], {"Softplus": 1, "Neg": 1}, {"x": X}, -softplus())
 
 
+def test_the_formula_of_softplus_becomes_it() -> None:
+    text = HEAD + "{ e = Exp(x) a = Add(one, e) y = Log(a) }"
+    check_fused(text, [FuseSoftplus()], {"Softplus": 1}, {"x": np.minimum(X, 80)})
+
+
 @pytest.mark.parametrize(
     "body",
     [
         "r = Relu(x) p = Softplus(x) t = Tanh(p) y = Mul(r, t)",
-        "e = Exp(x) a = Add(e, one) y = Log(a)",
+        "e = Exp(x) a = Add(e, limit) y = Log(a)",
         "p = Softplus(x) g = Greater(x, one) y = Where(g, x, p)",
         "p = Softplus(x) g = Less(x, limit) y = Where(g, x, p)",
         "p = Sigmoid(x) t = Tanh(p) y = Mul(x, t)",
     ],
-    ids=["other value", "log of exp overflows", "low guard", "other side", "sigmoid"],
+    ids=["other value", "another addend", "low guard", "other side", "sigmoid"],
 )
 def test_what_only_looks_like_it_is_left_alone(body: str) -> None:
     check_left_alone(HEAD + f"{{ {body} }}", FuseSoftplus(), FuseMish())

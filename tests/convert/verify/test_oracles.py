@@ -10,10 +10,12 @@ import pytest
 from edgeinfer.convert.passes import input_specs
 from edgeinfer.convert.verify import Vector
 from edgeinfer.convert.verify import oracles as module
+from edgeinfer.convert.verify.decided import compared
 from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime
 from edgeinfer.errors import RunError, VerifyError
+from edgeinfer.metrics import budget_for, check
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -175,6 +177,33 @@ def test_the_definition_judges_where_onnxruntime_alone_disagrees() -> None:
     rest = groups - groups.mean(1, keepdims=True)
     right = rest / np.sqrt((rest * rest).mean(1, keepdims=True) + np.float32(1e-5))
     np.testing.assert_allclose(answer.outputs["y"].reshape(2, -1), right, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "x"),
+    [
+        ("e = Exp(x) a = Add(e, one) y = Log(a)", [100.0, 5000.0]),
+        ("s = Mul(x, x) y = Sqrt(s)", [1e25, 3.0]),
+        ("e = Exp(x) s = Add(e, e) y = Div(e, s)", [100.0, 2.0]),
+    ],
+)
+def test_what_only_float32_inside_overflows_may_be_either(body: str, x: list[float]) -> None:
+    source = model(f"g (float[2] x) => (float[2] y) <float one = {{1}}> {{ {body} }}")
+    feeds = {"x": np.array(x, np.float32)}
+    with Oracles(source) as oracles:
+        (answer,) = oracles.expected([Vector(feeds, "user:a")]).answers
+    one, wide = answer.outputs["y"], answer.overflown["y"]
+    assert not np.isfinite(one[0])
+    right = {"e": x if "one" in body else [0.5, 0.5], "s": x}[body[0]]
+    np.testing.assert_allclose(wide[0], right[0])
+    budget = budget_for("fp32")
+    for answered in (one, np.array(right, np.float32)):
+        metrics = compared("y", answer, {"y": answered}, budget)
+        assert metrics is not None
+        assert not check(metrics, budget)
+    wrong = compared("y", answer, {"y": np.array([88, right[1]], np.float32)}, budget)
+    assert wrong is not None
+    assert check(wrong, budget)
 
 
 def test_nobody_settles_what_no_definition_confirms(monkeypatch: pytest.MonkeyPatch) -> None:
