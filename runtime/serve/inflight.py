@@ -22,7 +22,7 @@ LARGE_BYTES = 64 << 10
 """What is as large is read and written in a thread, so that others do not wait for it; an answer
 counts as memory."""
 
-LIST_WEIGHT = 12
+LIST_WEIGHT = 16
 """Bytes that a list of numbers takes for one of its array, or texts for one that was sent."""
 
 _OBJECTS = tuple(zip(b'[{,":', (88, 264, 40, 32, 64), strict=True))

@@ -62,9 +62,13 @@ class Plans:
 
     Args:
         inputs: Inputs of the model.
+
+    Attributes:
+        has_texts: whether objects are made of raw tensors, many times their bytes.
     """
 
     def __init__(self, inputs: Sequence[TensorSpec]) -> None:
+        self.has_texts = any(spec.dtype == "string" for spec in inputs)
         # Texts have lengths of their own, and of truth values each is looked at.
         self._is_on = not any(spec.dtype in ("string", "bool") for spec in inputs)
         self._known: dict[bytes, RequestPlan] = {}

@@ -411,7 +411,7 @@ class Rpc:
         limit = self._hub.options.limits.elements
         work = partial(read, request, model.inputs, model.outputs, limit)
         is_raw, size = bool(request.raw_input_contents), request.ByteSize()
-        if not model.plans.is_raw:
+        if model.plans.has_texts:
             # There are texts, of which each becomes an object.
             await held().take_data(size * LIST_WEIGHT)
             is_raw = False

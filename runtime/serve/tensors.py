@@ -37,6 +37,8 @@ _NAMES = {
 }
 MOST_AXES = 32
 """Of a tensor; NumPy 1 has no more."""
+_MOST_TEXTS = 8 << 20
+"""Bytes of a raw tensor of texts: each becomes an object, one after the other."""
 _CODES = {"float32": "<f", "float64": "<d"}
 """Of ``struct`` and NumPy. In this order ``struct`` refuses what is too large for the type."""
 _FEW = 100
@@ -359,6 +361,8 @@ def from_bytes(item: Mapping[str, Any], spec: TensorSpec, raw: memoryview, limit
 
 def _texts(raw: memoryview, name: str, count: int) -> Array:
     """Read texts, each behind its length in four bytes."""
+    if len(raw) > _MOST_TEXTS:
+        raise RequestError(413, f"input {name!r}: texts of more than {_MOST_TEXTS} bytes")
     found: list[str] = []
     at = 0
     while at < len(raw) and len(found) <= count:

@@ -79,7 +79,7 @@ class V2:
         if size is not None and (known := model.plans.read(text, body)) is not None:
             return known
         await self._hub.hold_data(text)
-        if size is not None and not model.plans.is_raw:
+        if size is not None and model.plans.has_texts:
             # Texts among raw tensors become objects as well.
             await held().take_data((len(body) - size) * LIST_WEIGHT)
 
