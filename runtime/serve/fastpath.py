@@ -167,7 +167,7 @@ class FastPath:
             return None
         if len(body) >= LARGE_BYTES:
             # Others would wait until it is read.
-            if not is_alone:
+            if not is_alone or (size is not None and model.plans.has_texts):
                 return None
             if not self.hub.memory.is_free(len(body) + weigh(text), 0, facts.share):
                 return None
