@@ -12,13 +12,14 @@ from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, function
 
 
-def extremes(
-    shape: Sequence[Expr], places: Sequence[Expr], dtype: str, axis: int, *, largest: bool
+def elements(
+    shape: Sequence[Expr], places: Sequence[Expr], dtype: str, axis: int, reduction: str
 ) -> tirx.PrimFunc:
-    """Keep the largest or smallest of an element and of all that is put there; NaN stays.
+    """Put each new element at its position, or combine it with what is there, in their order.
 
     The kernel takes ``x`` (shape), ``at`` (int64, positions along the axis, none outside) and
-    ``new`` of the same sizes, and gives ``y`` (shape).
+    ``new`` of the same sizes, of which no other axis is longer than ``x``'s, and gives ``y``
+    (shape). Of ``max`` and ``min`` NaN stays.
     """
     buffers = {
         "x": (tuple(shape), dtype),
@@ -35,9 +36,18 @@ def extremes(
             index = [loops.enter_context(T.serial(size)) for size in places]
             target = [*index]
             target[axis] = T.BufferLoad(at, index)
-            old, value = T.BufferLoad(y, target), T.BufferLoad(new, index)
-            better = value > old if largest else value < old
-            with T.If(tirx.Or(better, math.is_nan(value))), T.Then():
+            value = T.BufferLoad(new, index)
+            if reduction in ("max", "min"):
+                old = T.BufferLoad(y, target)
+                better = value > old if reduction == "max" else value < old
+                if dtype.startswith("float"):
+                    better = tirx.Or(better, math.is_nan(value))
+                with T.If(better), T.Then():
+                    T.buffer_store(y, value, target)
+            elif reduction == "none":
                 T.buffer_store(y, value, target)
+            else:
+                old = T.BufferLoad(y, target)
+                T.buffer_store(y, old + value if reduction == "add" else old * value, target)
 
-    return function("extremes", buffers, body)
+    return function(f"scatter_{reduction}", buffers, body)

@@ -103,25 +103,10 @@ def scatter_elements(
     if not g.on_cpu:
         return _gathered_updates(g, data, indices, updates, axis % data.rank, reduction)
     updates = sizes.alike(g, updates, indices.shape)
-    if reduction in ("max", "min") and data.dtype.startswith("float"):
-        return _extremes(g, data, indices, updates, axis % data.rank, reduction == "max")
-    return g.op(
-        relax.op.scatter_elements,
-        data,
-        _inside_axis(g, data, indices, axis % data.rank),
-        updates,
-        axis=axis % data.rank,
-        reduction=_REDUCTIONS[reduction],
-    )
-
-
-def _extremes(
-    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, at: int, largest: bool
-) -> Tensor:
-    """``ScatterElements`` of extremes of floats, of which NaN is one; TVM's own loses it."""
-    own = Own()
-    kernel = scatter.extremes(
-        tuple(map(own, data.shape)), tuple(map(own, indices.shape)), data.dtype, at, largest=largest
+    # TVM's own puts updates of fewer rows than the data elsewhere, and loses NaN.
+    own, at = Own(), axis % data.rank
+    kernel = scatter.elements(
+        tuple(map(own, data.shape)), tuple(map(own, indices.shape)), data.dtype, at, reduction
     )
     positions = _inside_axis(g, data, indices, at)
     given = [g.expr(t) for t in (data, positions, updates)]

@@ -58,6 +58,23 @@ def test_extremes_of_what_is_put_at_places() -> None:
         np.testing.assert_array_equal(found["y"], right)
 
 
+def test_scattered_updates_have_fewer_rows_than_the_data() -> None:
+    x = np.arange(18, dtype=np.float32).reshape(2, 3, 3)
+    places = np.array([[[0, 1], [1, 0]]])
+    new = np.array([[[3, 5], [-1, 7]]], np.float32)
+    for reduction, combine in {"none": lambda a, b: b, "add": np.add, "mul": np.multiply}.items():
+        text = (
+            "(float[2,3,3] x, int64[1,2,2] p, float[1,2,2] u) => (float[2,3,3] y) "
+            f'{{ y = ScatterElements<axis=0, reduction="{reduction}">(x, p, u) }}'
+        )
+        right = x.copy()
+        for index in np.ndindex(places.shape):
+            at = (places[index], *index[1:])
+            right[at] = combine(right[at], new[index])
+        found = outputs(_model(text), {"x": x, "p": places, "u": new})
+        np.testing.assert_array_equal(found["y"], right)
+
+
 def test_extremes_of_nothing_and_of_conditions() -> None:
     text = (
         "(float[2,0,3] x, bool[2,3] c) => "
