@@ -30,8 +30,8 @@ _VALUES = MOVES | {"ReduceMax", "ReduceMin", "Dropout", "TopK", "Unique"}
 _ORDERED = frozenset({"TopK", "Unique"})
 """Those whose further results are positions and counts."""
 
-_HUGE = 1 << 80
-"""What no integer reaches."""
+_LARGEST = 1 << 1000
+"""Where a float ends, and beyond any end of a type that a span is compared with."""
 
 _LIMITS = {
     d: (int(np.iinfo(d.numpy()).min), int(np.iinfo(d.numpy()).max))
@@ -94,9 +94,10 @@ class Spans:
             found = _float(node, spans) or _made(node, spans, self.elements)
             return None if found is None else _loose(found)
         found = _made(node, spans, self.elements)
-        if found is None or any(isinstance(e, float) and not math.isfinite(e) for e in found):
+        if found is None or any(isinstance(e, float) and math.isnan(e) for e in found):
             return None
-        return math.trunc(found[0]), math.trunc(found[1])
+        low, high = (max(-_LARGEST, min(e, _LARGEST)) for e in found)
+        return math.trunc(low), math.trunc(high)
 
     def _found(self, value: ir.Value, depth: int) -> Span | None:
         known = value.const_value
@@ -165,7 +166,7 @@ def _float(node: ir.Node, spans: list[Span | None]) -> Span | None:
 
 def _loose(span: Span) -> Span | None:
     """Let float32 round; None where an end is no number."""
-    low, high = (float(e) for e in span)
+    low, high = (float(e) if abs(e) < _LARGEST else math.inf if e > 0 else -math.inf for e in span)
     if math.isnan(low) or math.isnan(high):
         return None
     low, high = low - abs(low) * _ROUNDED, high + abs(high) * _ROUNDED
@@ -293,7 +294,12 @@ def _weighted(node: ir.Node, spans: list[Span | None], elements: int | None) -> 
         None if part is None else sorted(factor * end for end in part)
         for part, factor in zip(parts, factors, strict=False)
     ]
-    return _sum([None if s is None else (math.floor(s[0]), math.ceil(s[1])) for s in scaled])
+    whole = [s if s is None or not all(map(math.isfinite, s)) else _outwards(*s) for s in scaled]
+    return _sum(whole)  # type: ignore[arg-type]
+
+
+def _outwards(low: float, high: float) -> Span:
+    return math.floor(low), math.ceil(high)
 
 
 def _powers(x: Span | None, count: int | None) -> Span | None:
@@ -301,8 +307,8 @@ def _powers(x: Span | None, count: int | None) -> Span | None:
     if x is None or count is None:
         return None
     most = max(map(abs, x))
-    top = most**count if most <= 1 or count * math.log2(most) < 80 else _HUGE
-    return (0 if x[0] >= 0 else -top), max(top, 1)
+    top = most**count if most <= 1 or count * math.log2(most) < 80 else math.inf
+    return (0 if x[0] >= 0 else -top), max(top, 1)  # type: ignore[return-value]
 
 
 def _scattered(node: ir.Node, spans: list[Span | None], elements: int | None) -> Span | None:

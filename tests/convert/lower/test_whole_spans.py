@@ -38,6 +38,7 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
             "y = Reshape(b, m)",
             (-379, 421),
         ),
+        ("f = Cast<to = 1>(x) g = Exp(f) h2 = Pow(g, k) y = Cast<to = 7>(h2)", INT64),
         ("a = Reshape(x, rows) b = ReduceSum(a, axis) y = Reshape(b, m)", (-20, 20)),
         ("a = Reshape(x, rows) b = CumSum(a, z) y = Reshape(b, m)", (-20, 20)),
         ("y = ReduceProd(x)", (-10_000, 10_000)),
@@ -57,3 +58,10 @@ def test_spans_follow_operators(body: str, span: tuple[int, int]) -> None:
     known += "int64[2] rows = {2,2}, int64[1] axis = {1}, int64[1] m = {-1}"
     of = model(f"g (int64[4] x) => (int64[n] y) <{known}> {{ {body} }}")
     assert Spans({"x": (-10, 10)}).of(of.graph.outputs[0]) == span
+
+
+def test_floats_whose_square_no_float_holds_have_no_end() -> None:
+    of = model("g (float[4] x) => (float y) { a = ReduceSumSquare<keepdims = 0>(x) y = Mul(a, a) }")
+    assert Spans({"x": (-(1 << 1000), 1 << 1000)}).of(of.graph.outputs[0]) == (0, float("inf"))
+    of = model("g (float[4] x) => (float y) { a = ReduceSumSquare<keepdims = 0>(x) y = Sub(a, a) }")
+    assert Spans({"x": (-(1 << 1000), 1 << 1000)}).of(of.graph.outputs[0]) is not None

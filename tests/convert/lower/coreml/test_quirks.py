@@ -104,3 +104,9 @@ def test_a_variance_by_the_squares_mean_stays_in_single_precision() -> None:
         "w = Add(v, e) r = Sqrt(w) d = Sub(x, m) y = Div(d, r)}"
     )
     check(text, {"x": x}, precision="fp16", rtol=0.03)
+
+
+def test_a_padding_that_is_an_output_stays_before_another() -> None:
+    text = "g (float[2,3] x) => (float[2,5] y, float[4,5] z) <int64[4] a = {0,1,0,1}, "
+    text += "int64[4] b = {1,0,1,0}> { y = Pad(x, a) z = Pad(y, b) }"
+    check(text, {"x": floats(2, 3)})
