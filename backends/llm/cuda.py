@@ -11,15 +11,19 @@ import numpy as np
 from edgeinfer import forks
 from edgeinfer.backends.llm.arrays import aligned, map_weights
 from edgeinfer.backends.llm.batch import BatchCheck
+from edgeinfer.backends.llm.cuda_adapters import CudaAdapters, adapter_sizes
 from edgeinfer.backends.llm.sizes import ExecutorSizes, TapeExecutor
-from edgeinfer.errors import ClosedError, InputError, NotAvailableError
+from edgeinfer.errors import ClosedError, InputError, LoadError, NotAvailableError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.gpu import (
+    ROUTED_WIDTHS,
     THREADS,
     WARPS,
     code_name,
     eights_of,
     layer_words,
+    most_jobs,
+    routed_width,
     share_of,
     width_for,
 )
@@ -41,6 +45,9 @@ _HOPPER = (9, 0)
 """Compute capability from which on a kernel may start before the one before it has ended."""
 
 _MINUS = np.int32(-1)
+
+_COLUMNS = ("tokens", "positions", "owner", "rows", "adapter")
+"""Arrays of a batch, one behind the other."""
 
 
 def architecture(names: tuple[str, ...]) -> str:
@@ -92,7 +99,8 @@ class CudaExecutor(TapeExecutor):
         self.page_bytes = self._layer * 2 * config.layers
         arch = architecture(tuple(tape.machine.split()))
         self._held: dict[str, Memory] = {}
-        self._recordings: dict[tuple[int, int], Recording] = {}
+        self._recordings: dict[tuple[int, int, bool, bool], Recording] = {}
+        self._adapted: dict[int, CudaAdapters] = {}
         self._closed = self._has_left = False
         self._gpu = Transfers(0)
         try:
@@ -114,7 +122,7 @@ class CudaExecutor(TapeExecutor):
             columns=self._columns,
             pages=self.pages,
             window=self.window,
-            adapters=0,
+            adapters=len(self.adapters),
         )
         self.best: Ints | None = None
 
@@ -126,7 +134,7 @@ class CudaExecutor(TapeExecutor):
         """What is copied to the device and back, in pages that stay in place."""
         most = self.max_tokens
         made = {
-            "batch": aligned((2 + 4 * most,), "int32"),
+            "batch": aligned((2 + len(_COLUMNS) * most,), "int32"),
             "table": aligned((self.max_sequences, self._columns), "int32"),
             "logits": aligned((min(most, _OUTPUTS), self._stride), "float32"),
             "best": aligned((min(most, _OUTPUTS),), "int32"),
@@ -161,6 +169,8 @@ class CudaExecutor(TapeExecutor):
             "h": rows * config.ffn * 4,
             "logits": outputs * self._stride * 4,
             "best": outputs * 4,
+            **_of_experts(config, rows, self._tape.side),
+            **adapter_sizes(self._tape, rows),
         }
         for name, size in sizes.items():
             self._memory(name, size)
@@ -170,6 +180,12 @@ class CudaExecutor(TapeExecutor):
             for name, table in zip(("cos", "sin"), rope.tables(self.context), strict=True):
                 held = self._memory(f"{name}{i}", table.nbytes)
                 self._gpu.to_device(held.address, np.ascontiguousarray(table))
+        for at, phase in enumerate(self._tape.phases):
+            if isinstance(phase, Products) and phase.adapted is not None:
+                self._adapted[at] = made = CudaAdapters(self._tape, phase.adapted)
+                for name, array in made.tables(self._held["weights"].address).items():
+                    held = self._memory(f"{name}{at}", array.nbytes)
+                    self._gpu.to_device(held.address, array)
         self._gpu.wait()
 
     def _memory(self, name: str, size: int) -> Memory:
@@ -183,12 +199,13 @@ class CudaExecutor(TapeExecutor):
         count, wanted = len(batch.tokens), len(batch.rows)
         first = min(wanted, _OUTPUTS)
         logits, best = self._outputs(wanted)
-        self._run(count, first, alone, logits, best)
+        adapted = batch.adapter is not None and int(batch.adapter.max()) >= 0
+        self._run(count, first, alone, adapted, logits, best)
         for at in range(first, wanted, _OUTPUTS):
             some = min(_OUTPUTS, wanted - at)
             rows = self._host["batch"][2 + 3 * self.max_tokens :]
             rows[:some] = batch.rows[at : at + some]
-            self._run(0, some, alone, logits[at:], best[at:])
+            self._run(0, some, alone, False, logits[at:], best[at:])
         self.best = best[:wanted]
         return logits[:wanted, : self.vocab]
 
@@ -200,44 +217,58 @@ class CudaExecutor(TapeExecutor):
             host["more"] = aligned((wanted, self._stride), "float32")
         return host["more"], np.zeros(wanted, np.int32)
 
-    def _run(self, tokens: int, outputs: int, alone: bool, logits: Array, best: Array) -> None:
+    def _run(
+        self, tokens: int, outputs: int, alone: bool, adapted: bool, logits: Array, best: Array
+    ) -> None:
         """Run the body of a tape, its end, or both, and fetch what comes out."""
         batch = self._host["batch"]
         batch[0], batch[1] = tokens, outputs
-        recording = self._recording(tokens, outputs, alone)
+        recording = self._recording(_rounded(tokens), _rounded(outputs), alone, adapted)
         recording.start()
         if outputs:
             recording.to_host(logits[:outputs], self._held["logits"].address)
             recording.to_host(best[:outputs], self._held["best"].address)
         recording.wait()
 
-    def _recording(self, tokens: int, outputs: int, alone: bool) -> Recording:
-        width, rows = _rounded(tokens), _rounded(outputs)
-        key = (-width if alone else width, rows)
+    def _recording(self, width: int, outputs: int, alone: bool, adapted: bool) -> Recording:
+        key = (width, outputs, alone, adapted)
         if key not in self._recordings:
 
             def work(stream: int) -> None:
-                self._start(stream, width, rows, alone)
+                self._start(stream, *key)
 
             self._recordings[key] = Recording(work, self._gpu)
         return self._recordings[key]
 
-    def _start(self, stream: int, width: int, outputs: int, alone: bool) -> None:
+    def _start(self, stream: int, width: int, outputs: int, alone: bool, adapted: bool) -> None:
         """Start all kernels of a step on a stream."""
         self._copy_batch(stream)
-        for phase in self._tape.phases:
+        for at, phase in enumerate(self._tape.phases):
             is_end = not isinstance(phase, Attention) and phase.domain == "outputs"
             count = outputs if is_end else width
             if not count:
                 continue
+            without: tuple[str, ...] = ()
+            if (adapters := self._adapted.get(at)) is not None:
+                if adapted:
+                    self._start_adapters(stream, adapters, at, count)
+                else:
+                    without = ("more", "adapter")
             for call, grid, layer in self._launches(phase, count, alone):
-                arguments = [self._argument(name, is_end, layer) for name in call.arguments]
+                names = ("#0" if name in without else name for name in call.arguments)
+                arguments = [self._argument(name, is_end, layer) for name in names]
                 self._kernels.start(call.kernel, grid, self._threads(call), arguments, stream)
         if outputs:
             held = self._held
             addresses = (held["logits"].address, held["best"].address, held["batch"].address + 4)
             arguments = [*addresses, self.vocab, self._stride]
             self._kernels.start("best", (outputs, 1, 1), _BEST_THREADS, arguments, stream)
+
+    def _start_adapters(self, stream: int, adapters: CudaAdapters, at: int, count: int) -> None:
+        """Compute what adapters add to the product of a phase."""
+        for call, blocks in adapters.calls(at, self._config.norm_epsilon):
+            arguments = [self._argument(name, False, 0) for name in call.arguments]
+            self._kernels.start(call.kernel, (blocks, count, 1), THREADS, arguments, stream)
 
     def _copy_batch(self, stream: int) -> None:
         for name in ("batch", "table"):
@@ -256,7 +287,15 @@ class CudaExecutor(TapeExecutor):
         """Calls of a phase, with their blocks of threads and the layer that they are of."""
         config = self._config
         if isinstance(phase, Rows):
-            yield phase.call, (count, 1, 1), 0
+            yield phase.call, (1 if phase.domain == "step" else count, 1, 1), 0
+        elif isinstance(phase, Products) and phase.domain == "pairs":
+            experts = config.experts
+            if experts is None:
+                raise LoadError("the tape has experts, and the model has none")
+            pairs = count * experts.used
+            width = routed_width(pairs, experts.count)
+            jobs = most_jobs(pairs, experts.count, width)
+            yield phase.calls[str(width)], (phase.items[str(width)], jobs, 1), 0
         elif isinstance(phase, Products):
             eights = -(-count // _EIGHT)
             width = width_for(eights)
@@ -280,12 +319,11 @@ class CudaExecutor(TapeExecutor):
         """Value of an argument of a kernel."""
         if name[0] in "#%":
             return int(name[1:]) if name[0] == "#" else float(name[1:])
-        most = self.max_tokens
-        inside = {"tokens": 2, "positions": 2 + most, "owner": 2 + 2 * most, "rows": 2 + 3 * most}
         if name == "count":
             return self._held["batch"].address + 4 * is_end
-        if name in inside:
-            return self._held["batch"].address + 4 * inside[name]
+        if name in _COLUMNS:
+            place = 2 + _COLUMNS.index(name) * self.max_tokens
+            return self._held["batch"].address + 4 * place
         if name == "columns":
             return self._columns
         if name == "layer":
@@ -307,9 +345,10 @@ class CudaExecutor(TapeExecutor):
             raise ClosedError("the executor's device did not come along into this process")
         alone = self._check(batch)
         most, count = self.max_tokens, len(batch.tokens)
-        arrays = self._host["batch"][2:].reshape(4, most)
+        arrays = self._host["batch"][2:].reshape(len(_COLUMNS), most)
         arrays[0, :count], arrays[1, :count] = batch.tokens, batch.positions
         arrays[2, :count] = batch.owner
+        arrays[4, :count] = _MINUS if batch.adapter is None else batch.adapter
         some = batch.rows[:_OUTPUTS]
         arrays[3, : len(some)] = some
         rows, columns = batch.table.shape
@@ -326,7 +365,8 @@ class CudaExecutor(TapeExecutor):
         """Like ``step``, but return what goes into the head."""
         alone = self._take(batch)
         none = np.zeros(0, np.float32)
-        self._run(len(batch.tokens), 0, alone, none, none)
+        adapted = batch.adapter is not None and int(batch.adapter.max()) >= 0
+        self._run(len(batch.tokens), 0, alone, adapted, none, none)
         x = np.zeros((len(batch.tokens), self.hidden), np.float32)
         self._gpu.to_host(x, self._held["x"].address)
         x = x[batch.rows]
@@ -381,6 +421,25 @@ class CudaExecutor(TapeExecutor):
             self._kernels.close()
         self._gpu.close()
         self._recordings, self._held = {}, {}
+
+
+def _of_experts(config: LlmConfig, rows: int, side: int) -> dict[str, int]:
+    """Bytes of what experts need for so many tokens."""
+    experts = config.experts
+    if experts is None:
+        return {}
+    pairs = rows * experts.used
+    jobs = {
+        f"jobs{width}": (1 + 3 * most_jobs(pairs, experts.count, width)) * 4
+        for width in ROUTED_WIDTHS
+    }
+    return {
+        "router": rows * -(-experts.count // side) * side * 4,
+        **dict.fromkeys(("chosen", "shares", "order"), pairs * 4),
+        **jobs,
+        "he": pairs * experts.ffn * 4,
+        "xe": pairs * config.hidden * 4,
+    }
 
 
 def _rounded(count: int) -> int:

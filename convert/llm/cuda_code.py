@@ -21,7 +21,7 @@ _OPTIONS = ("--fmad=false", "--std=c++17")
 numbers would get other bits. Nothing else is approximate by default."""
 
 _LIBRARY = "libnvrtc.so.13"
-_SOURCES = ("step.cu", "attention.cu")
+_SOURCES = ("step.cu", "attention.cu", "routed.cu", "adapted.cu")
 
 KINDS = {"float16": 17, "bfloat16": 16, "float32": 32}
 ENDS = {"store": 0, "add": 1, "silu": 2, "gelu_tanh": 3}
@@ -64,10 +64,12 @@ class Loads:
     @property
     def arguments(self) -> str:
         """Of a template."""
-        return f"{self.kind}, {_SCALES[self.scale]}, {str(self.has_offsets).lower()}"
+        return f"{self.kind}, {_SCALES[self.scale]}, {_said(self.has_offsets)}"
 
 
-def product(loads: Loads, end: str, eights: int, tiles: int, fold: int) -> tuple[str, str, int]:
+def product(
+    loads: Loads, end: str, eights: int, tiles: int, fold: int, *, is_routed: bool = False
+) -> tuple[str, str, int]:
     """Name, text and threads of a product.
 
     Args:
@@ -76,20 +78,23 @@ def product(loads: Loads, end: str, eights: int, tiles: int, fold: int) -> tuple
         eights: Eights of tokens that a block of threads takes.
         tiles: Tiles of rows, likewise.
         fold: Eights of slices that columns are cut into.
+        is_routed: the matrix is of experts that a router chooses.
     """
-    name = f"product_{loads.label}_{end}_f{fold}_{eights}x{tiles}"
+    stem = "experts" if is_routed else "product"
+    name = f"{stem}_{loads.label}_{end}_f{fold}_{eights}x{tiles}"
     # More warps than registers suffice for are no use.
     together = fold if eights == 1 or (fold < MOST_FOLD and tiles == 1) else 1
     sizes = f"{eights}, {tiles}, {ENDS[end]}, {fold}, {together}"
-    given = f"{loads.arguments}, {str(loads.is_narrow).lower()}, {sizes}"
+    given = f"{loads.arguments}, {_said(loads.is_narrow)}, {sizes}, {_said(is_routed)}"
     threads = THREADS * together
-    after = "{target, stride, bias, cap, squares, epsilon, next, split, parts}"
+    after = "{target, stride, bias, cap, squares, epsilon, next, split, parts, more, wide, adapter}"
     text = _entry(
         name,
         f"{_MATRIX}, const uint4 *x, const int *places, const int *count, void *target, "
         "int stride, const float *bias, float cap, const float *squares, float epsilon, "
-        "const float *next, u16 *split, float *parts",
-        f"product<{given}>({_FIELDS}, x, places, count, After{after});",
+        "const float *next, u16 *split, float *parts, const float *more, int wide, "
+        "const int *adapter, int used",
+        f"product<{given}>({_FIELDS}, x, places, count, After{after}, used);",
         threads,
     )
     return name, text, threads
@@ -121,8 +126,12 @@ def attend(cache: str, fused: bool) -> tuple[str, str]:
     given = "qkv, cache, table, positions, owner, count, cos, sin, qnorm, knorm, to"
     heads = "Heads{queries, kept, dims, window, scale, cap, epsilon}"
     sizes = f"columns, page_size, layer_at, {heads}"
-    kinds = f"{_BYTES[cache]}, {str(fused).lower()}"
+    kinds = f"{_BYTES[cache]}, {_said(fused)}"
     return name, _entry(name, _ATTENTION, f"attend<{kinds}>({given}, {sizes});")
+
+
+def _said(value: bool) -> str:
+    return str(value).lower()
 
 
 _BYTES = {"float16": "false", "uint8": "true"}

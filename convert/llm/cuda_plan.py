@@ -17,10 +17,11 @@ from edgeinfer.convert.llm.reading import Reading
 from edgeinfer.convert.lower.tvm.machines import MACHINES
 from edgeinfer.kernels.defs.llm.form import STEP
 from edgeinfer.kernels.defs.llm.heads import Attend
-from edgeinfer.llm import LlmConfig
+from edgeinfer.llm import Experts, LlmConfig
 from edgeinfer.llm.gpu import (
     CACHES,
     MOST_FOLD,
+    ROUTED_WIDTHS,
     THREADS,
     TILE,
     WARPS,
@@ -29,7 +30,7 @@ from edgeinfer.llm.gpu import (
     layer_words,
     tiles_of,
 )
-from edgeinfer.llm.tape import Call, Products, Rows
+from edgeinfer.llm.tape import Adapted, Call, Products, Rows
 from edgeinfer.records import dataclass
 
 _NOTHING = "#0"
@@ -70,12 +71,17 @@ class CudaPlan(TapePlan):
         places = "rows" if wanted.domain == "outputs" else _NOTHING
         if norm:
             self._hand_on(norm)
-        squares = ("squares", _float(self.config.norm_epsilon)) if norm else (_NOTHING, "%0.0")
+        source = "xs" if norm else wanted.source
+        adapted, more = None, (_NOTHING,) * 3
+        if wanted.parts and self.is_adapted(wanted.parts):
+            parts = dict(wanted.parts)
+            adapted = Adapted(parts, matrix.columns, source, "more", matrix.padded, {}, {})
+            more = ("more", f"#{matrix.padded}", "adapter")
         arguments = (
-            *(*_matrix(matrix, rows), "xs" if norm else wanted.source, places, "count"),
+            *(*_matrix(matrix, rows), source, places, "count"),
             *(wanted.target, f"#{wanted.width_of_target or matrix.padded}"),
-            *(wanted.bias or _NOTHING, _float(wanted.cap)),
-            *(*squares, *(_HANDED if epilogue == "add" else (_NOTHING,) * 3)),
+            *(wanted.bias or _NOTHING, _float(wanted.cap), *self._squares(norm)),
+            *(*(_HANDED if epilogue == "add" else (_NOTHING,) * 3), *more, "#1"),
         )
         calls, fold = {}, _fold(tiles, matrix.columns)
         for width in WIDTHS:
@@ -83,7 +89,63 @@ class CudaPlan(TapePlan):
             made = cuda_code.product(loads(matrix.form), epilogue, *cut)
             calls[str(width)] = Call(self.entry(*made), arguments)
         items = {str(width): -(-tiles // tiles_of(width, tiles)) for width in WIDTHS}
-        self.phases.append(Products(calls, items, wanted.domain))
+        self.phases.append(Products(calls, items, wanted.domain, adapted=adapted))
+
+    def _squares(self, norm: str) -> tuple[str, str]:
+        """Squares of tokens that are normed, and the norm's epsilon."""
+        return ("squares", _float(self.config.norm_epsilon)) if norm else (_NOTHING, "%0.0")
+
+    def route(self, padded: int) -> None:
+        """Choose experts by a router's scores, of which rows have so many."""
+        experts = _experts_of(self.config)
+        jobs = tuple(f"jobs{width}" for width in ROUTED_WIDTHS)
+        sizes = (experts.count, padded, experts.used, int(experts.normalised))
+        arrays = ("router", "count", "chosen", "shares", "order", *jobs)
+        self.threads["route"] = _ROUTING
+        call = Call("route", (*arrays, *(f"#{size}" for size in sizes)))
+        self.phases.append(Rows(call, "step"))
+
+    def experts(self, gates: Matrix, downs: Matrix, norm: str) -> None:
+        """Add the products of the experts that were chosen: gates above inputs, and results."""
+        config, experts = self.config, _experts_of(self.config)
+        inner, size, squares = experts.ffn, config.hidden, self._squares(norm)
+        self._routed(gates, inner, config.activation, ("xs", "he"), squares, experts.used)
+        self._routed(downs, size, "store", ("he", "xe"), self._squares(""), 1)
+        sizes = (f"#{size}", f"#{experts.used}")
+        call = Call("sum_experts", ("xe", "shares", "x", "count", *sizes, *_HANDED))
+        self.phases.append(Rows(call, "tokens"))
+
+    def _routed(
+        self,
+        matrix: Matrix,
+        rows: int,
+        epilogue: str,
+        arrays: tuple[str, str],
+        squares: tuple[str, str],
+        used: int,
+    ) -> None:
+        """Multiply each pair of a token and an expert by the expert's matrix.
+
+        Args:
+            matrix: Matrix of all experts, one below the other.
+            rows: Rows of the result.
+            epilogue: What becomes of the sums.
+            arrays: What is multiplied, and the result.
+            squares: Squares of tokens that are normed, and an epsilon.
+            used: Pairs of a row of the first array.
+        """
+        source, target = arrays
+        calls, tiles = {}, rows // TILE
+        fold = _fold(tiles * _experts_of(self.config).used, matrix.columns)
+        nothing = (_NOTHING,) * 6
+        for width in ROUTED_WIDTHS:
+            made = cuda_code.product(loads(matrix.form), epilogue, width, 1, fold, is_routed=True)
+            arguments = (
+                *(*_matrix(matrix, rows), source, "order", f"jobs{width}", target, f"#{rows}"),
+                *(_NOTHING, "%0.0", *squares, *nothing, f"#{used}"),
+            )
+            calls[str(width)] = Call(self.entry(*made), arguments)
+        self.phases.append(Products(calls, dict.fromkeys(calls, tiles), "pairs"))
 
     def entry(self, name: str, text: str, threads: int = THREADS) -> str:
         """Ask for a kernel; returns its name."""
@@ -127,28 +189,45 @@ def _fold(tiles: int, columns: int) -> int:
     return fold
 
 
-def plan_cuda(config: LlmConfig, tensors: Mapping[str, Source], packer: CudaPacker) -> CudaPlan:
+def plan_cuda(
+    config: LlmConfig,
+    tensors: Mapping[str, Source],
+    packer: CudaPacker,
+    adapters: Mapping[str, Adapter] | None = None,
+) -> CudaPlan:
     """Lay a decoder out as a tape for GPUs; its weights are packed on the way."""
-    made = CudaPlan(MACHINES[_HOST], config, packer, _READING, CACHES)
+    made = CudaPlan(MACHINES[_HOST], config, packer, _READING, CACHES, adapters=adapters or {})
     lay_out(made, tensors)
     return made
 
 
-def cuda_problems(config: LlmConfig, adapters: Mapping[str, Adapter]) -> Iterator[str]:
+def cuda_problems(config: LlmConfig) -> Iterator[str]:
     """List what there are no kernels for."""
-    if config.experts is not None:
-        yield "experts: a GPU's kernels for them are not made"
-    if adapters:
-        yield "low-rank adapters: a GPU's kernels for them are not made"
     if config.head_dim % 16 or config.head_dim > _MOST_HEAD:
         yield f"head_dim is {config.head_dim}: kernels take multiples of 16 up to {_MOST_HEAD}"
+    experts = config.experts
+    inner = config.ffn if experts is None else experts.ffn
     sizes = {"hidden": config.hidden, "heads * head_dim": config.heads * config.head_dim}
-    for name, size in {**sizes, "ffn": config.ffn}.items():
+    for name, size in {**sizes, "ffn": inner}.items():
         if size % STEP:
             yield f"{name} is {size}: kernels take multiples of {STEP}"
+    if experts is None:
+        return
+    if config.post_norms:
+        yield "experts whose result is normed: no kernels are made for it"
+    if experts.count > MOST_EXPERTS:
+        yield f"{experts.count} experts: kernels choose among up to {MOST_EXPERTS}"
 
 
-_MOST_HEAD = 256
+_MOST_HEAD, MOST_EXPERTS = 256, 1024
+_ROUTING = 1024
+"""Threads of the block that chooses experts."""
+
+
+def _experts_of(config: LlmConfig) -> Experts:
+    if config.experts is None:
+        raise TypeError("the model has no experts")
+    return config.experts
 
 
 def _float(value: float) -> str:

@@ -40,12 +40,12 @@ def write(
         UsageError: no kernels are made for the model.
         NotAvailableError: CUDA's compiler is not installed, or fails.
     """
-    if found := list(cuda_problems(description, adapters or {})):
+    if found := list(cuda_problems(description)):
         raise UsageError("; ".join(found))
     weights = folder / tape.WEIGHTS_NAME
     with weights.open("wb") as file:
         packer = CudaPacker(file)
-        made = plan_cuda(description, tensors, packer)
+        made = plan_cuda(description, tensors, packer, adapters)
     text = cuda_code.text(made.entries.values(), description.head_dim, share_of(description))
     digest = hashlib.sha256(f"{packer.digest} {text}".encode())
     for architecture in architectures:
@@ -66,6 +66,7 @@ def write(
         kernels=calls,
         phases=tuple(made.phases),
         digest=digest.hexdigest()[:32],
+        adapters=made.kept,
     )
     (folder / tape.FILE_NAME).write_text(whole.to_json(), encoding="utf-8")
     (folder / config.FILE_NAME).write_text(description.to_json(), encoding="utf-8")

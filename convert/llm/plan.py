@@ -173,7 +173,7 @@ class TapePlan:
         arguments = (*matrix.arguments, *((bias,) if bias else ()), *given)
         calls, items = self._of_widths(what, *arguments, target, "span")
         adapted = None
-        if parts and any(name in parts for adapter in self.adapters.values() for name in adapter):
+        if parts and self.is_adapted(parts):
             normed = f"n{columns}" if norm else source
             adapted = Adapted(dict(parts), columns, normed, target, wide, {}, {})
             if what.gated:
@@ -181,6 +181,10 @@ class TapePlan:
                 adapted = Adapted(dict(parts), columns, normed, "more", matrix.padded, *own)
         made = Products(calls, items, wanted.domain, before, wanted.shared, adapted)
         self.phases.append(made)
+
+    def is_adapted(self, parts: Mapping[str, int]) -> bool:
+        """Whether some adapter changes one of these matrices."""
+        return any(name in parts for adapter in self.adapters.values() for name in adapter)
 
     def _of_widths(self, what: Product, *arguments: str) -> tuple[dict[str, Call], dict[str, int]]:
         """Calls of a product and their items, by the tokens that they take at once."""
@@ -190,6 +194,42 @@ class TapePlan:
             calls[str(width)] = Call(self.kernel(made.name, "product", made), arguments)
             items[str(width)] = made.items
         return calls, items
+
+    def route(self, padded: int) -> None:
+        """Choose experts by a router's scores, of which rows have so many."""
+        experts = self.config.experts
+        if experts is None:
+            raise TypeError("the model has no experts")
+        count, used = experts.count, experts.used
+        label, sizes = f"{count}_{used}_{experts.normalised:d}", (count, padded, used)
+        values = (*sizes, experts.normalised)
+        self.rows("route", label, values, "router", "chosen", "shares")
+
+    def experts(self, gates: Matrix, downs: Matrix, norm: str) -> None:
+        """Add the products of the experts that were chosen: gates above inputs, and results."""
+        config, experts = self.config, self.config.experts
+        if experts is None:
+            raise TypeError("the model has no experts")
+        count, used, inner = experts.count, experts.used, experts.ffn
+        dot, end = self.packer.dot, f"{count}_{used}"
+        streams, ahead = self.reading.of(1)
+        shared: Any = {"width": 1, "streams": streams, "ahead": ahead}
+        before, given = self.before(gates.form, config.hidden, "x", norm)
+        if before is not None:
+            self.phases.append(Rows(before, "tokens"))
+        sides = (dot, gates.form, 2 * inner, config.hidden)
+        gate = Product(*sides, epilogue=config.activation, target=inner, **shared)
+        arguments = (*gates.arguments, *given, "chosen", "he")
+        each = used * gate.items
+        self.rows("expert_gate", f"{gate.name}_{end}", (gate, count, used), *arguments, each=each)
+        before, given = self.before(downs.form, inner, "he", "")
+        if before is not None:
+            self.phases.append(Rows(before, "tokens", used))
+        sides = (dot, downs.form, config.hidden, inner)
+        down = Product(*sides, epilogue="add", target=config.hidden, **shared)
+        arguments = (*downs.arguments, *given, "chosen", "shares", "x")
+        each = down.items
+        self.rows("expert_down", f"{down.name}_{end}", (down, count, used), *arguments, each=each)
 
     def keep_adapters(self) -> None:
         """Put the adapters behind the weights, in the order in which they are read."""
@@ -395,37 +435,16 @@ def _feed_forward(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> 
 
 def _experts(made: TapePlan, tensors: Mapping[str, Source], at: str, norm: str) -> None:
     """A router, and the products of whom it chooses."""
-    config, packer, experts = made.config, made.packer, made.config.experts
+    packer, experts = made.packer, made.config.experts
     if experts is None:
         raise TypeError("the model has no experts")
-    count, used, inner = experts.count, experts.used, experts.ffn
     router = packer.matrix(f"{at}ffn_gate_inp", [tensors[f"{at}ffn_gate_inp"]])
     made.product(Multiplied(router, "x", "router", "store", norm))
-    label = f"{count}_{used}_{experts.normalised:d}"
-    sizes = (count, router.padded, used, experts.normalised)
-    made.rows("route", label, sizes, "router", "chosen", "shares")
-    both = stacked(tensors[f"{at}ffn_gate_exps"], tensors[f"{at}ffn_up_exps"], count)
-    gates = packer.matrix(f"{at}ffn_gate_up_exps", [both])
+    made.route(router.padded)
+    gates, ups = tensors[f"{at}ffn_gate_exps"], tensors[f"{at}ffn_up_exps"]
+    both = packer.matrix(f"{at}ffn_gate_up_exps", [stacked(gates, ups, experts.count)])
     downs = packer.matrix(f"{at}ffn_down_exps", [_flat(tensors[f"{at}ffn_down_exps"])])
-    streams, ahead = made.reading.of(1)
-    shared: Any = {"width": 1, "streams": streams, "ahead": ahead}
-    end = f"{count}_{used}"
-    before, given = made.before(gates.form, config.hidden, "x", norm)
-    if before is not None:
-        made.phases.append(Rows(before, "tokens"))
-    sides = (packer.dot, gates.form, 2 * inner, config.hidden)
-    gate = Product(*sides, epilogue=config.activation, target=inner, **shared)
-    arguments = (*gates.arguments, *given, "chosen", "he")
-    each = used * gate.items
-    made.rows("expert_gate", f"{gate.name}_{end}", (gate, count, used), *arguments, each=each)
-    before, given = made.before(downs.form, inner, "he", "")
-    if before is not None:
-        made.phases.append(Rows(before, "tokens", used))
-    sides = (packer.dot, downs.form, config.hidden, inner)
-    down = Product(*sides, epilogue="add", target=config.hidden, **shared)
-    arguments = (*downs.arguments, *given, "chosen", "shares", "x")
-    each = down.items
-    made.rows("expert_down", f"{down.name}_{end}", (down, count, used), *arguments, each=each)
+    made.experts(both, downs, norm)
 
 
 def _flat(value: Source) -> Source:

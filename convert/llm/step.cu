@@ -168,13 +168,19 @@ DEVICE float activated(float v, int how) {
   return 0.5f * v * (1.0f + tanhf(inner));
 }
 
+// Tokens of an expert that are multiplied together: some of a list of pairs.
+struct Job {
+  int expert, first, count;
+};
+
 struct Matrix {
   const u32 *w;
   const void *s, *m;
   int zero, group, rows, columns;
 };
 
-// What becomes of a product: `squares` norms the tokens, `next` is the norm of what is added to.
+// What becomes of a product: `squares` norms the tokens, `next` is the norm of what is added to, `more`
+// has, in rows of `wide`, what the adapters of tokens that have one add.
 struct After {
   void *target;
   int stride;
@@ -185,6 +191,9 @@ struct After {
   const float *next;
   u16 *split;
   float *parts;
+  const float *more;
+  int wide;
+  const int *adapter;
 };
 
 // One over the root of the mean of squares, of which each of 16 threads adds some up.
@@ -199,6 +208,11 @@ DEVICE float of_squares(const float *squares, int size, float epsilon) {
 template <int END> DEVICE void finish(After after, float value, float input, int token, bool inside, int row, int rows) {
   const bool known = inside && row / 16 * 16 < rows;
   inside = inside && row < rows;
+  if (after.more && inside && after.adapter[token] >= 0) {
+    const float *more = after.more + (long long)token * after.wide + row;
+    value = value + more[0];
+    if (END >= SILU) input = input + more[rows];
+  }
   if (END >= SILU) {
     if (inside) put((u16 *)after.target + (long long)token * after.stride * 2, row, activated(value, END) * input);
     return;
@@ -218,28 +232,39 @@ template <int END> DEVICE void finish(After after, float value, float input, int
 
 // Multiplies SIDE tiles of rows (of gates and of inputs) with 8 * WIDTH tokens. Columns are cut into 8 * FOLD slices: a
 // warp has one (TOGETHER is FOLD), or FOLD one after the other (it is 1), with the same sums.
-template <int KIND, int SCALE, bool OFFSET, bool NARROW, int WIDTH, int SIDE, int END, int FOLD, int TOGETHER>
-DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *count, After after) {
+// With `used`, matrices of experts lie one below the other, `places` lists pairs of a token and an expert,
+// `count` what there is to do (`routed.cu`); x has rows of tokens with `used` pairs, or of pairs (it is 1).
+template <int KIND, int SCALE, bool OFFSET, bool NARROW, int WIDTH, int SIDE, int END, int FOLD, int TOGETHER, bool ROUTED>
+DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *count, After after, int used) {
   enum { WORDS = Kind<KIND>::WORDS, TERMS = Kind<KIND>::TERMS, TILES = END >= SILU ? 2 * SIDE : SIDE, SLICES = WARPS * FOLD };
   enum { HERE = WARPS * TOGETHER, TURNS = FOLD / TOGETHER, FACTORS = NARROW ? 2 : 1 };
   enum { AHEAD = WIDTH > 2 || KIND > 16 ? 1 : WIDTH == 2 || FOLD == 4 || KIND > 8 ? 2 : 4 };
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int chunks = of.columns / 32, groups = SCALE == NO_SCALE ? 1 : of.columns / of.group;
-  const int tile = blockIdx.x * SIDE, tiles = (of.rows + 15) / 16, first = blockIdx.y * WIDTH * 8;
+  const int tile = blockIdx.x * SIDE, tiles = (of.rows + 15) / 16;
+  int first = blockIdx.y * WIDTH * 8, tokens = 0, expert = 0;
   const u32 less = 0x43004300 + of.zero * 0x00010001 | 0x80008000;
   float sums[TILES][WIDTH][4], folded[TURNS > 1 ? TILES : 1][TURNS > 1 ? WIDTH : 1][4];
   const uint4 *from[WIDTH];
   const u32 *weights[TILES];
   long long factor_at[TILES];
+  if (ROUTED) {
+    let_next_start();
+    wait_for_last();
+    if (blockIdx.y >= *count) return;
+    const Job job = ((const Job *)(count + 1))[blockIdx.y];
+    expert = job.expert;
+    first = job.first;
+    tokens = first + job.count;
+  }
 #pragma unroll
   for (int r = 0; r < TILES; r++) {
     // Inputs stand below gates; tiles beyond the end are the last one again.
-    long long row = min(tile + r % SIDE, tiles - 1) + r / SIDE * tiles;
+    long long row = min(tile + r % SIDE, tiles - 1) + (expert * (TILES / SIDE) + r / SIDE) * (long long)tiles;
     weights[r] = of.w + (row * chunks * 32 + lane) * WORDS;
     factor_at[r] = row * groups;
   }
-  int tokens = 0;
-  let_next_start();
+  if (!ROUTED) let_next_start();
 #pragma unroll
   for (int turn = 0; turn < TURNS; turn++) {
 #pragma unroll
@@ -269,13 +294,15 @@ DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *cou
         }
       }
       if (turn == 0 && start == slice) {
-        wait_for_last();
-        tokens = *count;
-        if (first >= tokens) return;
+        if (!ROUTED) {
+          wait_for_last();
+          tokens = *count;
+          if (first >= tokens) return;
+        }
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
           int token = first + i * 8 + lane / 4;
-          if (token < tokens && places) token = places[token];
+          if (token < tokens && places) token = ROUTED ? places[token] / used : places[token];
           from[i] = x + (long long)token * (of.columns / 4) + lane % 4;
         }
       }
@@ -352,9 +379,11 @@ DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *cou
       for (int e = 0; e < 4; e++)
         met[warp][r][lane % 4 * 2 + e % 2][lane / 4 + e / 2 * 8] = sums[r][i][e];
     int token = first + i * 8 + thread / 16;
+    const bool inside = token < tokens;
     float norm = 1.0f;
+    if (ROUTED && inside) token = places[token];
     if (thread < 128 && after.squares) {
-      int place = token < tokens ? places ? places[token] : token : 0;
+      int place = !inside ? 0 : ROUTED ? token / used : places ? places[token] : token;
       norm = of_squares(after.squares + (long long)place * (of.columns / 16), of.columns, after.epsilon);
     }
     __syncthreads();
@@ -374,7 +403,7 @@ DEVICE void product(Matrix of, const uint4 *x, const int *places, const int *cou
         }
         found[half] = after.squares ? sum * norm : sum;
       }
-      finish<END>(after, found[0], found[TILES / SIDE - 1], token, token < tokens, (tile + r) * 16 + thread % 16, of.rows);
+      finish<END>(after, found[0], found[TILES / SIDE - 1], token, inside, (tile + r) * 16 + thread % 16, of.rows);
     }
   }
 }

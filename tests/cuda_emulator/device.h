@@ -39,10 +39,12 @@ void emulated_wait();
 void emulated_warp_wait();
 unsigned long long emulated_exchange(unsigned long long, int, int, int);
 unsigned emulated_active();
+unsigned emulated_ballot(int yes);
 }
 #define __syncthreads emulated_wait
 static inline void __syncwarp(unsigned = 0) { emulated_warp_wait(); }
 #define __activemask emulated_active
+#define __ballot_sync(mask, yes) emulated_ballot(yes)
 
 template <class T> static inline T exchanged(T value, int move, int width, int mode) {
   unsigned long long word = 0;

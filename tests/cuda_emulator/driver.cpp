@@ -158,6 +158,17 @@ API unsigned emulated_active() {
   block.threads[own].took = 0;
   return found;
 }
+// Threads of a warp that say yes.
+API unsigned emulated_ballot(int yes) {
+  Block &block = *current;
+  unsigned own = block.now, first = own - own % 32, found = 0;
+  block.threads[own].word = yes != 0;
+  block.wait(AT_WARP);
+  for (unsigned t = first; t < first + 32 && t < block.threads.size(); t++)
+    if (block.threads[t].word) found |= 1u << (t - first);
+  block.wait(AT_WARP);
+  return found;
+}
 
 namespace {
 

@@ -2,7 +2,10 @@
 
 Its arrays are named as in ``edgeinfer.llm.tape``, but that rows which products take lie as pairs of
 bfloat16, in as many bytes as float32 has: ``att``, ``h`` and ``xs``, which is ``x`` times a norm's
-factors; ``squares`` holds sums of squares of ``x``.
+factors; ``squares`` holds sums of squares of ``x``. Further ones are ``order``, the pairs of a
+token and one of its experts, by experts; ``jobs<w>``, a count of parts of it of up to ``w`` eights,
+and of each its expert, its first place and how many; ``xe``, what experts give, (pairs, hidden).
+``more`` is what adapters add, before the product does.
 
 A call's arguments are arrays, ``#<n>`` for an integer, ``%<x>`` for a float32, ``count`` for the
 number of tokens, or of outputs where these are meant, ``columns`` for places of a row of the table,
@@ -37,6 +40,9 @@ WARPS = 8
 
 WIDTHS = (1, 4, 8)
 """Eights of tokens in a step that there are products for; the last is for more, too."""
+
+ROUTED_WIDTHS = (1, 4)
+"""Eights of pairs of an expert that are multiplied together."""
 
 MOST_FOLD = 4
 """Eights of slices that columns of a matrix are cut into, at most: then a block is full."""
@@ -80,6 +86,18 @@ def tiles_of(width: int, tiles: int) -> int:
 
 
 _MANY = 2048
+
+
+def routed_width(pairs: int, experts: int) -> int:
+    """The width that so many pairs of a token and an expert are multiplied by."""
+    few, many = ROUTED_WIDTHS
+    return many if pairs > 2 * 8 * few * experts else few
+
+
+def most_jobs(pairs: int, experts: int, width: int) -> int:
+    """Most parts of up to ``width`` eights that experts' pairs are cut into."""
+    size = 8 * width
+    return (pairs + min(pairs, experts) * (size - 1)) // size
 
 
 def code_name(arch: str) -> str:

@@ -45,8 +45,9 @@ VERSION = 2
 ALIGNMENT = 64
 """Bytes that arrays begin at a multiple of."""
 
-Domain = Literal["tokens", "outputs"]
-"""What counts items: all tokens of a step, or those whose logits are wanted."""
+Domain = Literal["tokens", "outputs", "step", "pairs"]
+"""What counts items: all tokens of a step, or those whose logits are wanted. On GPUs also a step,
+which is one, or pairs of a token and one of its experts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,16 +18,19 @@ from edgeinfer.backends.llm.backend import open_executor
 from edgeinfer.backends.llm.cuda import CudaExecutor
 from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.convert.llm import cuda_code, cuda_variant, oracle
+from edgeinfer.convert.llm.adapters import PARTS
 from edgeinfer.convert.llm.blocks import Factors, Integers
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.pipeline import prepared
+from edgeinfer.convert.llm.source import expected, floats
 from edgeinfer.errors import ClosedError, EdgeInferError
-from edgeinfer.llm import LlmConfig
+from edgeinfer.llm import Experts, LlmConfig
 from edgeinfer.llm.step import StepBatch
 from edgeinfer.machine.cuda import compute_capability, cuda_devices
 from edgeinfer.types import Array
 from tests import cuda_emulator
 from tests.backends.llm.small import CONFIG, batch, stored, weights
+from tests.backends.llm.test_adapters import adapter, given, merged
 
 KINDS = {"": "Q4_0", "attn_v": "Q5_0", "ffn_down": "Q4_1", "token_embd": "Q8_0"}
 OTHER = replace(
@@ -45,6 +49,9 @@ OTHER = replace(
     vocab=119,
 )
 ROWS = replace(CONFIG, qk_norm_rows=True, kv_heads=1, heads=3, head_dim=32)
+ROUTED = replace(CONFIG, experts=Experts(4, 2, 64, True))
+SHARED = replace(ROWS, experts=Experts(37, 5, 160, False))
+"""More experts than pairs of a few tokens, and no multiple of anything."""
 LONG = replace(CONFIG, ffn=2080, layers=1, layer_rope=(0,), windows=(0,))
 """Its columns are cut into more slices: a warp has one for few tokens, and several for many."""
 IDS = [int(i) for i in np.random.default_rng(1).integers(0, 119, 36)]
@@ -76,11 +83,19 @@ CASES: dict[str, tuple[LlmConfig, Callable[[], dict[str, Any]]]] = {
     "norms of rows": (ROWS, lambda: prepared(weights(ROWS), "w8", 64)),
     "narrow groups and minima": (CONFIG, lambda: _grouped(CONFIG)),
     "long columns": (LONG, lambda: prepared(weights(LONG), "w4", 32)),
+    "experts": (ROUTED, lambda: prepared(weights(ROUTED), "w4", 32)),
+    "experts of another family": (SHARED, lambda: prepared(weights(SHARED), "w8", 32)),
     "float32": (CONFIG, lambda: dict(weights(CONFIG))),
     "float16": (CONFIG, lambda: prepared(weights(CONFIG), "fp16", 32)),
     "bfloat16": (CONFIG, lambda: prepared(weights(CONFIG), "bf16", 32)),
     "a cache of bytes": (OTHER, lambda: prepared(weights(OTHER), "w4", 32)),
 }
+ADAPTED: dict[str, tuple[int, int, tuple[str, ...]]] = {
+    "wide": (16, 1, ()),
+    "odd": (3, 2, ()),
+    "some": (8, 3, ("attn_q", "attn_v")),
+}
+"""Ranks, seeds, and matrices that have an adapter; none stand for all."""
 OF_BYTES = ("a cache of bytes",)
 
 
@@ -93,8 +108,8 @@ def _opened(folder: Path, config: LlmConfig, cache: str = "float16") -> tuple[Cu
     return executor, order.reshape(8, -1)
 
 
-def _whole(executor: CudaExecutor, table: Array, ids: list[int]) -> Array:
-    return executor.step(batch(table, [(0, ids, 0, len(ids))])).copy()
+def _whole(executor: CudaExecutor, table: Array, ids: list[int], adapter: int = -1) -> Array:
+    return executor.step(given(batch(table, [(0, ids, 0, len(ids))]), adapter)).copy()
 
 
 def logits(name: str, count: int) -> dict[str, Any]:
@@ -106,7 +121,7 @@ def logits(name: str, count: int) -> dict[str, Any]:
         executor, table = _opened(Path(folder), config, "uint8" if name in OF_BYTES else "float16")
     attended: Any = in_bytes if name in OF_BYTES else in_cache
     oracle.attended = attended
-    right = Oracle(config, tensors).logits([np.array(ids)])[0]
+    right = Oracle(config, _of_experts(config, tensors)).logits([np.array(ids)])[0]
     found = _whole(executor, table, ids)
     best = None if executor.best is None else executor.best.copy()
     start = count - 5
@@ -115,6 +130,51 @@ def logits(name: str, count: int) -> dict[str, Any]:
     single = [executor.step(step)[0].copy() for step in steps]
     executor.close()
     return {"right": right, "found": found, "best": best, "single": np.array(single)}
+
+
+def _of_experts(config: LlmConfig, tensors: dict[str, Any]) -> dict[str, Any]:
+    """With experts' matrices one by one, as the definition takes them."""
+    shapes = {name: shape for name, shape in expected(config).items() if len(shape) == 3}
+    return tensors | {n: floats(tensors[n].float32().reshape(s)) for n, s in shapes.items()}
+
+
+def adapted(name: str, count: int) -> dict[str, Any]:
+    """Of a model with adapters: logits beside those of merged weights, bits, what is refused."""
+    config, make = CASES[name]
+    tensors, ids, folder = make(), IDS[:count], Path(tempfile.mkdtemp())
+    parts = PARTS if config.experts is None else PARTS[:4]
+    added = {n: adapter(config, r, seed, p or parts) for n, (r, seed, p) in ADAPTED.items()}
+    cuda_variant.write(config, tensors, [_arch()], folder, adapters=added)
+    executor, table = _opened(folder, config)
+    cuda_variant.write(config, tensors, [_arch()], folder)
+    plain, _ = _opened(folder, config)
+    shutil.rmtree(folder)
+    attended: Any = in_cache
+    oracle.attended = attended
+    whole = {which: _whole(executor, table, ids, which) for which in range(-1, len(added))}
+    oracles = [Oracle(config, merged(_of_experts(config, tensors), a)) for a in added.values()]
+    right = [one.logits([np.array(ids)])[0] for one in oracles]
+    found = {
+        "right": right,
+        "found": [whole[which] for which in range(len(added))],
+        "none": np.array_equal(_whole(plain, table, ids), whole[-1]),
+        "schedules": _schedules(executor, table, whole, 4),
+        "fingerprints": executor.fingerprint != plain.fingerprint,
+        "names": executor.adapters,
+    }
+    made = batch(table, [(0, IDS[:4], 0, 4)])
+    (state,) = oracles[0].states([np.array(IDS[:4])])
+    scale = np.sqrt(np.square(state).mean(-1, keepdims=True) + np.float32(config.norm_epsilon))
+    state = state / scale * tensors["output_norm"].float32()
+    states = executor.states(given(made, 0))
+    found["states"] = float(np.linalg.norm(states - state) / np.linalg.norm(state))
+    try:
+        executor.step(given(made, len(added)))
+    except EdgeInferError as e:
+        found["refused"] = str(e)
+    executor.close()
+    plain.close()
+    return found
 
 
 def behaviour() -> dict[str, Any]:
@@ -132,18 +192,18 @@ def behaviour() -> dict[str, Any]:
         for page in range(one.pages):
             one.write_page(page, nothing)
         whole = _whole(one, table, IDS)
-        found[f"{name}schedules"] = _schedules(one, table, whole, 2 if name else 4)
+        found[f"{name}schedules"] = _schedules(one, table, {-1: whole}, 2 if name else 4)
         found[f"{name}prefix"] = _prefix(one, table, whole)
     other.close()
     found["states"] = _states(executor, table, config, tensors)
-    given = tensors["token_embd"].float32()
+    rows = tensors["token_embd"].float32()
     plain = batch(table, [(4, IDS[:9], 0, 9)])
     places, tokens = np.array([3, 8], np.int32), plain.tokens.copy()
     tokens[places] = 0
     mixed = StepBatch(
         *(tokens, plain.positions, plain.owner, plain.table, plain.rows),
         embedded=places,
-        embeddings=given[[IDS[i] for i in places]],
+        embeddings=rows[[IDS[i] for i in places]],
     )
     found["embedded"] = np.array_equal(executor.step(mixed), whole[:9])
     found["none wanted"] = executor.step(batch(table, [(5, IDS[:5], 0, 0)])).shape
@@ -157,24 +217,28 @@ def behaviour() -> dict[str, Any]:
     return found
 
 
-def _schedules(executor: CudaExecutor, table: Array, whole: Array, sequences: int) -> int:
-    """Rows of random schedules that differ from the whole prompt's."""
-    rng, wrong = np.random.default_rng(7), 0
+def _schedules(
+    executor: CudaExecutor, table: Array, whole: dict[int, Array], sequences: int
+) -> int:
+    """Rows of random schedules that differ from the whole prompt's, by the sequences' adapters."""
+    rng, wrong, most = np.random.default_rng(7), 0, len(whole[-1])
     done = dict.fromkeys(range(sequences), 0)
+    which = [int(a) for a in rng.permutation(np.resize(list(whole), len(table)))]
     while done:
         parts = []
         for sequence, start in done.items():
             if rng.random() < 0.6:
-                count = min(int(rng.integers(1, 12)), len(IDS) - start)
+                count = min(int(rng.integers(1, 12)), most - start)
                 parts.append((sequence, IDS[start : start + count], start, count))
         if not parts:
             continue
-        rows, at = executor.step(batch(table, parts)), 0
+        rows, at = executor.step(given(batch(table, parts), *which)), 0
         for sequence, ids, start, count in parts:
-            wrong += not np.array_equal(rows[at : at + count], whole[start : start + count])
+            right = whole[which[sequence]][start : start + count]
+            wrong += not np.array_equal(rows[at : at + count], right)
             at += len(ids)
             done[sequence] += count
-        done = {s: n for s, n in done.items() if n < len(IDS)}
+        done = {s: n for s, n in done.items() if n < most}
     return wrong
 
 
@@ -223,9 +287,9 @@ def _refused(executor: CudaExecutor, table: Array) -> dict[str, str]:
         "wide": StepBatch(wide, good.positions, good.owner, good.table, good.rows),
     }
     said = {}
-    for name, given in cases.items():
+    for name, wrong in cases.items():
         try:
-            executor.step(given)
+            executor.step(wrong)
         except EdgeInferError as e:
             said[name] = str(e)
     return said
@@ -262,7 +326,8 @@ def main(path: Path) -> None:
         cuda_emulator.load_driver()
         compiled: Any = cache(lambda text, _: cuda_emulator.compiled(text, is_ours=True))
         cuda_code.compiled = compiled
-    known: dict[str, Callable[..., Any]] = {"logits": logits, "behaviour": behaviour}
+    functions = (logits, adapted, behaviour)
+    known: dict[str, Callable[..., Any]] = {f.__name__: f for f in functions}
     asked = pickle.loads(path.read_bytes())
     path.write_bytes(pickle.dumps([known[name](*given) for name, *given in asked]))
 

@@ -17,6 +17,7 @@ pytest.importorskip("tvm")
 from edgeinfer.backends.llm import cuda
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.machine.cuda import cuda_devices
+from edgeinfer.types import Array
 from tests import cuda_emulator, samples
 
 WORKER, ROOT = Path(__file__).with_name("cuda_worker.py"), Path(__file__).parents[3]
@@ -26,6 +27,8 @@ NAMES = {
     "norms of rows": 9,
     "narrow groups and minima": 9,
     "long columns": 34,
+    "experts": 36,
+    "experts of another family": 12,
     "float32": 6,
     "float16": 6,
     "bfloat16": 6,
@@ -42,13 +45,19 @@ def answers(
     if not cuda_devices() and not cuda_emulator.is_possible():
         pytest.skip("g++ on Linux stands in for CUDA's compiler")
     names = samples.asked(request, "name")
-    questions = [*(("logits", name, NAMES[name]) for name in names), ("behaviour",)]
+    with_adapters = samples.asked(request, "with_adapters")
+    questions = [
+        *(("logits", name, NAMES[name]) for name in names),
+        *(("adapted", name, 20) for name in with_adapters),
+        ("behaviour",),
+    ]
+    keys = [*names, *(f"{name} with adapters" for name in with_adapters), "behaviour"]
     path = tmp_path_factory.mktemp("cuda") / "questions"
     path.write_bytes(pickle.dumps(questions))
     places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-W", "ignore", str(WORKER), str(path)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": places})
-    return dict(zip([*names, "behaviour"], pickle.loads(path.read_bytes()), strict=True))
+    return dict(zip(keys, pickle.loads(path.read_bytes()), strict=True))
 
 
 @pytest.mark.sample(1)
@@ -58,13 +67,34 @@ def answers(
 def test_logits_are_those_of_the_definition(name: str, answers: dict[str, Any]) -> None:
     found = answers[name]
     right = found["right"]
-    error = np.linalg.norm(found["found"] - right, axis=-1) / np.linalg.norm(right, axis=-1)
+    _hold_near(found["found"], right)
+    assert found["best"].tolist() == found["found"].argmax(-1).tolist()
+    assert np.array_equal(found["single"], found["found"][-len(found["single"]) :])
+
+
+def _hold_near(found: Array, right: Array) -> None:
+    error = np.linalg.norm(found - right, axis=-1) / np.linalg.norm(right, axis=-1)
     # Vectors have 16 bits. A number of the cache that lies between two of float16 may become the
     # other one, and then a few rows are off by more.
     assert np.median(error) < 1e-3
     assert error.max() < 5e-3
-    assert found["best"].tolist() == found["found"].argmax(-1).tolist()
-    assert np.array_equal(found["single"], found["found"][-len(found["single"]) :])
+
+
+@pytest.mark.parametrize(
+    "with_adapters",
+    ["experts", *(pytest.param(n, marks=pytest.mark.slow) for n in USUAL[:2])],
+)
+def test_adapters_change_their_tokens_alone(with_adapters: str, answers: dict[str, Any]) -> None:
+    """Several and none in one batch; of a model with experts those of attention alone."""
+    found = answers[f"{with_adapters} with adapters"]
+    for each, right in zip(found["found"], found["right"], strict=True):
+        _hold_near(each, right)
+    assert found["schedules"] == 0
+    assert found["none"]
+    assert found["fingerprints"]
+    assert found["states"] < 5e-3
+    assert found["names"] == ("wide", "odd", "some")
+    assert "this model has 3" in found["refused"]
 
 
 @pytest.fixture(scope="module")

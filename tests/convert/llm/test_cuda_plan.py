@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 pytest.importorskip("tvm")
 
 from edgeinfer.convert.llm import cuda_code, cuda_variant
-from edgeinfer.convert.llm.adapters import LowRank
 from edgeinfer.convert.llm.cuda_pack import CudaPacker, nibbles, tiles
 from edgeinfer.convert.llm.cuda_plan import plan_cuda
 from edgeinfer.convert.llm.pack import rounded
@@ -22,12 +22,12 @@ from tests.backends.llm.small import CONFIG, weights
 
 
 def test_what_there_are_no_kernels_for_is_listed(tmp_path: Path) -> None:
-    config = replace(CONFIG, experts=Experts(4, 2, 32, False), head_dim=24, ffn=100)
-    low = LowRank(np.ones((2, 64), np.float32), np.ones((96, 2), np.float32), 1.0)
+    experts = Experts(1025, 2, 100, False)
+    config = replace(CONFIG, experts=experts, head_dim=24, post_norms=True)
     with pytest.raises(UsageError) as error:
-        cuda_variant.write(config, {}, ["sm_87"], tmp_path, adapters={"a": {"blk.0.ffn_up": low}})
+        cuda_variant.write(config, {}, ["sm_87"], tmp_path)
     said = str(error.value)
-    for part in ("experts", "low-rank adapters", "head_dim is 24", "ffn is 100"):
+    for part in ("1025 experts", "result is normed", "head_dim is 24", "ffn is 100"):
         assert part in said
     assert not list(tmp_path.iterdir())
 
@@ -61,7 +61,7 @@ def test_who_writes_a_row_knows_the_next_norm(tmp_path: Path) -> None:
         for call in calls:
             assert "next" not in call.arguments
         call = next(iter(calls))
-        told += [a for a in call.arguments[-3:-2] if a.startswith("w:")]
+        told += [a for a, b in pairwise(call.arguments) if b == "xs" and a.startswith("w:")]
     norms = [f"blk.{layer}.{name}" for layer in range(2) for name in ("attn_norm", "ffn_norm")]
     assert told == [f"w:{name}" for name in (*norms, "output_norm")]
 
@@ -88,6 +88,7 @@ def test_kernels_compile_for_an_architecture(arch: str) -> None:
     parts = [cuda_code.embed(loads), cuda_code.turn("uint8")]
     parts += [cuda_code.attend(cache, False) for cache in ("float16", "uint8")]
     parts += [cuda_code.product(loads, "add", eights, 2, 2)[:2] for eights in (1, 4)]
+    parts += [cuda_code.product(loads, "silu", 4, 1, 2, is_routed=True)[:2]]
     try:
         made = cuda_code.compiled(cuda_code.text([t for _, t in parts], 64, 4), arch)
     except NotAvailableError as e:
