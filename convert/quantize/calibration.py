@@ -31,7 +31,7 @@ from edgeinfer.convert.quantize.rewrite.rounding import (
     thinned,
 )
 from edgeinfer.convert.quantize.rewrite.shared_weights import APART, SHARED
-from edgeinfer.convert.quantize.search.rules import apart
+from edgeinfer.convert.quantize.search.rules import apart, crowded, ends
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
@@ -235,7 +235,7 @@ class Quantizer:
         if any(lim.same_bits for lim in limits):
             model, lengths = same_norms.watched(self.model)
         names = [*values, *lengths.values()]
-        self.seen = observe(model, names, axes, feeds, progress=notify)
+        self.seen = observe(model, names, axes, feeds, ends=ends(units), progress=notify)
         self.lengths = {x: self.seen.values.pop(name) for x, name in lengths.items()}
         self.ranges = {n: self._range(n, values[n]) for n in values}
 
@@ -373,9 +373,11 @@ class Quantizer:
         A part of a graph has other borders, so that some ranges were not measured.
         """
         while True:
-            units = lay_out(model, limits, kept).units
+            layout = lay_out(model, limits, kept)
+            units = layout.units
             unknown = {u.name for u in units if not observed([u]).keys() <= self.ranges.keys()}
             joins = apart(units, self.ranges)
+            joins |= crowded(layout, self.ranges, self.seen.spreads, self.recipe.activations)
             self.notes += [line for line in joins.values() if line not in self.notes]
             if not unknown and not joins:
                 return kept, units

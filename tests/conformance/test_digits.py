@@ -473,6 +473,8 @@ INTEGERS: dict[str, tuple[list[str], Definition]] = {
     "Mul": (["a", "b"], lambda a, b, d: a * b),
     "Max": (["a", "b"], lambda a, b, d: np.maximum(a, b)),
     "Min": (["a", "b"], lambda a, b, d: np.minimum(a, b)),
+    "Max of=3": (["a", "b", "seven"], lambda a, b, d: np.maximum(np.maximum(a, b), 7)),
+    "Min of=3": (["a", "b", "seven"], lambda a, b, d: np.minimum(np.minimum(a, b), 7)),
     "Equal": (["a", "b"], lambda a, b, d: a == b),
     "Less": (["a", "b"], lambda a, b, d: a < b),
     "LessOrEqual": (["a", "b"], lambda a, b, d: a <= b),
@@ -503,9 +505,15 @@ def test_integers_are_exact(place: str, dtype: str) -> None:
     feeds = {"a": a, "b": b, "d": divisor}
     with np.errstate(all="ignore"):
         wanted = {_label(s): f(a, b, divisor) for s, (_, f) in INTEGERS.items()}
-    nodes = [_node(spec, inputs, _label(spec)) for spec, (inputs, _) in INTEGERS.items()]
+    nodes = [
+        helper.make_node(spec.split()[0], inputs, [_label(spec)], name=_label(spec))
+        if " of=" in spec
+        else _node(spec, inputs, _label(spec))
+        for spec, (inputs, _) in INTEGERS.items()
+    ]
     outputs = {name: (w.dtype, w.shape) for name, w in wanted.items()}
-    answers = run(place, _model(nodes, feeds, outputs), feeds)
+    model = _model(nodes, feeds, outputs, seven=np.array(7, dtype))
+    answers = run(place, model, feeds)
     faults = []
     for name, right in wanted.items():
         if name in answers.refused:

@@ -15,6 +15,12 @@ BINS = 8192
 """Over both signs. The range is a power of two, so that doubling it joins bins two by two and the
 result does not depend on the order of the samples."""
 
+_CHANNELS, _ENOUGH = 256, 16
+"""Sizes up to which an axis is one of channels, and elements that tell what one varies by."""
+
+_FEW_CHANNELS, _FEW = 16, 4
+"""Among so few channels fewer elements tell it."""
+
 MOST = 1 << 16
 """Elements of one value of one sample that are counted; the extremes are taken of all."""
 
@@ -128,3 +134,51 @@ class ChannelStats:
     def mean(self) -> npt.NDArray[np.float64]:
         """Mean of each channel; zero before the first sample."""
         return self.total / max(1, self.count)
+
+
+@dataclass(slots=True)
+class Spreads:
+    """What each channel of one value varies by, along every axis of few elements.
+
+    Attributes:
+        sums: by axis, the number of elements of a channel, their sums and those of their squares,
+            both of the distance from the first sample's mean.
+        origins: by axis, that mean.
+        largest: magnitude over all channels.
+    """
+
+    sums: dict[int, tuple[int, npt.NDArray[np.float64], npt.NDArray[np.float64]]] = field(
+        default_factory=dict
+    )
+    origins: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    largest: float = 0.0
+
+    def add(self, array: Array) -> None:
+        """Take in one sample; one that is not finite is left out."""
+        if not array.size or not np.isfinite(array).all():
+            return
+        self.largest = max(self.largest, float(np.abs(array).max()))
+        for axis, size in enumerate(array.shape):
+            if size > _CHANNELS:
+                self.sums.pop(axis, None)
+                continue
+            rows = np.moveaxis(np.asarray(array, np.float64), axis, 0).reshape(size, -1)
+            origin = self.origins.setdefault(axis, rows.mean(axis=1))
+            if len(origin) != size:
+                self.sums.pop(axis, None)
+                continue
+            off = rows - origin[:, None]
+            zero = np.zeros(size)
+            count, total, squares = self.sums.get(axis, (0, zero, zero))
+            more = (total + off.sum(axis=1), squares + np.square(off).sum(axis=1))
+            self.sums[axis] = (count + rows.shape[1], *more)
+
+    def least(self) -> float:
+        """Return the least deviation of a channel that varies; infinite where none is known."""
+        found = [math.inf]
+        for count, total, squares in self.sums.values():
+            if count < (_ENOUGH if len(total) > _FEW_CHANNELS else _FEW):
+                continue
+            variance = squares / count - np.square(total / count)
+            found += [math.sqrt(v) for v in variance if v > 0]
+        return min(found)

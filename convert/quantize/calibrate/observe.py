@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
 from edgeinfer.backends.onnxruntime.sums import precise_entries
 from edgeinfer.convert.lower.onnxruntime.readable import readable
-from edgeinfer.convert.quantize.calibrate.histogram import ChannelStats, Histogram
+from edgeinfer.convert.quantize.calibrate.histogram import ChannelStats, Histogram, Spreads
 from edgeinfer.convert.quantize.units import Unit
 from edgeinfer.errors import RunError
 from edgeinfer.records import dataclass
@@ -31,11 +31,13 @@ class Observation:
     Attributes:
         values: by name of a value.
         channels: by name of a value that weights are multiplied with.
+        spreads: by name of a value that becomes an output.
         samples: runs of the model.
     """
 
     values: dict[str, Histogram] = field(default_factory=dict)
     channels: dict[str, ChannelStats] = field(default_factory=dict)
+    spreads: dict[str, Spreads] = field(default_factory=dict)
     samples: int = 0
 
 
@@ -50,6 +52,7 @@ def observe(
     axes: dict[str, int],
     data: Callable[[], Iterator[Feeds]],
     *,
+    ends: Collection[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Observation:
     """Watch values over a whole data set, one sample in memory at a time.
@@ -59,6 +62,7 @@ def observe(
         names: Names of the values to watch.
         axes: channel axis of those whose channels are told apart.
         data: gives the samples; called once for each group of values.
+        ends: names of those whose channels are held against each other.
         progress: called with the number of samples seen.
 
     Raises:
@@ -73,6 +77,8 @@ def observe(
 
     for arrays in watched(model, list(dict.fromkeys(names)), data, notify=notify):
         _take(found, arrays, axes)
+        for name in arrays.keys() & set(ends):
+            found.spreads.setdefault(name, Spreads()).add(arrays[name])
     return found
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import constant
-from edgeinfer.convert.quantize.calibrate.histogram import Histogram
+from edgeinfer.convert.quantize.calibrate.histogram import Histogram, Spreads
 from edgeinfer.convert.quantize.calibrate.ranges import Range
 from edgeinfer.convert.quantize.search.layers import Layer
 from edgeinfer.convert.quantize.units import WEIGHTED as _WEIGHTED
-from edgeinfer.convert.quantize.units import Unit, array_of, parts
+from edgeinfer.convert.quantize.units import Layout, Unit, array_of, parts
 
 UNLIKE = 8.0
 """How many times wider than the narrowest operand of a Concat the widest one may be: three of the
@@ -35,6 +35,13 @@ product of each block has 2.3 to 4.1 of them, all others 7.7 to 34."""
 
 LOBE_STEPS = 8
 """Steps of eight bits that a lobe must have: with fewer, what it means is rounded away."""
+
+LEAST_STEPS = 0.5
+"""Steps that the least deviation of a channel must have at the end of a model: with fewer, what
+rounding leaves of it is within 5 dB of what rounding does."""
+
+LEAST_SHARE = 1e-5
+"""Steps below which a channel is constant but for rounding."""
 
 _STEPS = 255
 _ENDS = "first or last layer with weights"
@@ -113,6 +120,40 @@ def apart(units: Sequence[Unit], ranges: Mapping[str, Range]) -> dict[str, str]:
                 "range, and one scale cannot serve both"
             )
     return found
+
+
+def crowded(
+    layout: Layout, ranges: Mapping[str, Range], spreads: Mapping[str, Spreads], bits: int
+) -> dict[str, str]:
+    """Say which units at the end of a model have channels that vary by less than a step.
+
+    One layer that gives coordinates in pixels and a score has one scale for both, and the score
+    takes one value, or three. Where nothing reaches beyond one all channels are shares of one unit.
+
+    Args:
+        layout: what a target holds as integers.
+        ranges: by name of a value.
+        spreads: likewise, of those that become outputs.
+        bits: of an activation.
+    """
+    found = {}
+    for unit in layout.units:
+        spread = spreads.get(unit.result.name or "")
+        if spread is None or unit.kind == "move" or unit.result not in layout.stored:
+            continue
+        step = _width(unit.result, ranges) / (2**bits - 1)
+        least = spread.least()
+        if spread.largest > 1.0 and LEAST_SHARE * step < least < LEAST_STEPS * step:
+            found[unit.name] = (
+                f"{unit.op} {unit.name!r} stays float: a channel of its result varies by "
+                f"{least / step:.2g} of a step of {bits} bits, and one scale cannot serve all"
+            )
+    return found
+
+
+def ends(units: Sequence[Unit]) -> set[str]:
+    """Return names of values that become outputs without further weights."""
+    return {u.result.name or "" for u in units if u.kind != "move" and _reaches_output(u.result, 6)}
 
 
 def _unlike(unit: Unit, ranges: Mapping[str, Range]) -> float:

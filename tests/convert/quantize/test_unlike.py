@@ -1,5 +1,6 @@
 """What is joined with one scale for all has ranges that one scale can serve."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -100,3 +101,47 @@ def test_what_was_written_is_what_is_measured() -> None:
     quantizer, _ = written(head(1), "onnxruntime", "onnx")
     limits = limits_of(profiles.load("onnxruntime"), "onnx")
     assert "Concat" not in {u.op for u in quantizer.units(limits)}
+
+
+ALONE = {
+    "one layer": "y = MatMul(x, w)",
+    "offsets": "l = MatMul(x, s)  g = Sigmoid(l)  y = Add(g, o)",
+    "sums of borders": (
+        "b = MatMul(x, wb)  s1 = MatMul(x, ws)  p = Pad(b, pb)  q = Pad(s1, ps)  y = Add(p, q)"
+    ),
+}
+
+
+@pytest.mark.parametrize("target", ["rpi5", "onnxruntime"])
+@pytest.mark.parametrize("body", ALONE)
+def test_a_score_that_is_never_alone_keeps_its_steps(body: str, target: str) -> None:
+    """Nothing says which columns are coordinates; samples show which vary by less than a step."""
+    wide, narrow = (
+        640 * np.abs(RNG.normal(size=(16, 4))) / 16,
+        np.abs(RNG.normal(size=(16, 1))) / 16,
+    )
+    known = {
+        "w": np.concatenate([wide, narrow], 1).astype(np.float32),
+        "wb": wide.astype(np.float32),
+        "ws": narrow.astype(np.float32),
+        "s": RNG.normal(size=(16, 5)).astype(np.float32),
+        "o": np.array([0, 300, 900, 5, 0], np.float32),
+        "pb": np.array([0, 0, 0, 1]),
+        "ps": np.array([0, 4, 0, 0]),
+    }
+    words = set(re.findall(r"\w+", ALONE[body]))
+    head = "float[16,5] w, float[16,4] wb, float[16,1] ws, float[16,5] s, float[5] o, int64[4] pb"
+    model = graph(
+        f"""<ir_version: 10, opset_import: ["" : 24]>
+        net (float[N,16] x) => (float[N,5] y) <{head}, int64[4] ps> {{ {ALONE[body]} }}""",
+        **{name: value for name, value in known.items() if name in words},
+    )
+    format = "tflite" if target == "rpi5" else "onnx"
+    quantizer, made = written(model, target, format)
+    right, found = scores(model, 1), scores(made, 1)
+    assert np.abs(right - found).max() < 0.03
+    assert len(np.unique(found)) > 16
+    if body == "one layer":
+        # ONNX Runtime's products of integers give floats, of which each channel has its own scale.
+        said = any("varies by" in line for line in quantizer.notes)
+        assert said == (target == "rpi5")

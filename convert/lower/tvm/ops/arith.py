@@ -280,9 +280,15 @@ def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
 
 def larger(a: Value, b: Value) -> Value:
     """The larger of two; NaN wins."""
+    if not math.element_type(a).startswith("float"):
+        # A choice of a choice with a constant ends the compiler's bounds of integers (0.27).
+        return tirx.max(a, b)
     return tirx.Select(tirx.Or(a > b, is_not_number(a)), a, b)
 
 
 def smaller(a: Value, b: Value) -> Value:
     """The smaller of two; NaN wins."""
+    if not math.element_type(a).startswith("float"):
+        # A choice of a choice with a constant ends the compiler's bounds of integers (0.27).
+        return tirx.min(a, b)
     return tirx.Select(tirx.Or(a < b, is_not_number(a)), a, b)
