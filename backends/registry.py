@@ -100,7 +100,7 @@ def _entries() -> list[tuple[str, str]]:
 
 
 def _plugins() -> dict[str, tuple[str, ...]]:
-    """Map each name that is not ours to the places that claim it."""
+    """Map each name that is not ours to the entry points that claim it."""
     plugins: dict[str, tuple[str, ...]] = {}
     for name, place in _entries():
         if name not in BUILT_IN:

@@ -74,9 +74,9 @@ def adapter_places(options: Iterable[str]) -> dict[str, str]:
     return paths
 
 
-def adapter_words(places: Mapping[str, Any]) -> Iterator[str]:
+def adapter_words(folders: Mapping[str, Any]) -> Iterator[str]:
     """Write what ``adapter_places`` reads."""
-    for name, path in places.items():
+    for name, path in folders.items():
         yield f"{name}={path}"
 
 

@@ -120,7 +120,7 @@ def test_what_cannot_be_judged_is_told() -> None:
         measure("top1", [[[1.0, 2.0]]], ["cat"])
     with pytest.raises(UsageError, match="names of classes"):
         measure("cer", [reading(1)], ["a"])
-    with pytest.raises(UsageError, match=r"expected \[boxes, 6\] or \[1, 4 \+ classes, places\]"):
+    with pytest.raises(UsageError, match=r"expected \[boxes, 6\] or \[1, 4 \+ classes, boxes\]"):
         measure("map", [np.zeros((3, 4))], [BOXES])
     with pytest.raises(UsageError, match="expected a box in the labels, received none"):
         measure("map", [np.zeros((0, 6))], [BOXES[2:]])

@@ -50,12 +50,12 @@ class _Laid:
     Attributes:
         phases: Phases of ``PHASE``.
         address: Address of these.
-        rows: places of phases over tokens; ``outputs`` likewise.
+        rows: Offsets of phases over tokens; ``outputs`` likewise.
         each: items of every token, of ``rows``.
-        adapted: places of phases of adapters.
+        adapted: Offsets of phases of adapters.
         filled: counts that were filled in last.
-        products: places of products over tokens; ``out_products`` likewise.
-        tiles: places of attention by tokens of a tile; tiles of one first.
+        products: Offsets of products over tokens; ``out_products`` likewise.
+        tiles: Offsets of attention by tokens of a tile; tiles of one first.
         out_items: Output items of ``out_products``, where any row is wanted.
     """
 
@@ -272,9 +272,9 @@ class NativeExecutor(TapeExecutor):
         extra[laid.products] = -(-count // key.width)
         extra[laid.adapted] = count
         extra[laid.out_products] = -(-outputs // key.out_width)
-        for places, number in zip(laid.tiles, tiles, strict=True):
+        for offsets, number in zip(laid.tiles, tiles, strict=True):
             total = number * self._config.kv_heads
-            items[places], chunk[places] = total, self._chunk(total, 8)
+            items[offsets], chunk[offsets] = total, self._chunk(total, 8)
         items[laid.out_products] = laid.out_items if outputs else 0
         return laid
 
@@ -315,8 +315,8 @@ class NativeExecutor(TapeExecutor):
         for phase in self._tape.phases:
             at = len(made)
             if isinstance(phase, Rows):
-                places = laid.rows if phase.domain == "tokens" else laid.outputs
-                places.append(at)
+                offsets = laid.rows if phase.domain == "tokens" else laid.outputs
+                offsets.append(at)
                 multiples[at] = phase.each
                 add(self._phase(phase.call))
             elif isinstance(phase, Products):
@@ -392,9 +392,9 @@ class NativeExecutor(TapeExecutor):
             return
         laid.rows.append(place())
         add(self._phase(phase.turn[kind], layer=layer))
-        for number, places in zip((1, 2), laid.tiles, strict=True):
+        for number, offsets in zip((1, 2), laid.tiles, strict=True):
             if (call := phase.tiles.get(f"{kind} {number}")) is not None:
-                places.append(place())
+                offsets.append(place())
                 add(self._phase(call, layer=layer))
 
     def _phase(

@@ -260,7 +260,7 @@ def _config(options: LoadOptions) -> dict[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the engine's message without the places in its source it passed through."""
+    """Return the engine's message without its stack of source lines."""
     lines = [
         line for line in str(error).splitlines() if line and not line.startswith("Exception from")
     ]

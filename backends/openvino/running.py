@@ -22,7 +22,7 @@ _DATA_FIRST = frozenset(
         *("Slice", "Split", "VariadicSplit", "Gather", "Pad"),
     }
 )
-"""Operators that take any first input: places, axes and sizes stand behind it."""
+"""Operators that take any first input: indices, axes and sizes stand behind it."""
 
 _WHOLE = frozenset({"i4", "i8", "i16", "i32", "i64", "u1", "u4", "u8", "u16", "u32", "u64"})
 
@@ -49,7 +49,7 @@ def _wait_for(request: Any) -> None:
 def may_fail(model: Any) -> bool:
     """Whether a run can bring something that an operator of a model refuses.
 
-    Sizes can, where a run decides them, and integers: places beyond an end, axes, numbers of
+    Sizes can, where a run decides them, and integers: indices beyond an end, axes, numbers of
     elements. Numbers that are computed of the model's own sizes are as good as constants.
     """
     if model.is_dynamic():

@@ -559,9 +559,9 @@ class IsolatedExecutable:
         raise ClosedError(f"backend {self._engine!r}: used after close()")
 
 
-def _fill(places: dict[str, Array], feeds: Feeds) -> None:
-    for name, place in places.items():
-        np.copyto(place, feeds[name])
+def _fill(buffers: dict[str, Array], feeds: Feeds) -> None:
+    for name, buffer in buffers.items():
+        np.copyto(buffer, feeds[name])
 
 
 class _Bound:

@@ -64,7 +64,7 @@ class ExecutableHost:
             resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
     def run(self, inputs: list[Slot], end: int) -> list[Slot]:
-        """Run on inputs that lie in other places than before; return where the outputs are."""
+        """Run on inputs that lie elsewhere in memory than before; return where the outputs are."""
         self._memory.reserve(end)
         self._feeds, self._end = self._memory.view(inputs), end
         self._places = None

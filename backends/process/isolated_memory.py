@@ -48,7 +48,7 @@ class Slot:
 
 
 def lay_out(arrays: Mapping[str, Array], start: int) -> tuple[list[Slot], int]:
-    """Give each array a place from ``start`` on; return the places and the first free byte."""
+    """Lay the arrays out from ``start`` on; return where each is, and the first free byte."""
     slots = []
     for name, array in arrays.items():
         text = array if array.dtype.hasobject else None
@@ -58,13 +58,13 @@ def lay_out(arrays: Mapping[str, Array], start: int) -> tuple[list[Slot], int]:
     return slots, start
 
 
-def alike(arrays: Mapping[str, Array], places: Mapping[str, Array]) -> bool:
-    """Whether arrays fit into places exactly; there are none for text."""
-    if len(arrays) != len(places):
+def alike(arrays: Mapping[str, Array], buffers: Mapping[str, Array]) -> bool:
+    """Whether arrays fit into these buffers exactly; there are none for text."""
+    if len(arrays) != len(buffers):
         return False
-    for name, place in places.items():
+    for name, buffer in buffers.items():
         array = arrays.get(name)
-        if array is None or array.shape != place.shape or array.dtype != place.dtype:
+        if array is None or array.shape != buffer.shape or array.dtype != buffer.dtype:
             return False
     return True
 

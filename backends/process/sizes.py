@@ -73,16 +73,16 @@ class KnownSizes:
         self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], examples: Examples
     ) -> None:
         self._outputs = outputs
-        places: dict[str, tuple[str, int]] = {}
+        origins: dict[str, tuple[str, int]] = {}
         for spec in inputs:
             for axis, dim in enumerate(spec.shape or ()):
                 if isinstance(dim, str):
-                    places.setdefault(dim, (spec.name, axis))
+                    origins.setdefault(dim, (spec.name, axis))
         self._rules = [
-            _Rule(spec.name, axis, *places[dim], dim)
+            _Rule(spec.name, axis, *origins[dim], dim)
             for spec in outputs
             for axis, dim in enumerate(spec.shape or ())
-            if isinstance(dim, str) and dim in places
+            if isinstance(dim, str) and dim in origins
         ]
         self._examples: Examples | None = examples
         given = sorted({rule.input for rule in self._rules})

@@ -387,10 +387,10 @@ class TvmExecutable:
             return bound
         tensors = [self._tensor(ins[s.name]) for s in self._ins]
         if isinstance(opened, _Machine):
-            places = [
+            buffers = [
                 (s.name, outs[s.name].view(stored(outs[s.name].dtype.name))) for s in self._outs
             ]
-            call = partial(_run_and_copy, opened, tensors, places)
+            call = partial(_run_and_copy, opened, tensors, buffers)
         else:
             call = opened.bound(tensors, [self._tensor(outs[s.name]) for s in self._outs])
         bound = TvmBound(call, ins, outs)
@@ -466,8 +466,8 @@ def _fixed(*specs: TensorSpec) -> tuple[int, ...] | None:
 
 
 def _in_order(specs: tuple[TensorSpec, ...], order: tuple[int, ...]) -> tuple[TensorSpec, ...]:
-    places = sorted(range(len(order)), key=order.__getitem__)
-    return tuple(specs[i] for i in places)
+    indices = sorted(range(len(order)), key=order.__getitem__)
+    return tuple(specs[i] for i in indices)
 
 
 def _check_sizes(

@@ -92,7 +92,7 @@ class Library:
 
 def append(path: Path, about: Mapping[str, Any], weights: Sequence[Array]) -> tuple[Path, ...]:
     """Write weights and description behind a library, or beside it; return all files."""
-    places: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     into = _data_file(path)
     with into.open("wb" if into != path else "r+b") as file:
         file.seek(0, 2)
@@ -100,9 +100,9 @@ def append(path: Path, about: Mapping[str, Any], weights: Sequence[Array]) -> tu
         for array in weights:
             _pad(file, ALIGNMENT)
             shape = list(array.shape)
-            places.append({"dtype": array.dtype.name, "shape": shape, "offset": file.tell()})
+            records.append({"dtype": array.dtype.name, "shape": shape, "offset": file.tell()})
             file.write(np.ascontiguousarray(array).tobytes())
-        text = json.dumps({**about, "weights": places}, sort_keys=True).encode()
+        text = json.dumps({**about, "weights": records}, sort_keys=True).encode()
         file.write(text)
         file.write(_TAIL.pack(len(text), _MAGIC))
     return (path,) if into == path else (path, into)

@@ -110,7 +110,7 @@ def with_adapter(tensors: Mapping[str, StoredTensor], adapter: Adapter) -> dict[
 
 
 def named_adapters(
-    places: Mapping[str, str | Path], config: LlmConfig
+    paths: Mapping[str, str | Path], config: LlmConfig
 ) -> tuple[dict[str, Adapter], list[str]]:
     """Read adapters of a model; returns them by name, and what the user should know.
 
@@ -118,14 +118,14 @@ def named_adapters(
         SourceError: one cannot be read, or is for another model.
         UsageError: a name is none.
     """
-    if odd := [name for name in places if not _NAME.fullmatch(name)]:
+    if odd := [name for name in paths if not _NAME.fullmatch(name)]:
         raise UsageError(f"adapter {odd[0][:64]!r}: names have letters, digits, '.', '_' and '-'")
     found, notes = {}, []
-    for name, place in places.items():
-        found[name] = read(Path(place), config)
+    for name, path in paths.items():
+        found[name] = read(Path(path), config)
         ranks = ", ".join(map(str, sorted({pair.rank for pair in found[name].values()})))
         count = len(found[name])
-        notes.append(f"adapter {name}: {Path(place).name}, rank {ranks}, {count} matrices")
+        notes.append(f"adapter {name}: {Path(path).name}, rank {ranks}, {count} matrices")
     return found, notes
 
 

@@ -242,7 +242,7 @@ def _logits(executor: Executor, ids: Array, adapter: int, given: Given | None = 
         table=np.arange(-(-count // PAGE), dtype=np.int32)[None],
         rows=np.arange(count, dtype=np.int32),
         adapter=np.full(count, adapter, np.int32),
-        embedded=None if given is None else given.places,
+        embedded=None if given is None else given.positions,
         embeddings=None if given is None else given.rows,
     )
     return np.asarray(executor.step(batch)).copy()

@@ -20,11 +20,11 @@ class Given:
     """Embeddings in the place of tokens.
 
     Attributes:
-        places: (given,) int32, ascending.
+        positions: (given,) int32, ascending.
         rows: (given, hidden) float32.
     """
 
-    places: Array
+    positions: Array
     rows: Array
 
 
@@ -69,7 +69,7 @@ class Oracle:
         states = [embedding.rows(ids).float32() * scale for ids in sequences]
         if given is not None:
             for x in states:
-                x[given.places] = given.rows
+                x[given.positions] = given.rows
         for layer in range(config.layers):
             names = [n for n in self.tensors if n.startswith(f"blk.{layer}.")]
             with self._decoded(*names):

@@ -112,7 +112,7 @@ def _check_apart(entries: dict[str, Any]) -> None:
 def _tensor(whole: memoryview, start: int, about: dict[str, Any]) -> StoredTensor:
     kind = _KINDS[about["dtype"]]
     if not all(type(n) is int for n in (*about["shape"], *about["data_offsets"])):
-        raise ValueError(f"sizes and places are whole numbers, not {str(about)[:80]}")
+        raise ValueError(f"sizes and offsets are integers, not {str(about)[:80]}")
     if len(about["shape"]) > _MOST_AXES:
         raise ValueError(f"a tensor of {len(about['shape'])} axes, at most {_MOST_AXES} are read")
     shape = tuple(about["shape"]) or (1,)

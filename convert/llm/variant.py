@@ -64,7 +64,7 @@ def write(
     more: tuple[str, ...] = ()
     if measure:
         made.read_by(_fastest(made, weights))
-        more = (f"read fastest here, places x bytes ahead (kernels): {made.reading}",)
+        more = (f"read fastest here, streams x bytes ahead (kernels): {made.reading}",)
     count = _finish(made, folder)
     size = weights.stat().st_size / 1e6
     return (

@@ -79,19 +79,19 @@ def _axis(node: ir.Node) -> None:
         named_axes([axis.as_int()], len(x.shape))
 
 
-def _within(least: int, most: int, *places: int | str) -> Callable[[ir.Node], None]:
+def _within(least: int, most: int, *operands: int | str) -> Callable[[ir.Node], None]:
     """Return what asks whether counts of a node, operands or attributes, are some."""
 
     def ask(node: ir.Node) -> None:
-        for place in places:
-            if isinstance(place, str):
-                found = node.attributes.get(place)
+        for operand in operands:
+            if isinstance(operand, str):
+                found = node.attributes.get(operand)
                 counts = None if found is None else [found.as_int()]
             else:
-                counts = ints(given(node, place))
+                counts = ints(given(node, operand))
             for count in counts or ():
                 if not least <= count <= most:
-                    name = place if isinstance(place, str) else f"operand {place}"
+                    name = operand if isinstance(operand, str) else f"operand {operand}"
                     raise MalformedRefusal(f"{name}={count}, expected {least} to {most}")
 
     return ask

@@ -35,7 +35,7 @@ def clamp_mask_inputs(model: ir.Model, lowest: float) -> list[str]:
             if value is not None and place not in found.setdefault(value, []):
                 found[value].append(place)
     namer = Namer(model)
-    for value, places in found.items():
+    for value, uses in found.items():
         name = namer.fresh(f"{value.name}.lowest")
         tensor = ir.tensor(np.asarray(lowest, np.float32), name=name)
         low = ir.Value(name=name, shape=ir.Shape(()), type=ir.TensorType(ir.DataType.FLOAT))
@@ -45,7 +45,7 @@ def clamp_mask_inputs(model: ir.Model, lowest: float) -> list[str]:
         made = clamp.outputs[0]
         made.name, made.shape = namer.fresh(f"{value.name}.mask"), value.shape
         made.type = ir.TensorType(ir.DataType.FLOAT)
-        for user, index in places:
+        for user, index in uses:
             user.replace_input_with(index, made)
         graph.insert_before(graph[0], clamp)
     return [value.name or "" for value in found]

@@ -262,7 +262,7 @@ def _grouped(node: ir.Node) -> str | None:
     return " ".join(lines)
 
 
-def _counted(batch: int, length: int, places: int) -> list[str]:
+def _counted(batch: int, length: int, slots: int) -> list[str]:
     """How many tokens there are, where the new ones begin, and which positions are taken.
 
     A prompt of several texts is as long as the longest of them. What pads the others stands behind
@@ -278,10 +278,10 @@ def _counted(batch: int, length: int, places: int) -> list[str]:
         f"own = Add(ends, one) total = {total}",
         "start = Sub(total, count)",
         # What lies behind the last token is nothing.
-        f"all = Constant<value_ints=[{', '.join(map(str, range(places)))}]>()",
-        "along = Constant<value_ints=[1, 1, -1, 1]>() places = Reshape(all, along)",
+        f"all = Constant<value_ints=[{', '.join(map(str, range(slots)))}]>()",
+        "along = Constant<value_ints=[1, 1, -1, 1]>() slots = Reshape(all, along)",
         f"each = Constant<value_ints=[{batch}, 1, 1, 1]>() limit = Reshape(total, each)",
-        "seen = Less(places, limit) nought = Constant<value_float=0.0>()",
+        "seen = Less(slots, limit) nought = Constant<value_float=0.0>()",
     ]
 
 

@@ -171,12 +171,12 @@ class _Turns:
             return None
         if axes is None or not axes.size:
             axes = np.arange(0 if attr(inner, "noop_with_empty_axes", 0) else rank)
-        places = np.asarray([int(a) % rank + 1 for a in axes], np.int64)
-        if not places.size:
+        reduced = np.asarray([int(a) % rank + 1 for a in axes], np.int64)
+        if not reduced.size:
             return None
         kept = attr(inner, "keepdims", 1)
-        self.ranks[inner.outputs[0]] = rank if kept else rank - len(places)
-        return [self.stacked[value], self.build.const(places, "axes")]
+        self.ranks[inner.outputs[0]] = rank if kept else rank - len(reduced)
+        return [self.stacked[value], self.build.const(reduced, "axes")]
 
 
 def _origin(value: ir.Value) -> ir.Value:

@@ -55,8 +55,8 @@ def _ties(node: ir.Node) -> Iterator[list[Size]]:
     """Yield groups of sizes that are equal wherever the operator runs."""
     if is_op(node, *_RECURRENT):
         batch = 0 if attr(node, "layout", 0) else 1
-        places = [(0, batch), (4, 0), (5, batch), (6, batch)]
-        yield [(v, a) for at, a in places if (v := input_at(node, at)) is not None]
+        pairs = [(0, batch), (4, 0), (5, batch), (6, batch)]
+        yield [(v, a) for at, a in pairs if (v := input_at(node, at)) is not None]
     elif is_op(node, "Concat"):
         parts = [v for v in node.inputs if v is not None and v.shape is not None]
         rank = len(_axes(parts[0])) if parts else 0

@@ -102,7 +102,7 @@ def _read(
     """Read the pieces, with the turns as first axis, as a node reads the list of them."""
 
     def const(values: list[int] | int) -> ir.Value:
-        return add_initializer(model.graph, namer.fresh("places"), np.array(values, np.int64))
+        return add_initializer(model.graph, namer.fresh("indices"), np.array(values, np.int64))
 
     if is_op(reader, "SequenceAt"):
         made = [ir.node("Gather", [rows, reader.inputs[1]], {"axis": 0})]

@@ -51,11 +51,11 @@ class Hidden:
     """What ``hide`` did.
 
     Attributes:
-        places: numbers of the graph, the node and the input.
+        operands: numbers of the graph, the node and the input.
         unknown: those of them whose length may be found yet.
     """
 
-    places: tuple[tuple[int, int, int], ...]
+    operands: tuple[tuple[int, int, int], ...]
     unknown: frozenset[tuple[int, int, int]]
 
 
@@ -109,7 +109,7 @@ def hide(model: onnx.ModelProto) -> Hidden:
     Args:
         model: with what was inferred of it so far; it is changed.
     """
-    places, unknown, left = [], set(), _MOST
+    operands, unknown, left = [], set(), _MOST
     for number, (graph, scope) in enumerate(_scopes(model.graph, None)):
         hidden: dict[str, onnx.TypeProto] = {}
         for index, node in enumerate(graph.node):
@@ -127,17 +127,17 @@ def hide(model: onnx.ModelProto) -> Hidden:
                 if size != 0:
                     hidden[name] = scope.kind(name)
                     node.input[at] = _HIDDEN + name
-                    places.append((number, index, at))
+                    operands.append((number, index, at))
                     if size is None:
-                        unknown.add(places[-1])
+                        unknown.add(operands[-1])
         graph.value_info.extend(_without_length(hidden))
-    return Hidden(tuple(places), frozenset(unknown))
+    return Hidden(tuple(operands), frozenset(unknown))
 
 
 def show(model: onnx.ModelProto, hidden: Hidden) -> None:
     """Bring back into a model what was hidden in it."""
     graphs = list(graphs_of(model.graph))
-    for number, index, at in hidden.places:
+    for number, index, at in hidden.operands:
         node = graphs[number].node[index]
         node.input[at] = node.input[at].removeprefix(_HIDDEN)
     for graph in graphs:

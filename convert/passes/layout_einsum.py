@@ -1,4 +1,4 @@
-"""Einstein sums of values in another order of axes: the letters change places, nothing else."""
+"""Einstein sums of values in another order of axes: the letters are permuted, nothing else."""
 
 from __future__ import annotations
 

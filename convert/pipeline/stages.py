@@ -516,14 +516,14 @@ def _carried(
     room = room_for([*sizes.values()])
     answers = [fitting(a, room) for a in (report.expected.answers if report.expected else ())]
     hardest = {i for v in report.variants for i in v.hardest}
-    places = carried(report.vectors, answers, room, hardest)
-    if len(places) < len(report.vectors):
+    kept_vectors = carried(report.vectors, answers, room, hardest)
+    if len(kept_vectors) < len(report.vectors):
         line = (
-            f"{len(places)} of {len(report.vectors)} test vectors are in the bundle, so that they "
-            "do not outweigh the model; all were checked here"
+            f"{len(kept_vectors)} of {len(report.vectors)} test vectors are in the bundle, so that "
+            "they do not outweigh the model; all were checked here"
         )
         report.changes.append(Change("targets", (line,)))
-    kept = [(report.vectors[i], answers[i]) for i in places]
+    kept = [(report.vectors[i], answers[i]) for i in kept_vectors]
     # Integers are asked for to be small.
     if report.quantization is not None and request.precision != AUTO:
         total = sum(sizes.values())

@@ -251,8 +251,8 @@ class Quantizer:
         model = self.model.clone()
         if names := normalised_products(model):
             seen = observe(model, names, dict.fromkeys(names, -1), data.feeds)
-            if places := smooth(model, seen.channels):
-                what = f"outliers moved into weights behind {places} normalisations"
+            if count := smooth(model, seen.channels):
+                what = f"outliers moved into weights behind {count} normalisations"
                 self._take(model, what, limits, samples)
 
     def _take(

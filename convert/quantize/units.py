@@ -191,10 +191,10 @@ def is_table(node: ir.Node) -> bool:
 
 def stateful_weights(node: ir.Node) -> tuple[int, ...]:
     """Return the operands of a recurrent operator that are weights; none if one is not constant."""
-    places = (1, 2)
-    tensors = [constant(node.inputs[p]) for p in places]
+    operands = (1, 2)
+    tensors = [constant(node.inputs[p]) for p in operands]
     large = all(t is not None and t.dtype == ir.DataType.FLOAT and t.size >= TABLE for t in tensors)
-    return places if large else ()
+    return operands if large else ()
 
 
 def is_flat(node: ir.Node) -> bool:

@@ -136,11 +136,11 @@ class _Work:
         self._replace(node, [drawn, out, mask, more, kept], 4, 2)
         return []
 
-    def _replace(self, node: ir.Node, made: list[ir.Node], *places: int) -> None:
+    def _replace(self, node: ir.Node, made: list[ir.Node], *indices: int) -> None:
         """Put nodes in the place of one whose outputs those at the positions give, in order."""
         for one in made:
             one.outputs[0].name = self._namer.fresh("noise_part")
-        replace_node(node, made, [made[p].outputs[0] for p in places[: len(node.outputs)]])
+        replace_node(node, made, [made[p].outputs[0] for p in indices[: len(node.outputs)]])
 
     def _put(self, node: ir.Node, made: list[ir.Node]) -> None:
         for one in made:

@@ -250,18 +250,18 @@ def number_strings(model: ir.Model, notes: Remarks) -> tuple[str, ...]:
     shown = [v for v in model.graph.outputs if v.name in {t.name for t in texts}]
     for value in shown:
         notes.add(f"output {value.name!r}: text: its place among the labels now, an integer")
-    return tuple(words.places) if shown else ()
+    return tuple(words.positions) if shown else ()
 
 
 class _Words:
     """All strings of a model, in the order in which they turn up."""
 
     def __init__(self) -> None:
-        self.places: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
 
     def number(self, word: Any) -> int:
         text = word.decode() if isinstance(word, bytes) else str(word)
-        return self.places.setdefault(text, len(self.places))
+        return self.positions.setdefault(text, len(self.positions))
 
     def numbers(self, words: Any) -> list[int]:
         return [self.number(w) for w in words]

@@ -106,7 +106,7 @@ def _attention_parts(of: Mapping[str, Any]) -> bool:
 
 
 def _spreads(mask: Any, sizes: list[int]) -> bool:
-    """Whether a mask has these sizes, or ones in their places."""
+    """Whether a mask has these sizes, or ones in their stead."""
     own = list(mask.shape)
     pairs = zip(own, sizes[len(sizes) - len(own) :], strict=True) if len(own) in (2, 4) else ()
     return len(own) in (2, 4) and all(size in (1, wanted) for size, wanted in pairs)

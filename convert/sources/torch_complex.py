@@ -295,7 +295,7 @@ _WRITTEN = {
     **{"copy": 0, "copy_": 0, "fill_": 0, "slice_scatter": 0, "select_scatter": 0},
     **{"index_put": 1, "index_put_": 1, "masked_fill": 1, "masked_fill_": 1, "index_add": 2},
 }
-"""Operators that write a value into places of a tensor, and which argument behind it that is."""
+"""Operators that write a value into elements of a tensor, and which argument behind it that is."""
 
 
 def _written() -> dict[str, Rule]:

@@ -1,6 +1,6 @@
 """ONNX forms of PyTorch's operators where its own exporter (2.13) has none, or one that can fail.
 
-Some of its forms fail in a run (``masked_scatter`` whose mask has more places than there are
+Some of its forms fail in a run (``masked_scatter`` whose mask chooses more elements than there are
 elements), give other numbers (the mean of ``scatter_reduce``, attention to nothing), or lose all
 digits somewhere (``log1p`` near zero, ``logaddexp`` and ``logsigmoid`` far from it). Checks of data
 (``torch._check_tensor_all``, the ``torch_compilable_check`` of transformers): nothing of them is

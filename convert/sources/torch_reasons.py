@@ -76,14 +76,14 @@ def _where(chain: Sequence[BaseException]) -> str:
     metas = (getattr(node, "meta", None) for node in nodes)
     meta: dict[str, Any] = next((found for found in metas if isinstance(found, dict)), {})
     texts = [str(meta.get("stack_trace") or ""), *map(str, reversed(chain))]
-    places = [place for text in texts for place in reversed(_PLACE.findall(text))]
-    places += [
+    frames = [place for text in texts for place in reversed(_PLACE.findall(text))]
+    frames += [
         (frame.f_code.co_filename, line)
         for error in reversed(chain)
         for frame, line in reversed(list(traceback.walk_tb(error.__traceback__)))
     ]
     found = [_layer(meta)] if _layer(meta) else []
-    found += [f"{file}, line {line}" for file, line in places if _is_users(file)][:1]
+    found += [f"{file}, line {line}" for file, line in frames if _is_users(file)][:1]
     return f" (at {': '.join(found)})" if found else ""
 
 

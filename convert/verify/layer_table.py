@@ -109,12 +109,12 @@ class _Found:
 
 
 def _found(nodes: Sequence[NodeError], operators: Sequence[Operator]) -> _Found:
-    places: dict[str, int] = {}
+    rows: dict[str, int] = {}
     for place, node in enumerate(nodes):
-        places |= dict.fromkeys((*node.outputs, node.node), place)
+        rows |= dict.fromkeys((*node.outputs, node.node), place)
     found = _Found({}, {}, [])
     for op in operators:
-        here = sorted({places[n] for n in (*op.nodes, op.name) if n in places})
+        here = sorted({rows[n] for n in (*op.nodes, op.name) if n in rows})
         if not here:
             found.own.append(op)
             continue

@@ -589,7 +589,7 @@ def _agreement(model: ir.Model, original: Original | None) -> Budget:
     dtypes = {v.dtype for v in [*graph.inputs, *graph.outputs, *graph.initializers.values()]}
     if any(n.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for n in graph.all_nodes()):
         # A value near the middle of two steps goes either way by its last bit; kernels of integers
-        # round in other places than floats do.
+        # round elsewhere than floats do.
         return BUDGETS["static_wi8_ai16" if original is None else "static_wi8_ai8"]
     if ir.DataType.BFLOAT16 in dtypes:
         return BUDGETS["bf16"]

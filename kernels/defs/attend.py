@@ -34,7 +34,7 @@ class Short:
         heads: Heads of keys and values.
         group: heads of queries that share one of them.
         tokens: new ones of a sequence, the last that there are.
-        places: for tokens in the keys and values.
+        slots: Tokens for which the keys and values have room.
         size: Size of a head in queries and keys, a multiple of 16.
         width: Width of a head in values, likewise.
         scale: Scale of the products.
@@ -51,7 +51,7 @@ class Short:
     heads: int
     group: int
     tokens: int
-    places: int
+    slots: int
     size: int
     width: int
     scale: float
@@ -61,7 +61,7 @@ class Short:
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        for name in ("batch", "heads", "group", "tokens", "places"):
+        for name in ("batch", "heads", "group", "tokens", "slots"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: a count")
         for name in ("size", "width"):
@@ -85,8 +85,8 @@ def attend(what: Short) -> tirx.PrimFunc:
     count = what.batch * what.heads
     buffers: dict[str, tuple[tuple[int, ...], str]] = {
         "q": ((count, what.rows, what.size), "float32"),
-        "k": ((count, what.places, what.size), "float32"),
-        "v": ((count, what.places, what.width), "float32"),
+        "k": ((count, what.slots, what.size), "float32"),
+        "v": ((count, what.slots, what.width), "float32"),
     }
     if what.counted:
         buffers["length"] = ((what.batch,), "int32")
@@ -109,11 +109,11 @@ class _Pass:
         self.what, self.named, self.head, self.rows = what, named, head, rows
         self.best, self.total, self.shrink = (registers(len(rows)) for _ in range(3))
         self.scores = registers(len(rows) * BLOCK)
-        places = T.int32(what.places)
-        self.length: Expr = places
+        slots = T.int32(what.slots)
+        self.length: Expr = slots
         if what.counted:
             held = T.BufferLoad(named["length"], [head // what.heads])
-            self.length = tirx.Max(tirx.Min(held, places), T.int32(0))
+            self.length = tirx.Max(tirx.Min(held, slots), T.int32(0))
         self.past: Expr = self.length - what.tokens if what.counted else T.int32(0)
 
     def write(self) -> None:
@@ -192,23 +192,23 @@ class _Pass:
         with T.serial(whole // strip) as i:
             self._strip(start, count, [i * (strip * BLOCK) + n * BLOCK for n in range(strip)])
 
-    def _strip(self, start: Expr, count: Expr, places: list[Expr]) -> None:
+    def _strip(self, start: Expr, count: Expr, columns: list[Expr]) -> None:
         """Neighbouring elements of all rows, whose sums stay in registers."""
         out, v = self.named["out"], self.named["v"]
-        held = [[registers(BLOCK) for _ in places] for _ in self.rows]
+        held = [[registers(BLOCK) for _ in columns] for _ in self.rows]
         for row, (number, sums) in enumerate(zip(self.rows, held, strict=True)):
             shrink = splat(T.BufferLoad(self.shrink, [row]), BLOCK)
-            for place, one in zip(places, sums, strict=True):
-                store(one, [0], load(out, [self.head, number, place], BLOCK) * shrink, BLOCK)
+            for column, one in zip(columns, sums, strict=True):
+                store(one, [0], load(out, [self.head, number, column], BLOCK) * shrink, BLOCK)
         with T.serial(count) as t:
-            values = [load(v, [self.head, start + t, place], BLOCK) for place in places]
+            values = [load(v, [self.head, start + t, column], BLOCK) for column in columns]
             for row, sums in enumerate(held):
                 weight = splat(T.BufferLoad(self.scores, [row * BLOCK + t]), BLOCK)
                 for value, one in zip(values, sums, strict=True):
                     store(one, [0], load(one, [0], BLOCK) + weight * value, BLOCK)
         for number, sums in zip(self.rows, held, strict=True):
-            for place, one in zip(places, sums, strict=True):
-                store(out, [self.head, number, place], load(one, [0], BLOCK), BLOCK)
+            for column, one in zip(columns, sums, strict=True):
+                store(out, [self.head, number, column], load(one, [0], BLOCK), BLOCK)
 
 
 def _summed(value: Expr) -> Expr:

@@ -19,7 +19,7 @@ COUNT = ((1,), "int64")
 """The last result of each kernel: how much of the others holds something."""
 
 
-def places(size: Expr, dtype: str) -> tirx.PrimFunc:
+def nonzero(size: Expr, dtype: str) -> tirx.PrimFunc:
     """Find where elements are not zero, in their order.
 
     The kernel takes ``x`` (size) and gives ``at`` (int64, size) and their number.
@@ -37,7 +37,7 @@ def places(size: Expr, dtype: str) -> tirx.PrimFunc:
             with T.If(there), T.Then():
                 _append(at, count, [], tirx.Cast("int64", i))
 
-    return function("places", buffers, body, results=2)
+    return function("nonzero", buffers, body, results=2)
 
 
 def listed(count: int) -> tirx.PrimFunc:

@@ -63,10 +63,10 @@ def transformed(
     with T.serial(size) as i:
         store(one, [i * lanes], read(i), lanes)
     held = Complex((one, other), turn, lanes)
-    places = starts(size)
-    for radix, start in zip(radices(size), places[:-1], strict=True):
+    starts_at = starts(size)
+    for radix, start in zip(radices(size), starts_at[:-1], strict=True):
         held.stage(half, radix, start)
-    _last_step(half, held, places[-1], write)
+    _last_step(half, held, starts_at[-1], write)
 
 
 def _last_step(half: int, held: Complex, start: int, write: Callable[[Expr, Pair], None]) -> None:
@@ -93,7 +93,7 @@ def _summed(
 ) -> None:
     """Write one whose first stage sums over real numbers."""
     large, half, behind = sums(size)
-    places = starts_behind(size)
+    starts_at = starts_behind(size)
     parts = size // large
     dtype = turn.dtype
     one, other = (T.alloc_buffer((size * 2 * lanes,), dtype) for _ in range(2))
@@ -112,10 +112,10 @@ def _summed(
         zero = splat(tirx.const(0.0, dtype), lanes)
         held.put(large * p, (load(total, [0], lanes), zero))
         full, rest = divmod(half, BLOCK)
-        row = places[0] + p * (large - 1) - 1
+        row = starts_at[0] + p * (large - 1) - 1
 
         def block(index: Expr, wanted: int) -> None:
-            found = _sums_of(both, half, index, places[-1], (first, zero), held)
+            found = _sums_of(both, half, index, starts_at[-1], (first, zero), held)
             for r, value in enumerate(found[:wanted]):
                 u = index * BLOCK + r + 1
                 held.put(large * p + u, held.rotated(value, row + u))
@@ -128,7 +128,7 @@ def _summed(
         if rest:
             block(T.int32(full), rest)
     held.begin(parts, large)
-    for radix, start in zip(behind, places[1:-1], strict=True):
+    for radix, start in zip(behind, starts_at[1:-1], strict=True):
         held.stage(parts, radix, start)
     with T.serial(size // 2 + 1) as k:
         write(k, held.get(k))

@@ -238,9 +238,9 @@ def _sums(
     for i, start in enumerate(first):
         for p in parts:
             store(sums, [i * width + p.start], start(p), p.width)
-    for begin, count, left, places in products:
+    for begin, count, left, gates in products:
         with T.serial(count) as k:
-            for gate, i in places.items():
+            for gate, i in gates.items():
                 for p in parts:
                     place = [i * width + p.start]
                     column = load(weights, [block, begin + k, gate, p.start], p.width)

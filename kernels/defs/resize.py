@@ -162,17 +162,17 @@ def sample(channels: int, *, picked: bool) -> tirx.PrimFunc:
     buffers = {
         "source": ((held, size) if picked else (rows, 2, size), "uint8"),
         **({"picks": ((rows, 2), "int32")} if picked else {}),
-        "places": ((columns, 2), "int32"),
+        "columns": ((columns, 2), "int32"),
         "by_column": ((columns, 2), "float32"),
         "by_row": ((rows, 2), "float32"),
         "out": ((rows, columns, lanes), "uint8"),
     }
 
     def body(source: Buffer, *given: Buffer) -> None:
-        places, by_column, by_row, out = given[-4:]
+        columns_of, by_column, by_row, out = given[-4:]
         with T.serial(rows) as y, T.serial(columns) as x:
             two = [[T.BufferLoad(given[0], [y, i])] if picked else [y, i] for i in range(2)]
-            value = _between((source, two), (places, by_column, x), (by_row, y), channels)
+            value = _between((source, two), (columns_of, by_column, x), (by_row, y), channels)
             store(out, [y, x, 0], value, lanes)
 
     name = f"sample_rows_{channels}" if picked else f"sample_{channels}"
@@ -191,7 +191,7 @@ def blend(cpu: KernelCpu, channels: int, kind: str) -> tirx.PrimFunc:
     buffers = {
         "source": ((held, size), "uint8"),
         "picks": ((rows, 2), "int32"),
-        "places": ((columns, 2), "int32"),
+        "columns": ((columns, 2), "int32"),
         "by_column": ((columns, 2 if channels == 1 else 8), "float32"),
         "by_row": ((rows, 2), "float32"),
         **_finishing(width),
@@ -199,16 +199,18 @@ def blend(cpu: KernelCpu, channels: int, kind: str) -> tirx.PrimFunc:
     }
 
     def body(source: Buffer, *given: Buffer) -> None:
-        picks, places, by_column, by_row, norm, shifts, place, line, out = given
+        picks, columns_of, by_column, by_row, norm, shifts, place, line, out = given
         with T.serial(rows) as y:
             with T.serial(_at(place, 1)) as x:
                 two = [T.BufferLoad(picks, [y, i]) for i in range(2)]
                 if channels == 1:
                     rows_of = [[row] for row in two]
-                    value = _between((source, rows_of), (places, by_column, x), (by_row, y), 1)
+                    value = _between((source, rows_of), (columns_of, by_column, x), (by_row, y), 1)
                     store(line, [x], value, 1)
                 else:
-                    _store_pixel((source, two), (places, by_column, x), (by_row, y), line, channels)
+                    _store_pixel(
+                        (source, two), (columns_of, by_column, x), (by_row, y), line, channels
+                    )
             _finish(cpu, channels == 1, (norm, shifts, place, line, out), y)
 
     return function(f"blend_{channels}_{kind}", buffers, body)
@@ -222,8 +224,8 @@ def _store_pixel(
     channels: int,
 ) -> None:
     """Do what ``_between`` does, at once for both sides, which mostly lie beside each other."""
-    (source, rows), (places, by_column, x) = pixels, across
-    left, right = (T.BufferLoad(places, [x, i]) for i in range(2))
+    (source, rows), (columns_of, by_column, x) = pixels, across
+    left, right = (T.BufferLoad(columns_of, [x, i]) for i in range(2))
     with T.If(right == left + channels):
         with T.Then():
             beside = [_run(source, row, left, 8) for row in rows]
@@ -233,9 +235,9 @@ def _store_pixel(
             store(line, [x * 4], _both(apart, (by_column, x), down, channels), 4)
 
 
-def _joined(source: Buffer, row: Expr, places: Sequence[Expr], channels: int) -> Expr:
+def _joined(source: Buffer, row: Expr, columns_of: Sequence[Expr], channels: int) -> Expr:
     """Two pixels of a row as if they lay side by side."""
-    pair = [_run(source, row, place, 4) for place in places]
+    pair = [_run(source, row, place, 4) for place in columns_of]
     lanes = [*range(channels), *range(4, 4 + channels), 7, 7][:8]
     return tirx.Shuffle(pair, [T.int32(i) for i in lanes])
 
@@ -260,12 +262,12 @@ def _between(
     channels: int,
 ) -> Expr:
     """Blend four pixels in float32, first down, then across, and round to bytes."""
-    (source, rows), (places, by_column, x), (by_row, y) = pixels, across, down
+    (source, rows), (columns_of, by_column, x), (by_row, y) = pixels, across, down
     lanes = 1 if channels == 1 else 4
     kind = _like("float32", lanes)
     sides = []
     for side in range(2):
-        place = T.BufferLoad(places, [x, side])
+        place = T.BufferLoad(columns_of, [x, side])
         pair = [tirx.Cast(kind, load(source, [*row, place], lanes)) for row in rows]
         shares = [splat(T.BufferLoad(by_row, [y, i]), lanes) for i in range(2)]
         sides.append(_blend(pair, shares, kind))

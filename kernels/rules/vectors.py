@@ -75,8 +75,8 @@ def _fits(access: Access, part: list[tuple[Any, int]]) -> bool:
     used = [i for i in index if any(_uses(i, v) for v, _ in walked)]
     if not used:
         return True
-    places = [(i, s) for i, s in zip(index, buffer.shape, strict=True) if _is_wide(s)]
-    last = places[len(places) - len(walked) :]
+    pairs = [(i, s) for i, s in zip(index, buffer.shape, strict=True) if _is_wide(s)]
+    last = pairs[len(pairs) - len(walked) :]
     if len(used) != len(walked) or len(last) != len(walked):
         return False
     for at, ((found, size), (variable, extent)) in enumerate(zip(last, walked, strict=True)):

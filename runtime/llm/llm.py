@@ -291,7 +291,7 @@ class LLM:
             return SequenceRequest(
                 *(name, read.tokens, params or self.defaults, adapter),
                 embeddings=read.embeddings,
-                embedded=read.places,
+                embedded=read.positions,
                 salt=salt,
             )
         if isinstance(prompt, str):

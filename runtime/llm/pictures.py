@@ -83,12 +83,12 @@ class PicturedPrompt:
     Attributes:
         tokens: all of them.
         embeddings: (given, hidden) in the place of some tokens'; None for none.
-        places: positions of these.
+        positions: Positions of these in the prompt.
     """
 
     tokens: list[int]
     embeddings: Floats | None
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 class PictureReader:
@@ -168,7 +168,7 @@ class PictureReader:
             go_on: Called before each step with a tile; what it raises ends it.
 
         Raises:
-            InputError: pictures are none, too many, or more or less than the prompt has places.
+            InputError: images are none, too many, or more or fewer than the placeholders.
             BackendError: the tower cannot run here, or failed.
         """
         place, text, images = self.about.place, prompt.text, list(prompt.images)
@@ -343,14 +343,14 @@ def _multiples(size: tuple[int, int], side: int) -> tuple[int, int]:
 _PROBE = "edgeinfer"
 
 
-def _shows(template: ChatTemplate, content: Any, place: str, places: int) -> bool:
+def _shows(template: ChatTemplate, content: Any, place: str, count: int) -> bool:
     """Whether a template shows the probe in a content of this form, and its pictures."""
     try:
         text = template.render([{"role": "user", "content": content}])
     except InputError:
         return False
     # A list that is shown as a whole has its keys in the text.
-    return _PROBE in text and text.count(place) == places and "'type'" not in text
+    return _PROBE in text and text.count(place) == count and "'type'" not in text
 
 
 def _content(message: Message, where: str) -> Any:

@@ -39,15 +39,15 @@ def root(fingerprint: str, adapter: str, salt: bytes = b"") -> bytes:
     return digest.digest()
 
 
-def given_pages(embeddings: Floats, places: Sequence[int], page: int) -> dict[int, bytes]:
+def given_pages(embeddings: Floats, positions: Sequence[int], page: int) -> dict[int, bytes]:
     """Return a hash of the embeddings that each page is given, by the number of the page.
 
     Args:
         embeddings: (given, hidden), in the place of some tokens'.
-        places: positions of these, ascending.
+        positions: positions of these, ascending.
         page: tokens of a page.
     """
-    at = np.asarray(places, np.int64)
+    at = np.asarray(positions, np.int64)
     pages = at // page
     found = {}
     for number in np.unique(pages).tolist():

@@ -72,11 +72,13 @@ def room_for(request: SequenceRequest, executor: Executor) -> int:
 
 def _check_given(request: SequenceRequest, given: Floats, hidden: int) -> None:
     """Refuse embeddings that no token of the prompt has, or that are no numbers."""
-    places, count = np.asarray(request.embedded, np.int64), len(request.prompt)
-    if given.shape != (len(places), hidden) or given.dtype != np.float32:
-        expected = f"float32{[len(places), hidden]}"
+    positions, count = np.asarray(request.embedded, np.int64), len(request.prompt)
+    if given.shape != (len(positions), hidden) or given.dtype != np.float32:
+        expected = f"float32{[len(positions), hidden]}"
         raise InputError("embeddings", expected, f"{given.dtype}{list(given.shape)}")
-    if (len(places) and not 0 <= places[0] <= places[-1] < count) or (np.diff(places) < 1).any():
+    if (len(positions) and not 0 <= positions[0] <= positions[-1] < count) or (
+        np.diff(positions) < 1
+    ).any():
         raise InputError("embedded", f"ascending positions below {count}", "others")
     if not np.isfinite(given).all():
         raise InputError("embeddings", "finite numbers", "others")

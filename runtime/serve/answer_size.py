@@ -26,7 +26,7 @@ class AnswerSize:
     __slots__ = ("_fixed", "_open")
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-        places = {
+        sources = {
             name: (spec.name, axis)
             for spec in inputs
             for axis, name in enumerate(spec.shape or ())
@@ -36,12 +36,12 @@ class AnswerSize:
         for spec in outputs:
             shape = (None,) if spec.shape is None else spec.shape
             names = [size for size in shape if not isinstance(size, int)]
-            if not all(name in places for name in names):
+            if not all(name in sources for name in names):
                 continue
             known = math.prod(size for size in shape if isinstance(size, int))
             size = known * _bytes_of(spec.dtype)
             if names:
-                self._open.append((size, [places[str(name)] for name in names]))
+                self._open.append((size, [sources[str(name)] for name in names]))
             else:
                 self._fixed += size
 

@@ -26,10 +26,10 @@ _LOOK_S, _SOON_S = 1.0, 0.1
 
 
 class CallPlaces:
-    """CallPlaces that nobody waits for; one owner has a half of them at most.
+    """Slots for calls that nobody waits for; one owner has a half of them at most.
 
     Args:
-        most: places.
+        most: Number of slots.
         what: takes them.
     """
 
@@ -142,14 +142,14 @@ class CallConnections:
                 ended += end(found[place])
             return ended
 
-    def surplus(self, places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    def surplus(self, addresses: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return which connections give way.
 
         Args:
-            places: all that are open, by address and port.
+            addresses: all that are open, by address and port.
         """
-        there = set(places)
-        self._seen = {p: None for p in (*self._seen, *places) if p in there}
+        there = set(addresses)
+        self._seen = {p: None for p in (*self._seen, *addresses) if p in there}
         rested = [p for p in map(place_of, [*self._rested]) if p in there]
         called = {*rested, *map(place_of, [*self._busy])}
         idle = [*(p for p in self._seen if p not in called), *rested]

@@ -17,7 +17,7 @@ class PlaceRouter(LocalityMixin, MultiplexMixin, RequestRouter):  # type: ignore
     """Takes the replica that a request's place falls to, and others where that one is full.
 
     A place falls to the replica with the highest hash of both (rendezvous hashing), so that one
-    that goes takes no other's places along.
+    that goes moves nobody else's requests.
     """
 
     async def choose_replicas(

@@ -544,14 +544,14 @@ class Rpc:
         return answer
 
 
-def _take(places: CallPlaces, share: bytes, context: ServicerContext[Any, Any]) -> None:
+def _take(slots: CallPlaces, share: bytes, context: ServicerContext[Any, Any]) -> None:
     """Take a place until a call ends.
 
     Raises:
         RequestError: none is free.
     """
-    places.take(share)
-    context.add_done_callback(lambda _: places.give(share))
+    slots.take(share)
+    context.add_done_callback(lambda _: slots.give(share))
 
 
 async def _next(read: Read, seconds: float) -> bytes:

@@ -58,7 +58,7 @@ class KeptStates:
 
 
 _SHARES = 4
-"""A key that has more than one of so many parts of all places gives way to others."""
+"""A key that has more than one of so many parts of all slots gives way to others."""
 
 
 class Sequences:

@@ -98,7 +98,7 @@ class Served:
         """Raise where there is no place in its queue.
 
         Args:
-            most: places.
+            most: Length of the queue.
             share: whose share one is; empty for nobody's.
 
         Raises:

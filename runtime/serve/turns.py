@@ -16,15 +16,15 @@ _OPEN = "streams are open (--max-requests-mb)"
 
 
 def own_of(most: int) -> int:
-    """Return how many of so many places one key of several may have."""
+    """Return how many of so many slots one key of several may have."""
     return max(1, most // _SHARES)
 
 
 class Turns:
-    """Places that are waited for a while.
+    """Slots that are waited for a while.
 
     Args:
-        most: places.
+        most: Number of slots.
         what: is done in them.
     """
 
@@ -58,12 +58,12 @@ class Turns:
             self._of[share].release()
 
 
-async def _taken(places: asyncio.Semaphore, status: int, text: str) -> None:
-    if places.locked():
+async def _taken(slots: asyncio.Semaphore, status: int, text: str) -> None:
+    if slots.locked():
         late = RequestError(status, f"{text} at once", 1.0)
-        await in_time(places.acquire(), WAIT_S, late)
+        await in_time(slots.acquire(), WAIT_S, late)
     else:
-        await places.acquire()
+        await slots.acquire()
 
 
 class Callers:

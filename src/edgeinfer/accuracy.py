@@ -158,11 +158,11 @@ def _predicted(name: str, outputs: list[Array], labels: Sequence[Any]) -> Intege
 
 def _classes(name: str, labels: Sequence[Any], classes: Sequence[str]) -> Integers:
     """Return the number of each class; those that go by their names are known by these."""
-    places = {kind: place for place, kind in enumerate(classes)}
-    numbers = [places.get(x, x) if isinstance(x, str) else x for x in labels]
+    numbers_of = {kind: place for place, kind in enumerate(classes)}
+    numbers = [numbers_of.get(x, x) if isinstance(x, str) else x for x in labels]
     for number in numbers:
         if not isinstance(number, int):
-            named = f"class numbers, or names among the model's {len(places)} labels"
+            named = f"class numbers, or names among the model's {len(numbers_of)} labels"
             raise _refused(name, named, f"labels such as {number!r}")
     return np.asarray(numbers, np.int64)
 
@@ -189,7 +189,7 @@ def _f1(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[
         found = (rows[:, 0] > 0.5).astype(np.int64) if single else rows.argmax(axis=1)
         found[np.isnan(rows).any(axis=1)] = np.iinfo(np.int64).min
         count = 2 if single else rows.shape[1]
-    # Labels may be any numbers: places in what occurs stand for them.
+    # Labels may be any numbers: positions among those that occur stand for them.
     kinds_there, positions = np.unique(np.concatenate([[1], wanted, found]), return_inverse=True)
     wanted_at, found_at = positions[1 : 1 + len(wanted)], positions[1 + len(wanted) :]
     right, of_both = (
@@ -355,23 +355,23 @@ def _places(parts: list[Floats]) -> Integers:
     return np.repeat(np.arange(len(parts)), [len(p) for p in parts])
 
 
-def _by_place(rows: Floats, places: Integers) -> dict[int, Floats]:
+def _by_place(rows: Floats, images: Integers) -> dict[int, Floats]:
     """Return the rows of each run; they are sorted by it."""
-    there, starts = np.unique(places, return_index=True)
+    there, starts = np.unique(images, return_index=True)
     return dict(zip(there.tolist(), np.split(rows, starts[1:]), strict=True))
 
 
 def _boxes(name: str, output: Array) -> Floats:
     """Return rows of left, top, right, bottom, score, class.
 
-    Known are rows of just that, and YOLO's ``[1, 4 + classes, places]`` with centres and sizes.
+    Known are rows of just that, and YOLO's ``[1, 4 + classes, boxes]`` with centres and sizes.
     """
     array = np.nan_to_num(np.asarray(output, np.float64), nan=-1.0)
     array = array[0] if array.ndim == 3 and array.shape[0] == 1 else array
     if array.ndim == 2 and array.shape[1] == 6:
         return array[array[:, 4] > 0]
     if array.ndim != 2 or array.shape[0] < 5:
-        raise _refused(name, "[boxes, 6] or [1, 4 + classes, places]", str(list(output.shape)))
+        raise _refused(name, "[boxes, 6] or [1, 4 + classes, boxes]", str(list(output.shape)))
     x, y, w, h = array[:4]
     kinds, best = array[4:].argmax(axis=0), array[4:].max(axis=0)
     rows = np.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2, best, kinds], axis=1)
@@ -400,11 +400,11 @@ def _overlaps(box: Floats, others: Floats) -> Floats:
 
 
 def _hits(
-    boxes: Floats, places: Integers, free: dict[int, Floats], budget: _Budget
+    boxes: Floats, images: Integers, free: dict[int, Floats], budget: _Budget
 ) -> npt.NDArray[np.bool_]:
     """Return which boxes, the best first, find one in their run that none found before."""
     hits = np.zeros(len(boxes), bool)
-    for index, (box, place) in enumerate(zip(boxes, places.tolist(), strict=True)):
+    for index, (box, place) in enumerate(zip(boxes, images.tolist(), strict=True)):
         left = free.get(place)
         if left is None or not len(left):
             continue

@@ -15,7 +15,7 @@ from edgeinfer.kernels.defs.attend import Short, attend  # isort: skip
 
 def _numbers(what: Short, seed: int) -> tuple[Array, Array, Array]:
     rng, count = np.random.default_rng(seed), what.batch * what.heads
-    sizes = ((what.rows, what.size), (what.places, what.size), (what.places, what.width))
+    sizes = ((what.rows, what.size), (what.slots, what.size), (what.slots, what.width))
     q, k, v = (rng.standard_normal((count, *s)).astype(np.float32) for s in sizes)
     return q * 3, k, v
 
@@ -29,9 +29,9 @@ def _run(what: Short, arrays: list[Array], machine: str) -> Array:
 def _want(what: Short, q: Array, k: Array, v: Array, length: Array | None) -> Array:
     found = np.zeros((*q.shape[:2], what.width))
     for head, row in np.ndindex(q.shape[:2]):
-        seen = what.places
+        seen = what.slots
         if length is not None:
-            seen = int(np.clip(length[head // what.heads], 0, what.places))
+            seen = int(np.clip(length[head // what.heads], 0, what.slots))
         past = seen - what.tokens if length is not None else 0
         if what.causal:
             seen = min(seen, past + row % what.tokens + 1)
@@ -44,7 +44,7 @@ def _want(what: Short, q: Array, k: Array, v: Array, length: Array | None) -> Ar
 
 
 CASES = [
-    # batch, heads, group, tokens, places, size, width, scale, causal, counted; lengths
+    # batch, heads, group, tokens, slots, size, width, scale, causal, counted; lengths
     (Short(1, 2, 4, 1, 33, 32, 16, 0.2, causal=True, counted=True), [33]),
     (Short(3, 1, 3, 1, 16, 16, 16, 0.25, causal=False, counted=True), [1, 16, 7]),
     (Short(2, 2, 5, 3, 40, 16, 48, 0.1, causal=True, counted=True), [3, 39]),
@@ -77,7 +77,7 @@ def test_any_size(seed: int) -> None:
         counted=bool(seed % 3),
     )
     q, k, v = _numbers(what, seed)
-    length = rng.integers(-1, what.places + 2, what.batch).astype(np.int32)
+    length = rng.integers(-1, what.slots + 2, what.batch).astype(np.int32)
     given = [q, k, v, length] if what.counted else [q, k, v]
     want = _want(what, q, k, v, length if what.counted else None)
     for machine in HERE:
@@ -110,7 +110,7 @@ def test_scores_of_any_size_and_none() -> None:
     assert np.isfinite(np.delete(got[3, 0], 5)).all()
 
 
-@pytest.mark.parametrize("wrong", [{"size": 24}, {"width": 8}, {"places": 0}, {"tokens": 0}])
+@pytest.mark.parametrize("wrong", [{"size": 24}, {"width": 8}, {"slots": 0}, {"tokens": 0}])
 def test_sizes_without_a_kernel(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         replace(CASES[0][0], **wrong)

@@ -144,12 +144,12 @@ def sample_places(size: int, length: int, mode: str) -> Array:
     raise ValueError(f"the sampling_mode {mode!r} is not known")
 
 
-def linear_samples(x: Array, axis: int, places: Array) -> Array:
+def linear_samples(x: Array, axis: int, positions: Array) -> Array:
     """Return samples between neighbours; positions outside of the axis take its ends."""
     last = x.shape[axis] - 1
-    places = np.clip(places, 0, last)
-    low = np.floor(places).astype(np.int64)
-    weight = (places - low).astype(np.float32)
+    positions = np.clip(positions, 0, last)
+    low = np.floor(positions).astype(np.int64)
+    weight = (positions - low).astype(np.float32)
     if not weight.any():
         return np.take(x, low, axis)
     weight = weight.reshape((-1,) + (1,) * (x.ndim - 1 - axis))

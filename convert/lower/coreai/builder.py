@@ -311,39 +311,39 @@ class Builder:
             made = self.call(f"reduce_{op}", x, np.array(dims, np.int32))
         return made if keepdims else self.drop_axes(made, dims)
 
-    def _of_nothing(self, op: str, x: Tensor, places: Sequence[int]) -> Tensor:
+    def _of_nothing(self, op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
         """What a reduction over no element is; Core AI starts from the least finite number."""
         value = np.nan if op == "mean" else _neutral(op, x.dtype)
-        sizes = [1 if a in places else self.extent(x, a) for a in range(x.rank)]
+        sizes = [1 if a in axes else self.extent(x, a) for a in range(x.rank)]
         return self.expand(self.const(np.full([1] * x.rank, value, x.dtype)), sizes)
 
-    def _of_anything(self, op: str, x: Tensor, places: Sequence[int]) -> Tensor:
+    def _of_anything(self, op: str, x: Tensor, reduced: Sequence[int]) -> Tensor:
         """Reduce over sizes that may be 0 in a run: Core AI leaves such results unwritten."""
-        axes = np.array(places, np.int32)
+        axes = np.array(reduced, np.int32)
         kind = "sum" if op == "mean" else op
-        behind = [int(a in places and x.shape[a] is None) for a in range(x.rank)]
+        behind = [int(a in reduced and x.shape[a] is None) for a in range(x.rank)]
         wide = self.pad(x, [0] * x.rank, behind, _neutral(kind, x.dtype))
         made = self.call(f"reduce_{kind}", wide, axes)
         if op != "mean":
             return made
-        count = self.call("reduce_product", self.vector([self.extent(x, p) for p in places]),
+        count = self.call("reduce_product", self.vector([self.extent(x, p) for p in reduced]),
                           np.array([0], np.int32))  # fmt: skip
         return self.binary("divide", made, self.cast(self.reshape(count, []), x.dtype))
 
-    def places(self, indices: Tensor) -> Tensor:
+    def int32_indices(self, indices: Tensor) -> Tensor:
         """Indices in a type that gathering and scattering take."""
         return self.cast(indices, np.int32)
 
     def scatter(self, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         """Replace slices at indices (..., axes), which count from the start."""
-        return self.call("scatter_nd", x, self.places(indices), updates)
+        return self.call("scatter_nd", x, self.int32_indices(indices), updates)
 
-    def scatter_by(self, x: Tensor, places: Tensor, updates: Tensor, mode: str) -> Tensor:
+    def scatter_by(self, x: Tensor, positions: Tensor, updates: Tensor, mode: str) -> Tensor:
         """Combine a vector's elements at these positions with others: add, mul, max or min."""
         made = self.dialect.scatter_along_axis(
             self.type_of(x.dtype, x.shape),
             x.value,
-            self.places(places).value,
+            self.int32_indices(positions).value,
             updates.value,
             self._operand(np.int32(0)),
             scatter_mode=self._ir.Attribute.parse(f"#coreai.scatter_mode<{mode}>"),
@@ -355,7 +355,7 @@ class Builder:
         axis %= x.rank
         order = [axis, *(a for a in range(x.rank) if a != axis)]
         front = self.transpose(x, order)
-        rows = self.call("gather_nd", front, self.insert_axes(self.places(indices), [-1]))
+        rows = self.call("gather_nd", front, self.insert_axes(self.int32_indices(indices), [-1]))
         count = indices.rank
         back = [*range(count, count + axis), *range(count), *range(count + axis, rows.rank)]
         return self.transpose(rows, back)

@@ -36,12 +36,12 @@ def palette(weights: Array, bits: int) -> tuple[Array, npt.NDArray[np.uint8]]:
         raise UsageError("weights with NaN or infinities have no palette")
     flat = weights.reshape(-1)
     count = 1 << bits
-    values, places = np.unique(flat, return_inverse=True)
+    values, codes = np.unique(flat, return_inverse=True)
     if len(values) <= count:
         table = np.zeros(count, weights.dtype)
         table[: len(values)] = values
-        return table, places.astype(np.uint8)
-    values, numbers = values.astype(np.float64), np.bincount(places.reshape(-1)).astype(np.float64)
+        return table, codes.astype(np.uint8)
+    values, numbers = values.astype(np.float64), np.bincount(codes.reshape(-1)).astype(np.float64)
     bins = _bins(values, numbers, max(_FEWEST, _PER_ENTRY * count))
     centres = _settled(values, numbers, _best(*bins, count))
     if np.issubdtype(weights.dtype, np.integer):
@@ -64,8 +64,8 @@ def _bins(values: Floats, numbers: Floats, most: int) -> tuple[Floats, Floats]:
     ranks = np.arange(len(values)) / len(values)
     span = (values - values[0]) / (values[-1] - values[0])
     # Half of the bins follow the values, half the range.
-    places = ((ranks + span) * (most / 2)).astype(np.int64)
-    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    codes = ((ranks + span) * (most / 2)).astype(np.int64)
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
     held = np.add.reduceat(numbers, starts)
     return np.add.reduceat(values * numbers, starts) / held, held
 

@@ -50,16 +50,16 @@ def merge_perm(shape: Shape, perm: Sequence[int]) -> tuple[list[list[int]], list
     return [groups[g] for g in order], [order.index(g) for g in range(len(groups))]
 
 
-def merge_reduced(rank: int, places: Sequence[int]) -> tuple[list[list[int]], list[int]]:
+def merge_reduced(rank: int, reduced: Sequence[int]) -> tuple[list[list[int]], list[int]]:
     """Join neighbours that are all reduced or all kept; returns axes and which are reduced.
 
     Raises:
         Refusal: more than five are left.
     """
-    groups = [list(axes) for _, axes in groupby(range(rank), lambda axis: axis in places)]
+    groups = [list(axes) for _, axes in groupby(range(rank), lambda axis: axis in reduced)]
     if len(groups) > MAX_RANK:
         raise Refusal(f"reduces {len(groups)} groups of axes", "unsupported_rank")
-    return groups, [i for i, axes in enumerate(groups) if axes[0] in places]
+    return groups, [i for i, axes in enumerate(groups) if axes[0] in reduced]
 
 
 def _is_wide(size: Size) -> bool:

@@ -174,7 +174,7 @@ def _table(weights: Array, *, bits: int, sparse: bool) -> tuple[Array, Array]:
     kept = flat != 0
     if not kept.any():
         return palette(weights, bits)
-    table, places = palette(flat[kept], bits)
+    table, codes = palette(flat[kept], bits)
     indices = np.zeros(flat.shape, np.uint8)
-    indices[kept] = places
+    indices[kept] = codes
     return table, indices

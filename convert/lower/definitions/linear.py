@@ -13,7 +13,7 @@ _MOST = 16
 
 
 def det(node: ir.Node) -> onnx.FunctionProto | None:
-    """Eliminate one column after the other; rows change places so that nothing small divides.
+    """Eliminate one column after the other; rows are exchanged so that nothing small divides.
 
     What is left of two rows is ``a d - b c``.
     """

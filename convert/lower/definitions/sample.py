@@ -71,9 +71,9 @@ def affine_grid(node: ir.Node) -> onnx.FunctionProto | None:
             else:
                 step = body.op("Div", two, size)
                 start = body.op("Sub", body.op("Div", step, two), one)
-            places = body.op("Add", start, body.op("Mul", steps, step))
+            positions = body.op("Add", start, body.op("Mul", steps, step))
             others = [a for a in range(rank + 2) if a != axis]
-            share = body.op("Mul", share, body.op("Unsqueeze", places, body.const(others)))
+            share = body.op("Mul", share, body.op("Unsqueeze", positions, body.const(others)))
         total = body.op("Add", total, share) if total else share
     body.give(0, total)
     return body.function()
@@ -89,9 +89,9 @@ def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:
     )
     padding = attribute(node, "padding_mode", "zeros")
     corners = bool(attribute(node, "align_corners", 0))
-    body, space, places = Body(node), shape[2:], math.prod(grid[1:-1])
+    body, space, positions = Body(node), shape[2:], math.prod(grid[1:-1])
     rows = table(body, shape)
-    flat = body.reshape("i1", grid[0], places, len(space))
+    flat = body.reshape("i1", grid[0], positions, len(space))
     columns = body.ops("Split", len(space), flat, axis=2, num_outputs=len(space))
     taps: list[list[tuple[str, str]]] = []
     for column, size in zip(reversed(columns), space, strict=True):
@@ -100,8 +100,8 @@ def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:
     total = ""
     for chosen in itertools.product(*taps):
         where, weight = "", ""
-        for (place, share), size in zip(chosen, space, strict=True):
-            where = body.op("Add", times(body, where, size), place) if where else place
+        for (position, share), size in zip(chosen, space, strict=True):
+            where = body.op("Add", times(body, where, size), position) if where else position
             if share:
                 weight = body.op("Mul", weight, share) if weight else share
         if shape[0] > 1:
@@ -183,19 +183,19 @@ def col2im(node: ir.Node) -> onnx.FunctionProto | None:
         (image[a] + pads[a] + pads[a + axes] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1
         for a in range(axes)
     ]
-    places, windows = math.prod(counts), math.prod(block)
-    if places != shape[2] or shape[1] % windows:
+    positions, windows = math.prod(counts), math.prod(block)
+    if positions != shape[2] or shape[1] % windows:
         return None
-    index = np.full((windows, math.prod(image)), windows * places, np.int64)
+    index = np.full((windows, math.prod(image)), windows * positions, np.int64)
     for k, tap in enumerate(np.ndindex(*block)):
-        for place, at in enumerate(np.ndindex(*counts)):
+        for position, at in enumerate(np.ndindex(*counts)):
             axis = range(axes)
             there = [at[a] * strides[a] + tap[a] * dilations[a] - pads[a] for a in axis]
             if all(0 <= there[a] < image[a] for a in axis):
-                index[k, np.ravel_multi_index(there, image)] = k * places + place
+                index[k, np.ravel_multi_index(there, image)] = k * positions + position
     body = Body(node)
     channels = shape[1] // windows
-    flat = body.reshape("i0", shape[0], channels, windows * places)
+    flat = body.reshape("i0", shape[0], channels, windows * positions)
     pad = body.op("Pad", flat, body.const([0, 0, 0, 0, 0, 1]))
     taken = body.op("Gather", pad, body.const(index), axis=2)
     total = body.op("ReduceSum", taken, body.const([2]), keepdims=0)
@@ -225,8 +225,8 @@ def max_unpool(node: ir.Node) -> onnx.FunctionProto | None:
         return None
     full, body = (*shape[:2], *own), Body(node)
     zeros = body.op("Cast", body.const(np.zeros(math.prod(full), np.float32)), to=x.dtype.value)
-    places, values = body.reshape("i1", -1), body.reshape("i0", -1)
-    made = body.reshape(body.op("ScatterElements", zeros, places, values, axis=0), *full)
+    positions, values = body.reshape("i1", -1), body.reshape("i0", -1)
+    made = body.reshape(body.op("ScatterElements", zeros, positions, values, axis=0), *full)
     if any(missing):
         made = body.op("Pad", made, body.const([0] * (len(full) + 2) + missing))
     body.give(0, made)

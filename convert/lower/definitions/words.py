@@ -53,11 +53,11 @@ def _pool(values: list[int], starts: list[int]) -> list[tuple[int, Array]]:
     return [(n, np.asarray(values[a:b]).reshape(-1, n)) for n, (a, b) in enumerate(ends, 1)]
 
 
-def _counts(body: Body, rows: str, grams: Array, places: int, step: int) -> str:
+def _counts(body: Body, rows: str, grams: Array, width: int, step: int) -> str:
     """How often each sequence is in each row, its words so many positions apart."""
     found = ""
     for word in range(grams.shape[1]):
-        ends = (body.const([n]) for n in (word * step, word * step + places, 1))
+        ends = (body.const([n]) for n in (word * step, word * step + width, 1))
         part = body.op("Unsqueeze", body.op("Slice", rows, *ends), body.const([2]))
         same = body.op("Equal", part, body.const(grams[:, word].reshape(1, 1, -1)))
         found = body.op("And", found, same) if found else same

@@ -38,7 +38,7 @@ def name_all_axes(model: ir.Model, node: ir.Node) -> bool:
     if x is None or x.shape is None or graph is None:
         return False
     rank = len(x.shape)
-    places = np.array([a % rank for a in axes], np.int64)
+    named = np.array([a % rank for a in axes], np.int64)
     which = _SIZES if given(node, _SIZES) is not None else _SCALES
     part = given(node, which)
     if part is None:
@@ -46,13 +46,13 @@ def name_all_axes(model: ir.Model, node: ir.Node) -> bool:
     build = builder(model, node)
     known = [d if isinstance(d, int) else 0 for d in x.shape]
     others = np.ones(rank, np.float32) if which == _SCALES else np.array(known, np.int64)
-    open_sizes = which == _SIZES and any(not known[a] for a in {*range(rank)} - {*places.tolist()})
+    open_sizes = which == _SIZES and any(not known[a] for a in {*range(rank)} - {*named.tolist()})
     if part.const_value is not None and not open_sizes:
-        others[places] = part.const_value.numpy()
+        others[named] = part.const_value.numpy()
         whole = build.const(others, "all")
     else:
         base = build.op("Shape", x) if open_sizes else build.const(others, "all")
-        whole = build.op("ScatterElements", base, build.const(places, "axes"), part, axis=0)
+        whole = build.op("ScatterElements", base, build.const(named, "axes"), part, axis=0)
     for value in build.constants:
         model.graph.register_initializer(value)
     namer = Namer(model)

@@ -122,8 +122,8 @@ def multiply_in_turn(model: ir.Model, node: ir.Node) -> bool:
     build = builder(model, node)
     value = x
     for axis, size in zip(reduced, sizes, strict=True):
-        places = [build.const(np.asarray([i], np.int64), f"place{i}") for i in range(size)]
-        parts = [build.op("Gather", value, place, axis=axis) for place in places]
+        indices = [build.const(np.asarray([i], np.int64), f"place{i}") for i in range(size)]
+        parts = [build.op("Gather", value, index, axis=axis) for index in indices]
         value = parts[0]
         for part in parts[1:]:
             value = build.op("Mul", value, part)
@@ -150,9 +150,9 @@ def sum_before(model: ir.Model, node: ir.Node) -> bool:
     build = builder(model, node)
     operands = []
     for term, letters, value in zip(terms, alone, node.inputs, strict=True):
-        places = [_place(term, letter) for letter in letters]
-        if places:
-            axes = build.const(np.asarray(places, np.int64), "axes")
+        indices = [_place(term, letter) for letter in letters]
+        if indices:
+            axes = build.const(np.asarray(indices, np.int64), "axes")
             value = build.op("ReduceSum", value, axes, keepdims=0)
         operands.append(value)
     kept = ["".join(c for c in term if c not in n) for term, n in zip(terms, alone, strict=True)]

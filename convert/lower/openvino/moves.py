@@ -1,4 +1,4 @@
-"""Elements that only change their places, which OpenVINO's CPU plugin takes through float32.
+"""Elements that are only moved, which OpenVINO's CPU plugin takes through float32.
 
 Each operator was run alone on numbers near 1.79e9, openvino 2026.4.1; the other ones that move
 elements (Gather, Tile, Expand, Slice, Concat, ScatterND and so on) keep every bit.
@@ -94,17 +94,17 @@ def gather_around(model: ir.Model, node: ir.Node) -> bool:
     x, axes = given(node, 0), given(node, 3)
     amounts = given(node, 1)
     pads = None if amounts is None else ints(amounts)
-    places = list(range(rank(x) or 0)) if axes is None else ints(axes)
-    if x is None or x.shape is None or pads is None or not places or len(pads) != 2 * len(places):
+    padded = list(range(rank(x) or 0)) if axes is None else ints(axes)
+    if x is None or x.shape is None or pads is None or not padded or len(pads) != 2 * len(padded):
         return False
     build, made = builder(model, node), x
-    for place, begin, end in zip(places, pads, pads[len(places) :], strict=False):
+    for place, begin, end in zip(padded, pads, pads[len(padded) :], strict=False):
         axis = place % len(x.shape)
         size = x.shape[axis]
         if begin == end == 0:
             continue
         if isinstance(size, int):
-            index = build.const(np.arange(-begin, size + end) % size, "places")
+            index = build.const(np.arange(-begin, size + end) % size, "indices")
         else:
             shape = build.op("Shape", x, start=axis, end=axis + 1)
             length = build.op("Squeeze", shape)

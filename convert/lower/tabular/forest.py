@@ -213,7 +213,7 @@ def _read_1(node: ir.Node, dtype: Any) -> Forest:
         return values_of(node, name, np.zeros(0)) if tensor is None else tensor
 
     trees, numbers = (values_of(node, f"nodes_{n}", np.zeros(0)) for n in ("treeids", "nodeids"))
-    places = {(int(t), int(n)): i for i, (t, n) in enumerate(zip(trees, numbers, strict=True))}
+    slots = {(int(t), int(n)): i for i, (t, n) in enumerate(zip(trees, numbers, strict=True))}
     modes = values_of(node, "nodes_modes", [])
     features = values_of(node, "nodes_featureids")
     values = listed("nodes_values")
@@ -228,12 +228,12 @@ def _read_1(node: ir.Node, dtype: Any) -> Forest:
             if mode == "LEAF":
                 continue
             missing = bool(tracks[i]) if len(tracks) > i else False
-            ends = (places[int(trees[i]), int(n[i])] for n in (yes, no))
+            ends = (slots[int(trees[i]), int(n[i])] for n in (yes, no))
             tables.branch(i, int(features[i]), values[i], mode, missing, *ends)
         owners = zip(
             values_of(node, f"{kind}_treeids"), values_of(node, f"{kind}_nodeids"), strict=True
         )
-        leaves = [places[int(t), int(n)] for t, n in owners]
+        leaves = [slots[int(t), int(n)] for t, n in owners]
     except (KeyError, IndexError, TypeError) as error:
         raise NotDefinedError(f"its trees refer to a node that is not there ({error})") from error
     roots = [i for i, t in enumerate(trees) if i == 0 or trees[i - 1] != t]

@@ -83,17 +83,17 @@ def _move(graph: Graph) -> None:
     sources = _sources(graph)
     ops: list[Op] = []
     for op in graph.ops:
-        places = _MOVES.get(op.code, ())
+        operands = _MOVES.get(op.code, ())
         if op.code == "CONCATENATION" and not op.options.get("fused_activation_function"):
-            places = tuple(range(len(op.inputs)))
-        found = [sources.get(id(op.inputs[p])) for p in places]
+            operands = tuple(range(len(op.inputs)))
+        found = [sources.get(id(op.inputs[p])) for p in operands]
         stored = [s for s in found if s is not None]
         plain = not op.options.get("fused_activation_function")
         if not stored or len(stored) != len(found) or not plain or not _agree(op, stored):
             ops.append(op)
             continue
-        for place, source in zip(places, stored, strict=True):
-            op.inputs[place] = source
+        for operand, source in zip(operands, stored, strict=True):
+            op.inputs[operand] = source
         results = [Tensor(f"{o.name}_q", o.shape, stored[0].dtype) for o in op.outputs]
         for result in results:
             result.quantization = stored[0].quantization

@@ -227,11 +227,11 @@ def repeated(g: Builder, x: Tensor, full: dict[int, Size], *, inner: int = 0) ->
 
     def compute(source: Any) -> Any:
         def element(*index: Any) -> Any:
-            zero, places = tirx.const(0, "int64"), []
+            zero, there = tirx.const(0, "int64"), []
             for i, own, size in zip(index, source.shape, shape, strict=True):
                 kept = same(plain(own), plain(size))
-                places.append(i if kept else tirx.Select(own == 1, zero, i.astype("int64")))
-            return at(source, places)
+                there.append(i if kept else tirx.Select(own == 1, zero, i.astype("int64")))
+            return at(source, there)
 
         return te.compute(tuple(shape), element, name="spread")
 

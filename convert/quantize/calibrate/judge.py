@@ -357,12 +357,10 @@ def _at_ends(seen: Histogram) -> float:
     if seen.reach == 0 or not math.isfinite(seen.low) or seen.low == seen.high:
         return 0.0
     width = 2 * seen.reach / len(seen.counts)
-    places = {
-        min(len(seen.counts) - 1, int((e + seen.reach) / width)) for e in (seen.low, seen.high)
-    }
+    bins = {min(len(seen.counts) - 1, int((e + seen.reach) / width)) for e in (seen.low, seen.high)}
     total = int(seen.counts.sum()) + seen.zeros
     at_zero = seen.zeros if seen.low == 0 or seen.high == 0 else 0
-    return (sum(int(seen.counts[p]) for p in places) + at_zero) / max(1, total)
+    return (sum(int(seen.counts[p]) for p in bins) + at_zero) / max(1, total)
 
 
 def _numbers(seen: _Seen) -> dict[str, Any]:

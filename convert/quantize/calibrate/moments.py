@@ -95,9 +95,9 @@ class WeightProduct:
         weights = self.node.inputs[1]
         shape = () if weights is None or weights.shape is None else weights.shape.numpy()[1:]
         spatial = len(shape) - 1
-        places = (self._ints("strides", [1] * spatial), self._ints("dilations", [1] * spatial))
+        steps = (self._ints("strides", [1] * spatial), self._ints("dilations", [1] * spatial))
         pads = self._ints("pads", [0] * (2 * spatial))
-        return (self.source, self.groups, *shape, *(tuple(x) for x in (*places, pads)))
+        return (self.source, self.groups, *shape, *(tuple(x) for x in (*steps, pads)))
 
     def wanted(self, samples: int) -> int:
         """Return the positions of one sample that are taken into account, of so many samples."""
@@ -127,10 +127,10 @@ class WeightProduct:
         picked += [slice(None, None, s) for s in strides] + [slice(None, None, d) for d in steps]
         windows = windows[tuple(picked)]
         # (batch, channels, positions..., kernel...): positions are thinned before they are copied.
-        places = windows.shape[2 : 2 + spatial]
-        count = int(np.prod(places)) * windows.shape[0]
+        positions = windows.shape[2 : 2 + spatial]
+        count = int(np.prod(positions)) * windows.shape[0]
         flat = _spread(count, most)
-        index = np.unravel_index(flat, (windows.shape[0], *places))
+        index = np.unravel_index(flat, (windows.shape[0], *positions))
         batch, rest = index[0], index[1:]
         taken = np.asarray(windows[(batch, slice(None), *rest)])  # type: ignore[arg-type]
         per_group = weights.shape[1]

@@ -106,12 +106,12 @@ def store_bodies(
     writer, count = _Writer(model, limits, half), 0
     for inside in list(_inside(model.graph)):
         node = inside.node
-        places = () if node.domain or not limits.bodies else _places(node, limits)
+        found = () if node.domain or not limits.bodies else _places(node, limits)
         if (node.name or "") in kept:
             continue
-        for place in places:
+        for place in found:
             writer.write(inside, place)
-        count += bool(places)
+        count += bool(found)
     if count:
         RemoveDeadCode()(model)
     return count

@@ -113,7 +113,7 @@ def _equalise(model: ir.Model, first: ir.Node, second: ir.Node) -> None:
 
 
 def smooth(model: ir.Model, channels: Mapping[str, ChannelStats]) -> int:
-    """Move outliers behind normalisations into the weights, in place; return how many places.
+    """Move outliers behind normalisations into the weights, in place; return of how many.
 
     Args:
         model: normalised; float.

@@ -127,7 +127,7 @@ def commons(
 
 def transposed_weights(nodes: Iterable[ir.Node]) -> Mapping[ir.Value, ir.Value]:
     """Return the tables and weights among nodes' operands that are each other's transposes."""
-    places = {"Gather": 0, "MatMul": 1, "Gemm": 1}
-    known = [n for n in nodes if not n.domain and n.op_type in places]
-    found = [n.inputs[places[n.op_type]] for n in known]
+    operands = {"Gather": 0, "MatMul": 1, "Gemm": 1}
+    known = [n for n in nodes if not n.domain and n.op_type in operands]
+    found = [n.inputs[operands[n.op_type]] for n in known]
     return twins([v for v in found if v is not None])

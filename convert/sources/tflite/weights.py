@@ -158,7 +158,7 @@ def _dense(
         raise Damaged(f"tensor {tensor.name!r} is sparse and packed")
     indices = _places(how, shape, tensor.name)
     if indices.size * dtype.itemsize > span[1]:
-        raise Damaged(f"tensor {tensor.name!r} has fewer values than places for them")
+        raise Damaged(f"tensor {tensor.name!r} has fewer values than positions for them")
 
     def compute() -> Array:
         values = np.frombuffer(file.read(span), dtype.numpy(), indices.size)
@@ -180,7 +180,7 @@ def _places(how: Sparsity, shape: list[int], name: str) -> Array:
     for level in how.levels:
         if level.segments is None or level.indices is None:
             if level.size * parents.size > 2 * math.prod(shape) + 1:
-                raise Damaged(f"tensor {name!r} has more sparse places than elements")
+                raise Damaged(f"tensor {name!r} has more sparse positions than elements")
             own = np.tile(np.arange(level.size), parents.size)
             counts = np.full(parents.size, level.size)
             nodes = np.repeat(parents * level.size, counts) + own

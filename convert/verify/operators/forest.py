@@ -201,13 +201,13 @@ def _reached(trees: Sequence[_Node], x: Array) -> list[list[Leaf]]:
     for tree in trees:
         waiting = [(tree, np.arange(len(x)))]
         while waiting:
-            node, places = waiting.pop()
+            node, reached = waiting.pop()
             if node.leaf is not None:
-                for place in places:
+                for place in reached:
                     rows[place].append(node.leaf)
-            elif len(places):
-                held = node.sort(x[places])
-                waiting += [(node.yes, places[held]), (node.no, places[~held])]
+            elif len(reached):
+                held = node.sort(x[reached])
+                waiting += [(node.yes, reached[held]), (node.no, reached[~held])]
     return rows
 
 

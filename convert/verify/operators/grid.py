@@ -41,8 +41,8 @@ def grid_sample(
     return (np.ascontiguousarray(np.moveaxis(made, -1, 1)),)
 
 
-def _neighbours(places: Array, size: int, corners: bool) -> tuple[list[Array], list[Array]]:
+def _neighbours(coordinates: Array, size: int, corners: bool) -> tuple[list[Array], list[Array]]:
     """Return weights and indices of the four neighbours along an axis."""
-    at = (places + 1) / 2 * (size - 1) if corners else ((places + 1) * size - 1) / 2
+    at = (coordinates + 1) / 2 * (size - 1) if corners else ((coordinates + 1) * size - 1) / 2
     taps, weights = cubic(at, _A)
     return list(weights), list(np.clip(taps, 0, size - 1))

@@ -1,6 +1,6 @@
 """Rows of weights times the vectors of some tokens.
 
-At few tokens memory sets the pace, and one core reads faster from several places far apart than
+At few tokens memory sets the pace, and one core reads faster from several addresses far apart than
 from one: with ``streams`` of them, stream ``j`` walks through the ``j``-th part of the matrix, and
 each asks for its bytes ahead. What is summed, and in which order, depends on neither.
 """

@@ -276,7 +276,7 @@ class Bundle:
 
         Members of a zip, machine code, and all files of a signed bundle are copied into the cache
         while they are hashed: what is opened there is what was hashed, whoever may write the
-        bundle's own folder. Files of one bundle keep their places relative to each other.
+        bundle's own folder. Files of one bundle keep their paths relative to each other.
 
         Raises:
             BundleError: the file is altered.

@@ -67,9 +67,9 @@ class ArtifactWriter(BundleWriter):
         if len(contents) != 1:
             ids = ", ".join(v.id for v in manifest.variants)
             raise UsageError(f"{self.output}: one artifact was asked for, and there are {ids}")
-        places = inside(manifest.variants[0])
+        folders = inside(manifest.variants[0])
         sources: dict[str, Path] = {}
-        for path, place in places.items():
+        for path, place in folders.items():
             file = self._staging.tree / path
             top = file if len(place.parts) == 1 else file.parents[len(place.parts) - 2]
             sources[place.parts[0]] = top

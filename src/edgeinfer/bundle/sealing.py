@@ -241,7 +241,7 @@ class SealedReader(io.RawIOBase):
         self._plain(self._count - 1)
 
     def over(self, stream: BinaryIO) -> SealedReader:
-        """Return a reader of the same file by another stream, with places of its own."""
+        """Return a reader of the same file by another stream, with a position of its own."""
         made = SealedReader.__new__(SealedReader)
         made.__dict__.update(self.__dict__, _stream=stream, _at=0, _kept=(-1, b""))
         return made

@@ -141,10 +141,10 @@ _CUBIC = -0.75
 """The parameter of the curve, as PyTorch and OpenCV have it."""
 
 
-def _cubic(values: Array, places: Array, axis: int) -> Array:
+def _cubic(values: Array, positions: Array, axis: int) -> Array:
     """Interpolate along one axis by four values each (Keys 1981); edges go on beyond the end."""
-    first = np.floor(places)
-    share = (places - first).astype(np.float32)
+    first = np.floor(positions)
+    share = (positions - first).astype(np.float32)
     a = _CUBIC
     total: Array = np.zeros((), np.float32)
     shape = (-1, 1) if axis == 0 else (1, -1)

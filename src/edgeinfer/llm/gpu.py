@@ -8,9 +8,9 @@ and of each its expert, its first place and how many; ``xe``, what experts give,
 ``more`` is what adapters add, before the product does.
 
 A call's arguments are arrays, ``#<n>`` for an integer, ``%<x>`` for a float32, ``count`` for the
-number of tokens, or of outputs where these are meant, ``columns`` for places of a row of the table,
-``layer`` for where a layer lies in a page. Products have as many blocks of threads as items, for
-each 8 tokens of ``eights_of`` their widths.
+number of tokens, or of outputs where these are meant, ``columns`` for positions of a row of the
+table, ``layer`` for where a layer lies in a page. Products have as many blocks of threads as
+items, for each 8 tokens of ``eights_of`` their widths.
 """
 
 from __future__ import annotations

@@ -32,6 +32,6 @@ def cubic(at: Coordinates, a: float) -> tuple[Array, Coordinates]:
     return _indices([left - 1, left, left + 1, left + 2]), np.stack(weights)
 
 
-def _indices(places: list[Coordinates]) -> Array:
-    found: Array = np.nan_to_num(np.stack(places)).astype(np.int64)
+def _indices(coordinates: list[Coordinates]) -> Array:
+    found: Array = np.nan_to_num(np.stack(coordinates)).astype(np.int64)
     return found

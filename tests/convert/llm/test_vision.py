@@ -77,7 +77,7 @@ def test_logits_behind_pictures_are_those_of_transformers(
         np.zeros(count, np.int32),
         np.arange(executor.pages, dtype=np.int32)[None],
         np.arange(count, dtype=np.int32),
-        embedded=np.array(read.places, np.int32),
+        embedded=np.array(read.positions, np.int32),
         embeddings=read.embeddings,
     )
     found = executor.step(batch)

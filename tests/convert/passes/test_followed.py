@@ -84,7 +84,7 @@ def test_what_was_hidden_is_shown_again() -> None:
     trial = onnx.ModelProto()
     trial.CopyFrom(proto)
     hidden = hide(trial)
-    assert len(hidden.places) == len(hidden.unknown) == 2
+    assert len(hidden.operands) == len(hidden.unknown) == 2
     assert trial != proto
     show(trial, hidden)
     assert trial == proto

@@ -142,12 +142,12 @@ def test_pictures_stand_where_the_prompt_has_them() -> None:
     black, white = np.zeros((40, 40, 3), np.uint8), np.full((50, 40, 3), 255, np.uint8)
     read = ours.read(ImagePrompt("a<image>b<image>", [black, white]), encode, 100)
     assert read.tokens == [97, 7, 7, 7, 7, 98, 7, 7, 7, 7]
-    assert read.places == (1, 2, 3, 4, 6, 7, 8, 9)
+    assert read.positions == (1, 2, 3, 4, 6, 7, 8, 9)
     assert read.embeddings is not None
     expected = np.repeat([[-1.0] * 3, [1.0] * 3], 4, axis=0)
     np.testing.assert_array_equal(read.embeddings, expected)
     # Without a place they come first.
-    assert ours.read(ImagePrompt("ab", [black]), encode, 100).places == (0, 1, 2, 3)
+    assert ours.read(ImagePrompt("ab", [black]), encode, 100).positions == (0, 1, 2, 3)
     (tower,) = opened
     assert tower.runs == 2, "an image that was seen is not looked at again"
     ours.close()

@@ -28,7 +28,10 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int) -> 
         if a != axis and have != want:
             data = g.part(data, a, 0, g.extent(indices, a))
     return g.call(
-        "gather_along_axis", data, g.places(_from_start(g, data, indices, axis)), np.int32(axis)
+        "gather_along_axis",
+        data,
+        g.int32_indices(_from_start(g, data, indices, axis)),
+        np.int32(axis),
     )
 
 
@@ -44,7 +47,7 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int) -> 
             for grid in np.indices(lines)[:batch_dims]
         ]
         indices = g.concat([*map(g.const, grids), g.cast(indices, np.int32)], len(lines))
-    return g.call("gather_nd", data, g.places(indices))
+    return g.call("gather_nd", data, g.int32_indices(indices))
 
 
 @OPS.lower("ScatterND")
@@ -169,4 +172,4 @@ def reverse_sequence(
     backwards = g.binary("sub", g.binary("sub", lengths, steps), 1)
     positions = g.select(g.less(steps, lengths), backwards, steps)
     whole = g.expand(positions, g.extents(input))
-    return g.call("gather_along_axis", input, g.places(whole), np.int32(time))
+    return g.call("gather_along_axis", input, g.int32_indices(whole), np.int32(time))

@@ -81,10 +81,10 @@ def _axis(g: Builder, x: Tensor, axis: AxisResize, plan: ResizePlan) -> Tensor:
 
 
 def _nearest(g: Builder, x: Tensor, axis: int, found: Taps, size: int, out: int) -> Tensor:
-    places = found.source[:, 0]
-    if out % size == 0 and np.array_equal(places, np.repeat(np.arange(size), out // size)):
+    indices = found.source[:, 0]
+    if out % size == 0 and np.array_equal(indices, np.repeat(np.arange(size), out // size)):
         return _repeated(g, x, axis, out // size)
-    return g.take(x, g.const(places.astype(np.int64)), axis)
+    return g.take(x, g.const(indices.astype(np.int64)), axis)
 
 
 def _weighted(g: Builder, x: Tensor, axis: int, weights: Array) -> Tensor:

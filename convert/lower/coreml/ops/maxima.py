@@ -55,9 +55,9 @@ def _padded(g: Builder, x: Tensor, window: Windows, value: float) -> Tensor:
     return g.emit("pad", x=x, pad=pads, mode="constant", constant_val=value)
 
 
-def _padded_constant(g: Builder, places: Array, window: Windows) -> Tensor:
+def _padded_constant(g: Builder, indices: Array, window: Windows) -> Tensor:
     pads = [(0, 0), (0, 0), *zip(window.begin, window.end, strict=True)]
-    return g.const(np.pad(places, pads), np.int32)
+    return g.const(np.pad(indices, pads), np.int32)
 
 
 def _parts(g: Builder, x: Tensor, window: Windows) -> list[Tensor]:

@@ -150,12 +150,12 @@ def _late_split(
         # The last one may be smaller.
         each = g.binary("floor_div", g.binary("add", size, count - 1), count, (0, INT32.max))
         ends = [g.binary("minimum", g.binary("mul", each, i), size) for i in range(1, count)]
-        places: list[Extent] = [0, *ends, size]
+        bounds: list[Extent] = [0, *ends, size]
     else:
-        places = [0]
+        bounds = [0]
         for part in partly(g, split):
-            places.append(g.plus(places[-1], part))
-    return tuple(g.part(x, axis, *ends) for ends in pairwise(places))
+            bounds.append(g.plus(bounds[-1], part))
+    return tuple(g.part(x, axis, *ends) for ends in pairwise(bounds))
 
 
 def _uneven(g: Builder, x: Tensor, sizes: list[int], axis: int) -> tuple[Tensor, ...]:
@@ -172,13 +172,13 @@ def _uneven(g: Builder, x: Tensor, sizes: list[int], axis: int) -> tuple[Tensor,
 @OPS.lower("Shape", dtypes=ALL)
 def shape(g: Builder, data: Tensor, *, start: int, end: int | None) -> Tensor:
     """Constants where sizes are known, else shape."""
-    places = range(data.rank)[start:end]
-    if all(isinstance(data.shape[a], int) for a in places):
-        return g.const([data.shape[a] for a in places], np.int64)
+    axes = range(data.rank)[start:end]
+    if all(isinstance(data.shape[a], int) for a in axes):
+        return g.const([data.shape[a] for a in axes], np.int64)
     whole = g.emit("shape", np.int64, x=data, span=(0, max(map(g.most, data.shape))))
-    if len(places) == data.rank:
+    if len(axes) == data.rank:
         return whole
-    return g.slice(whole, [places.start], [places.stop])
+    return g.slice(whole, [axes.start], [axes.stop])
 
 
 @OPS.lower("Size", dtypes=ALL)

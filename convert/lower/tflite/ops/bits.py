@@ -73,22 +73,22 @@ def _shift_unsigned(g: Builder, x: Tensor, y: Tensor, direction: str) -> Tensor:
     return unsigned(g, select(g, g.binary("EQUAL", shifts, 0), bits, rest))
 
 
-def _shift_right(g: Builder, x: Tensor, places: Tensor) -> Tensor:
+def _shift_right(g: Builder, x: Tensor, amount: Tensor) -> Tensor:
     if x.dtype != np.int64:
-        own = g.cast(places, x.dtype)
+        own = g.cast(amount, x.dtype)
         return g.emit("RIGHT_SHIFT", [x, own], broadcast(x.shape, own.shape))
     # Of 2 ** 63 there is no int64.
-    small = g.binary("MINIMUM", places, 62)
+    small = g.binary("MINIMUM", amount, 62)
     divisor = power(g, g.const(2, np.int64), small)
     whole = g.binary("SUB", x, g.binary("FLOOR_MOD", x, divisor))
     sign = g.binary("MAXIMUM", g.binary("MINIMUM", x, 0), -1)
-    return select(g, g.binary("GREATER", places, 62), sign, divide(g, whole, divisor))
+    return select(g, g.binary("GREATER", amount, 62), sign, divide(g, whole, divisor))
 
 
-def _shift_left(g: Builder, x: Tensor, places: Tensor) -> Tensor:
+def _shift_left(g: Builder, x: Tensor, amount: Tensor) -> Tensor:
     if x.dtype == np.int64:
-        return g.binary("MUL", x, power(g, g.const(2, np.int64), places))
-    factor = g.binary("POW", 2, places)
+        return g.binary("MUL", x, power(g, g.const(2, np.int64), amount))
+    factor = g.binary("POW", 2, amount)
     # A cast of -2**31, which the power gives for 31, to uint32 is 2**31.
     wide = np.dtype(np.uint32 if x.dtype == np.uint32 else np.int32)
     product = g.binary("MUL", g.cast(x, wide), g.cast(factor, wide))

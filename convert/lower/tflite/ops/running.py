@@ -48,15 +48,15 @@ def _running(
     neutral = 0 if code == "ADD" else 1
     if exclusive:
         x = _shifted(g, x, at, size, 1, reverse, neutral)
-    places = 1
-    while places < size:
-        x = g.binary(code, _shifted(g, x, at, size, places, reverse, neutral), x)
-        places *= 2
+    distance = 1
+    while distance < size:
+        x = g.binary(code, _shifted(g, x, at, size, distance, reverse, neutral), x)
+        distance *= 2
     return x
 
 
 def _shifted(
-    g: Builder, x: Tensor, axis: int, size: int, places: int, reverse: bool, neutral: int
+    g: Builder, x: Tensor, axis: int, size: int, distance: int, reverse: bool, neutral: int
 ) -> Tensor:
     """Move along an axis, towards its end unless ``reverse``; what comes in is ``neutral``."""
     if not size:
@@ -64,12 +64,12 @@ def _shifted(
     if not x.is_static:
         raise Refusal("sizes beside the axis are known at run time only", "dynamic_shape")
     shape = list(x.static_shape)
-    if places >= size:
+    if distance >= size:
         return g.const(np.full(shape, neutral, x.dtype))
-    first, last = (places, size) if reverse else (0, size - places)
+    first, last = (distance, size) if reverse else (0, size - distance)
     begin = [first if i == axis else 0 for i in range(x.rank)]
     end = [last if i == axis else None for i in range(x.rank)]
     kept = g.slice(x, begin, end, [1] * x.rank)
-    shape[axis] = places
+    shape[axis] = distance
     edge = g.const(np.full(shape, neutral, x.dtype))
     return g.concat([kept, edge] if reverse else [edge, kept], axis)

@@ -27,7 +27,7 @@ def non_zero(g: Builder, X: Tensor) -> Tensor:
         raise Refusal("a scalar", "unsupported_rank")
     size = prod(X.shape)
     flat = g.expr(reshape(g, X, (size,)))
-    kernel = kernels.places(Own()(size), X.dtype)
+    kernel = kernels.nonzero(Own()(size), X.dtype)
     found = g.first(*g.tir_many(kernel, [flat], [((size,), "int64"), kernels.COUNT]))
 
     def compute(indices: Any, *source: Any) -> Any:

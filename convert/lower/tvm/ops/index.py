@@ -120,10 +120,10 @@ def _inside_axis(g: Builder, data: Tensor, indices: Tensor, at: int) -> Tensor:
         def element(*index: Any) -> Any:
             return inside(positions(*index), source.shape[at])
 
-        return te.compute(positions.shape, element, name="places")
+        return te.compute(positions.shape, element, name="positions")
 
     _some(data, at)
-    return g.te(compute, data, indices, name="places")
+    return g.te(compute, data, indices, name="positions")
 
 
 def _gathered_updates(
@@ -386,7 +386,7 @@ def top_k(g: Builder, X: Tensor, K: Tensor, *, axis: int, largest: int) -> tuple
     rank = g.te(ranks, X, name="ranks")
     shape = (*X.shape[:at], count, *X.shape[at + 1 :])
 
-    def places(order: Any) -> Any:
+    def inverse(order: Any) -> Any:
         k = te.reduce_axis((0, order.shape[at]), "k")
         zero = tirx.const(0, "int64")
 
@@ -394,7 +394,7 @@ def top_k(g: Builder, X: Tensor, K: Tensor, *, axis: int, largest: int) -> tuple
             hit = tirx.EQ(order(*index[:at], k, *index[at + 1 :]), index[at].astype("int64"))
             return te.sum(tirx.Select(hit, k.var.astype("int64"), zero), axis=k)
 
-        return te.compute(shape, element, name="places")
+        return te.compute(shape, element, name="positions")
 
-    place = g.te(places, rank, name="places")
+    place = g.te(inverse, rank, name="positions")
     return gather_elements(g, own, place, axis=at), place

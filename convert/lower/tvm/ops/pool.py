@@ -74,7 +74,7 @@ def _places(g: Builder, x: Tensor, found: Tensor, w: Windows, column_major: bool
             own = tirx.if_then_else(inside, tirx.Select(hit, flat, top), top)
             return te.min(own.astype("int64"), axis=ks)
 
-        return te.compute(largest.shape, element, name="places")
+        return te.compute(largest.shape, element, name="positions")
 
     def whole(indices: Any, data: Any) -> Any:
         sizes = data.shape[2:]
@@ -88,7 +88,7 @@ def _places(g: Builder, x: Tensor, found: Tensor, w: Windows, column_major: bool
 
         return te.compute(indices.shape, element, name="indices")
 
-    return g.te(whole, g.te(first, x, found, name="places"), x, name="indices")
+    return g.te(whole, g.te(first, x, found, name="positions"), x, name="indices")
 
 
 def _in_columns(place: Any, sizes: Sequence[Any]) -> Any:

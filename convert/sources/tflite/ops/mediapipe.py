@@ -112,9 +112,9 @@ def _places(g: Importer, x: Operand, placed: dict[str, list[int]]) -> ir.Value:
 
 
 @CUSTOM.reader("MaxUnpooling2D")
-def max_unpool(g: Importer, o: Options, x: Operand, places: Operand) -> ir.Value:
+def max_unpool(g: Importer, o: Options, x: Operand, indices: Operand) -> ir.Value:
     """Put each element where its window had it; zeros are around it."""
-    _floats(x, places)
+    _floats(x, indices)
     wanted = custom.pool(o.raw)
     if wanted.kernel != wanted.strides:
         raise Refusal(
@@ -125,7 +125,7 @@ def max_unpool(g: Importer, o: Options, x: Operand, places: Operand) -> ir.Value
     _, down, right, channels = _known(x, "windows over")
     aside = g.shape([-1, right, 1, channels])
     data = g.emit("Reshape", x, aside)
-    chosen = g.emit("Cast", g.emit("Reshape", places, aside), to=ir.DataType.INT32)
+    chosen = g.emit("Cast", g.emit("Reshape", indices, aside), to=ir.DataType.INT32)
     rows = []
     for row in range(height):
         numbers = range(row * width, (row + 1) * width)

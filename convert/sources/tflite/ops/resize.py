@@ -101,5 +101,5 @@ def _onnx_places(transform: str, size: int, count: int) -> Array:
     return _inside(np.floor(place + _F(0.5)), size)
 
 
-def _inside(places: Array, size: int) -> Array:
-    return np.asarray(np.clip(places, 0, size - 1), np.int64)
+def _inside(indices: Array, size: int) -> Array:
+    return np.asarray(np.clip(indices, 0, size - 1), np.int64)

@@ -137,7 +137,7 @@ def space_to_batch_nd(
 def batch_to_space_nd(
     g: Importer, o: Options, x: Operand, block: Operand, crops: Operand
 ) -> ir.Value:
-    """Put the batches back into their places, and cut the edges off."""
+    """Put the batches back into the blocks they came from, and cut the edges off."""
     sizes, factors = _static(x), block.known("the block")
     ends = np.asarray(crops.known("what is cut off")).reshape(-1, 2)
     count = len(factors)
