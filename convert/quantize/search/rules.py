@@ -134,7 +134,7 @@ def crowded(
         layout: what a target holds as integers.
         ranges: by name of a value.
         spreads: likewise, of those that become outputs.
-        bits: of an activation.
+        bits: Bits of an activation.
     """
     found = {}
     for unit in layout.units:
