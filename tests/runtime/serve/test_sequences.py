@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.bundle.manifest import StateRecord
+from edgeinfer.errors import UsageError
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.runtime.serve.sequences import KeptStates
@@ -212,3 +214,57 @@ def test_the_real_client_keeps_order_in_a_stream(server: Server) -> None:
         triton.stop_stream()
     assert [e for _, e in found if e] == []
     assert [r.as_numpy("double")[0, 0] for r, _ in found] == [n for n in range(12) for _ in "ab"]
+
+
+def test_a_step_that_is_read_for_long_is_not_overtaken(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values in lists are read beside the loop: a raw step behind one was run before it."""
+    grpc = pytest.importorskip("grpc")
+    from edgeinfer.runtime.serve.messages import SERVICE, messages
+
+    assert server.app.rpc is not None
+    kind, reads = messages()["ModelInferRequest"], server.app.rpc._asked
+
+    async def slowly(request: Any) -> Any:
+        found = await reads(request)
+        if not request.raw_input_contents:
+            await asyncio.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(server.app.rpc, "_asked", slowly)
+
+    def asking(number: int, is_raw: bool) -> bytes:
+        request = kind(model_name="count", id=str(number))
+        tensor = request.inputs.add(name="x", datatype="FP32", shape=[1, 3])
+        if is_raw:
+            request.raw_input_contents.append(bytes(12))
+        else:
+            tensor.contents.fp32_contents.extend([0.0] * 3)
+        request.parameters["sequence_id"].int64_param = 70 + number % 2
+        request.parameters["sequence_start"].bool_param = number < 2
+        return bytes(request.SerializeToString())
+
+    # Two sequences in turns; the last message but one is none.
+    sent = [asking(number, number % 4 in (1, 2)) for number in range(12)]
+    sent.insert(11, kind(model_name="count", id="none").SerializeToString())
+    with grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}") as channel:
+        call = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+        answers = [
+            messages()["ModelStreamInferResponse"].FromString(raw)
+            for raw in call(iter(sent), timeout=60)
+        ]
+    ids = [answer.infer_response.id for answer in answers]
+    assert ids == [*map(str, range(11)), "none", "11"]
+    assert answers.pop(11).error_message
+    assert [answer.error_message for answer in answers] == [""] * 12
+    got = [np.frombuffer(a.infer_response.raw_output_contents[0], "f4")[0] for a in answers]
+    assert got == [number // 2 for number in range(12)]
+
+
+def test_no_model_with_states_stands_in_for_another(start: Start, tmp_path: Path) -> None:
+    """A sequence went on with what the other model remembered of an earlier one."""
+    one = counting(tmp_path)
+    two = "other=" + one.partition("=")[2]
+    with pytest.raises(UsageError, match="'count' has states, which are its own"):
+        start(one, two, fallbacks=("count=other",))
