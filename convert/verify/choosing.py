@@ -43,8 +43,12 @@ def _is_rounded(value: ir.Value, root: ir.Graph) -> bool:
     return value.const_value is None and value.graph is not root
 
 
+DRAW = "edgeinfer_draw"
+"""Input of a shaken model, of which each number is another noise."""
+
+
 def shaken(model: ir.Model) -> ir.Model:
-    """Return a copy in which what is chosen by differs by a few last bits, other ones in each run.
+    """Return a copy in which what is chosen by differs by a few last bits, as ``DRAW`` says.
 
     A score may hang on less than its own last bit (a bias that a small product is added to), which
     moving the inputs does not show. Values that need few digits, such as counts, zeros and steps of
@@ -52,19 +56,25 @@ def shaken(model: ir.Model) -> ir.Model:
     first.
     """
     copy = model.clone()
+    draw = ir.Value(name=DRAW, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
+    copy.graph.inputs.append(draw)
     for node in list(copy.graph):
         for place, value in enumerate(node.inputs if node.op_type in CHOOSES else ()):
             if value is None or value.dtype != ir.DataType.FLOAT:
                 continue
             if _is_rounded(value, copy.graph):
-                added = _moving(value, f"{node.outputs[0].name}__{place}")
+                added = _moving(value, draw, f"{node.outputs[0].name}__{place}")
                 copy.graph.insert_before(node, added)
                 node.replace_input_with(place, added[-1].outputs[0])
     return copy
 
 
-def _moving(value: ir.Value, name: str) -> list[ir.Node]:
-    """Return nodes of which the last gives the value with noise in its last bits."""
+def _moving(value: ir.Value, draw: ir.Value, name: str) -> list[ir.Node]:
+    """Return nodes of which the last gives the value with noise in its last bits.
+
+    The noise is the fraction of a steep sine of positions: operators that draw random numbers have
+    versions that engines lack.
+    """
     nodes: list[ir.Node] = []
 
     def op(kind: str, *inputs: ir.Value, **numbers: float) -> ir.Value:
@@ -77,11 +87,15 @@ def _moving(value: ir.Value, name: str) -> list[ir.Node]:
         return nodes[-1].outputs[0]
 
     def number(value: float) -> ir.Value:
-        return op("Constant", value_float=value)
+        kind = "value_int" if isinstance(value, int) else "value_float"
+        return op("Constant", **{kind: value})
 
     apart = op("Greater", op("ReduceMax", value, keepdims=0), op("ReduceMin", value, keepdims=0))
     step = op("Where", apart, number(NOISE), number(0.0))
-    noise = op("RandomUniformLike", value, low=-1.0, high=1.0, seed=1.0)
+    positions = op("Cast", op("Range", number(0), op("Size", value), number(1)), to=1)
+    angle = op("Add", op("Mul", positions, number(12.9898)), op("Mul", draw, number(78.233)))
+    steep = op("Mul", op("Sin", angle), number(43758.547))
+    noise = op("Reshape", op("Mod", steep, number(1.0), fmod=1), op("Shape", value))
     moved = op("Add", value, op("Mul", value, op("Mul", noise, step)))
     grid = op("Mul", value, number(256.0))
     op("Where", op("Equal", grid, op("Round", grid)), value, moved)

@@ -8,7 +8,8 @@ oracle again with inputs that differ by a few last bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 DRAWS = 4
 """Perturbed inputs that are tried for each vector."""
+
+MORE_DRAWS = 12
+"""Further ones where the first moved anything: two scores that are equal change places in half of
+the draws, and where there is one such pair there are often many."""
 
 NOISE = 2.0**-21
 """Of an element: eight times a rounding, as sums inside a model are rounded more than once."""
@@ -64,6 +69,23 @@ def undecided(answer: dict[str, Array], draws: Sequence[dict[str, Array]]) -> di
             mask |= _moved(right, other)
         if mask.any():
             found[name] = mask
+    return found
+
+
+def moved_by(answer: dict[str, Array], draws: Iterator[dict[str, Array] | str]) -> dict[str, Array]:
+    """Return which elements draws move, as ``undecided`` does; ask for more where any did.
+
+    Args:
+        answer: Answer of the oracle.
+        draws: its answers to scores that hardly differ, or why there is none; without an end.
+    """
+    held: list[dict[str, Array]] = []
+    found: dict[str, Array] = {}
+    for count in (DRAWS, MORE_DRAWS):
+        held += [d for d in islice(draws, count) if not isinstance(d, str)]
+        found = undecided(answer, held)
+        if not found:
+            break
     return found
 
 

@@ -100,8 +100,9 @@ def test_scores_that_hang_on_less_than_their_last_bit(target: str, tmp_path: Pat
     assert done.report.passed
 
 
-def test_noise_moves_near_ties_and_nothing_that_is_exact() -> None:
-    model = inferred(TINY)
+@pytest.mark.parametrize("version", [20, 24])
+def test_noise_moves_near_ties_and_nothing_that_is_exact(version: int) -> None:
+    model = inferred(TINY.replace('"": 20', f'"": {version}'))
     with Oracles(model) as oracles:
         near, equal, clear = oracles.expected(
             [Vector(tiny(s), "user:a") for s in (3e-7, 1e-12, 1.0)]
