@@ -59,6 +59,10 @@ def library(kernels: Sequence[Kernel], machine: Machine, path: Path) -> tuple[Si
     return {kernel.name: _signature(place) for kernel, place in named}, count
 
 
+SHARED = ("emit", "math", "fold", "rows", "gemv")
+"""Modules of ``kernels.defs`` that kernels of language models are written with."""
+
+
 def compile_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[list[Path], int]:
     """Return the object file of each kernel, and how many had to be compiled.
 
@@ -86,8 +90,8 @@ def _sources(machine: Machine) -> str:
 
     known = hashlib.sha256(f"{machine} {version('apache-tvm')}".encode())
     for folder in defs.__path__:
-        names = ("emit.py", "math.py", "fold.py", "rows.py", "attention.py")
-        for place in (*sorted(Path(folder, "llm").glob("*.py")), *(Path(folder, n) for n in names)):
+        shared = (Path(folder, f"{name}.py") for name in SHARED)
+        for place in (*sorted(Path(folder, "llm").glob("*.py")), *shared):
             known.update(place.read_bytes())
     return known.hexdigest()
 
