@@ -32,6 +32,7 @@ from edgeinfer.convert.sources.torch_compare import (
     reason,
 )
 from edgeinfer.convert.sources.torch_complex import NoFormError, as_pairs, has_complex
+from edgeinfer.convert.sources.torch_constants import exact_constants
 from edgeinfer.convert.sources.torch_forms import forms
 from edgeinfer.convert.sources.torch_reasons import explained, release
 from edgeinfer.convert.sources.torch_sizes import (
@@ -423,7 +424,12 @@ def _written(what: Any, arguments: Mapping[str, Any]) -> ir.Model:
         for way in (_recurrent_layers_looked_up, _operators_listed_once, bounds_of_one_type):
             around.enter_context(way())
         program = torch.onnx.export(
-            what, dynamo=True, verbose=False, custom_translation_table=forms(), **arguments
+            what,
+            dynamo=True,
+            verbose=False,
+            optimize=around.enter_context(exact_constants()),
+            custom_translation_table=forms(),
+            **arguments,
         )
     model: ir.Model = program.model
     return model

@@ -18,7 +18,7 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     return {
         aten.atan2.default: _atan2,
-        aten.signbit.default: _signbit,
+        aten.signbit.default: signbit,
         aten.remainder.Tensor: _remainder,
         aten.remainder.Scalar: _remainder,
         aten.remainder.Scalar_Tensor: _remainder,
@@ -64,7 +64,7 @@ def _new_full(self: Any, size: Any, fill_value: Any, dtype: int = -1, **rest: An
 
 
 def _masked_fill(self: Any, mask: Any, value: Any) -> Any:
-    return opset().Where(mask, _number(value, self), self)
+    return opset().Where(mask, like(value, self), self)
 
 
 def _long(number: Any, dtype: int) -> Any:
@@ -75,22 +75,23 @@ def _long(number: Any, dtype: int) -> Any:
 
 
 def _log2(self: Any) -> Any:
-    return opset().Div(opset().Log(self), _number(math.log(2), self))
+    return opset().Div(opset().Log(self), like(math.log(2), self))
 
 
 def _log10(self: Any) -> Any:
-    return opset().Div(opset().Log(self), _number(math.log(10), self))
+    return opset().Div(opset().Log(self), like(math.log(10), self))
 
 
 def _rad2deg(self: Any) -> Any:
-    return opset().Mul(self, _number(180 / math.pi, self))
+    return opset().Mul(self, like(180 / math.pi, self))
 
 
 def _deg2rad(self: Any) -> Any:
-    return opset().Mul(self, _number(math.pi / 180, self))
+    return opset().Mul(self, like(math.pi / 180, self))
 
 
-def _signbit(self: Any) -> Any:
+def signbit(self: Any) -> Any:
+    """Whether a number is below zero, or a zero with that sign."""
     op = opset()
     zero = like(0.0, self)
     if not self.dtype.is_floating_point():
@@ -105,21 +106,17 @@ def _atan2(self: Any, other: Any) -> Any:
     y, x, zero, one = op.Abs(self), op.Abs(other), like(0.0, self), like(1.0, self)
     slope = op.Where(op.Equal(y, x), op.Where(op.Equal(y, zero), zero, one), op.Div(y, x))
     angle = op.Atan(slope)
-    angle = op.Where(_signbit(other), op.Sub(like(math.pi, self), angle), angle)
-    return op.Where(_signbit(self), op.Neg(angle), angle)
+    angle = op.Where(signbit(other), op.Sub(like(math.pi, self), angle), angle)
+    return op.Where(signbit(self), op.Neg(angle), angle)
 
 
-def _pair(self: Any, other: Any) -> tuple[Any, Any]:
+def as_pair(self: Any, other: Any) -> tuple[Any, Any]:
     """Two operands as tensors; one may be a number."""
     if isinstance(self, (int, float)):
-        return _number(self, other), other
+        return like(self, other), other
     if isinstance(other, (int, float)):
-        return self, _number(other, self)
+        return self, like(other, self)
     return self, other
-
-
-def _number(number: float, beside: Any) -> Any:
-    return opset().Constant(value=ir.tensor(number, dtype=beside.dtype))
 
 
 def _opposite(rest: Any, other: Any) -> Any:
@@ -134,7 +131,7 @@ def _remainder(self: Any, other: Any) -> Any:
     """What is left, exactly: a product with the rounded quotient loses digits of large ones."""
     op = opset()
     is_float = (other if isinstance(self, (int, float)) else self).dtype.is_floating_point()
-    self, other = _pair(self, other)
+    self, other = as_pair(self, other)
     if not is_float:
         return op.Mod(self, other)
     rest = op.Mod(self, other, fmod=1)
@@ -146,7 +143,7 @@ def _floor_divide(self: Any, other: Any) -> Any:
     op = opset()
     from onnxscript.function_libs.torch_lib.ops import core
 
-    self, other = _pair(self, other)
+    self, other = as_pair(self, other)
     if not self.dtype.is_floating_point():
         return core.aten_floor_divide(self, other)
     rest, one = op.Mod(self, other, fmod=1), like(1.0, self)
@@ -167,5 +164,5 @@ def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor" and (is_float or is_long):
         return _floor_divide(self, other)
     if rounding_mode == "trunc" and is_long:
-        return opset().Div(*_pair(self, other))
+        return opset().Div(*as_pair(self, other))
     return core.aten_div_mode(self, other, rounding_mode)

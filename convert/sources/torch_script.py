@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
+
 
 def opset() -> Any:
     """Return the operators of the opset that the exporter writes."""
@@ -13,9 +16,11 @@ def opset() -> Any:
 
 
 def like(number: float, value: Any) -> Any:
-    """Return a number of a value's type."""
+    """Return a number of a value's type, with all of its digits."""
     op = opset()
-    return op.CastLike(op.Constant(value_float=number), value)
+    if value.dtype is None:
+        return op.CastLike(op.Constant(value=ir.tensor(np.float64(number))), value)
+    return op.Constant(value=ir.tensor(np.asarray(number).astype(value.dtype.numpy())))
 
 
 def whole(*numbers: int) -> Any:
