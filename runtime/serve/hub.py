@@ -450,6 +450,8 @@ class Hub:
         first, second = self.models[name], self.models[other]
         if first is second or first.role != second.role:
             raise UsageError(f"fallback {given}: {other!r} does not take what {name!r} takes")
+        if first.sequences is not None:
+            raise UsageError(f"fallback {given}: {name!r} has states, which are its own")
         if second.fallback is not None or any(m.fallback is first for m in self.models.values()):
             raise UsageError(f"fallback {given}: a fallback has none of its own")
         first.fallback, first.spill = second, count or self.options.limits.queue

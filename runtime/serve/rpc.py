@@ -28,7 +28,14 @@ from edgeinfer.runtime.serve.rpc_requests import read
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.traces import Traces
-from edgeinfer.runtime.serve.turns import Callers, OpenStream, OpenStreams, Turns
+from edgeinfer.runtime.serve.turns import (
+    Callers,
+    OpenStream,
+    OpenStreams,
+    StreamStep,
+    StreamSteps,
+    Turns,
+)
 from edgeinfer.runtime.serve.unread import UnreadCall, UnreadCalls, end_connections, place_of
 from edgeinfer.runtime.serve.v2 import change
 from edgeinfer.types import Array
@@ -462,6 +469,7 @@ class Rpc:
             # One that ends at once is no fault.
             await running.put(None if error.status == 400 else error)
             return
+        steps = StreamSteps()
         while isinstance(raw, bytes):
             place.asks()
             held = Held(self._hub.memory, copies=_COPIES)
@@ -471,8 +479,7 @@ class Rpc:
             except RequestError as error:
                 # Of what has no memory nothing is kept.
                 problem, raw = error, b""
-            # Steps of a sequence start in their order: each is read before the next.
-            answered = asyncio.ensure_future(self._streamed([raw], held, problem))
+            answered = asyncio.ensure_future(self._streamed([raw], held, problem, steps.next()))
             raw = b""
             await running.put(answered)
             del answered
@@ -480,7 +487,7 @@ class Rpc:
         await running.put(None)
 
     async def _streamed(
-        self, raw: list[bytes], held: Held, problem: RequestError | None
+        self, raw: list[bytes], held: Held, problem: RequestError | None, step: StreamStep
     ) -> tuple[bytes, Held]:
         """Return the answer to one request of a stream, and its memory; an error ends it alone.
 
@@ -488,6 +495,7 @@ class Rpc:
             raw: the message, which is taken from it; empty where it has no memory.
             held: its memory.
             problem: why there is none.
+            step: Place among the requests of the stream.
         """
         use(held)
         begun = self._messages["ModelInferResponse"]()
@@ -503,6 +511,7 @@ class Rpc:
                 begun.parameters["triton_final_response"].bool_param = True
             # Of what a message says twice the last counts; another model may have answered.
             begun.ClearField("model_name")
+            await step.begin(asked.terms.sequence)
             parts = [*await self._ran(model, asked), begun.SerializeToString()]
             size = sum(map(len, parts))
             held.made(size)
@@ -517,6 +526,8 @@ class Rpc:
             response = self._messages["ModelStreamInferResponse"](error_message=text)
             response.infer_response.CopyFrom(begun)
             answer = response.SerializeToString()
+        finally:
+            step.end()
         return answer, held
 
     def _model(self, request: Any) -> Served:

@@ -109,6 +109,66 @@ class Callers:
         task.cancel()
 
 
+class StreamSteps:
+    """The requests of one stream, of which those of a sequence run in the order they came in."""
+
+    def __init__(self) -> None:
+        self.latest: asyncio.Future[None] | None = None
+        self.of: dict[object, asyncio.Future[None]] = {}
+
+    def next(self) -> StreamStep:
+        """Return the place of the request that has come."""
+        return StreamStep(self)
+
+
+class StreamStep:
+    """The place of one request.
+
+    It is read beside others, and a large one is read after those that came behind it.
+
+    Args:
+        steps: Requests of its stream.
+    """
+
+    def __init__(self, steps: StreamSteps) -> None:
+        loop = asyncio.get_running_loop()
+        self._steps, self._before = steps, steps.latest
+        self._is_read, self._is_over = loop.create_future(), loop.create_future()
+        self._sequence: object = None
+        steps.latest = self._is_read
+
+    async def begin(self, sequence: object) -> None:
+        """Wait for what came before it in its sequence.
+
+        Args:
+            sequence: that it is a step of; None for none, which waits for nothing.
+        """
+        if sequence is None:
+            return
+        if self._before is not None:
+            await self._before
+        earlier, self._sequence = self._steps.of.get(sequence), sequence
+        self._steps.of[sequence] = self._is_over
+        _end(self._is_read)
+        if earlier is not None:
+            await earlier
+
+    def end(self) -> None:
+        """Let those behind it run: it was run, or never will be."""
+        _end(self._is_over)
+        if self._steps.of.get(self._sequence) is self._is_over:
+            del self._steps.of[self._sequence]
+        if self._before is None or self._before.done():
+            _end(self._is_read)
+        else:
+            self._before.add_done_callback(lambda _: _end(self._is_read))
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class OpenStream:
     """A stream that is open.
 
