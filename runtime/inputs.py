@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.device_tensor import DeviceFeeds, device_of, is_on_device, is_on_host, taken
+from edgeinfer.backends.process.guard import MAX_SHAPES
 from edgeinfer.bundle.manifest import Manifest, Variant
 from edgeinfer.bundle.values import KEY, SLACK, WORDS, largest, reaches, unfit
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import InputError
 from edgeinfer.types import Array, Feeds, InputRange, TensorSpec
-
-_MAX_SHAPES = 4096
-"""Sets of shapes remembered as good; a caller with more pays the full check again."""
 
 
 class InputCheck:
@@ -79,7 +77,7 @@ class InputCheck:
         if self._check_finite:
             for name, array in arrays.items():
                 _check_finite(name, array)
-        if len(self._seen) >= _MAX_SHAPES:
+        if len(self._seen) >= MAX_SHAPES:
             self._seen.clear()
         if any(not isinstance(array, np.ndarray) for array in arrays.values()):
             return DeviceFeeds(arrays)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.errors import QueueFullError
+from edgeinfer.runtime.bell import awaited
 
 T = TypeVar("T")
 
@@ -86,20 +86,7 @@ class Pool:
         Raises:
             QueueFullError: as many wait as may.
         """
-        found: list[T] = []
-        failed: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                found.append(function())
-            except BaseException as e:
-                failed.append(e)
-
-        # The two futures hold each other until the collector comes, so neither has what was made.
-        await asyncio.wrap_future(self.submit(work, owner))
-        if failed:
-            raise failed.pop()
-        return found.pop()
+        return await awaited(self.submit(function, owner))
 
     def _work(self) -> None:
         while (each := self._next()) is not None:

@@ -79,6 +79,22 @@ def test_futures_that_nobody_settles_are_errors_in_a_forked_process() -> None:
     assert pending.result() == 4
 
 
+def test_what_a_future_was_settled_with_goes_with_it() -> None:
+    """It held itself, and so the outputs of each run, until the collector came."""
+
+    class Outputs: ...
+
+    gc.disable()
+    try:
+        pending, outputs = forks.Pending[Outputs](), Outputs()
+        kept = weakref.ref(outputs)
+        pending.set_result(outputs)
+        del pending, outputs
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
 def test_a_future_says_what_to_do() -> None:
     pending = forks.Pending[int]()
     error = in_fork(pending.exception)

@@ -47,8 +47,9 @@ from edgeinfer.errors import (
 )
 from edgeinfer.types import Array, Feeds, TensorSpec
 
-_MAX_SHAPES = 4096
-"""Sets of shapes remembered as good; an engine with more pays the full check again."""
+MAX_SHAPES = 1024
+"""Sets of shapes that are remembered as good, of inputs and of answers, 250 kB each; a caller with
+more pays the full check again."""
 
 _log = logging.getLogger("edgeinfer")
 
@@ -382,7 +383,7 @@ class Guarded:
             raise MismatchError(f"{self._who}: {fault}")
         if len(given) < len(self._specs):
             return made
-        if len(self._seen) >= _MAX_SHAPES:
+        if len(self._seen) >= MAX_SHAPES:
             self._seen.clear()
         self._seen.add(self._key(feeds, made))
         return made

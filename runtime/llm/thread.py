@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError
-from edgeinfer.runtime.bell import Bell
+from edgeinfer.runtime.bell import Bell, awaited
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar_trial import is_plain
 from edgeinfer.runtime.llm.params import Event
@@ -207,7 +207,7 @@ class EngineThread:
             pool = COMPILING if is_quick else TRYING
             await _in_time(pool.run(partial(self._engine.prepare, request)))
         try:
-            await asyncio.wrap_future(self.submit(request, mailbox))
+            await awaited(self.submit(request, mailbox))
         except asyncio.CancelledError:
             self.cancel(request.id)
             raise
@@ -227,7 +227,7 @@ class EngineThread:
 
     async def stats_async(self) -> EngineStats:
         """Return a snapshot, at most one step from now; it wakes nothing."""
-        return await asyncio.wrap_future(self.call(lambda engine: engine.stats()))
+        return await awaited(self.call(lambda engine: engine.stats()))
 
     def close(self) -> None:
         """End all requests and release the engine; may be called twice."""

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
+from edgeinfer.runtime.bell import awaited
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.announce import Announcement
 from edgeinfer.runtime.serve.exchange import KEY, Exchange
@@ -40,6 +41,7 @@ from edgeinfer.runtime.serve.page import ASK_FOR_KEY, answer_page, is_page
 from edgeinfer.runtime.serve.refusals import refusal
 from edgeinfer.runtime.serve.requestlog import log_request
 from edgeinfer.runtime.serve.served import Served
+from edgeinfer.runtime.serve.tidying import tidy
 from edgeinfer.runtime.serve.traces import Traces
 from edgeinfer.runtime.serve.v2 import V2
 
@@ -116,6 +118,7 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         loading: asyncio.Future[None] | None = None
+        tidying = asyncio.ensure_future(tidy(self.hub))
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -125,9 +128,10 @@ class App:
                     self._announcement.begin()
                 # Probes are answered while models load.
                 if self._loads:
-                    loading = asyncio.wrap_future(self.hub.changes.submit(self.hub.load_all))
+                    loading = awaited(self.hub.changes.submit(self.hub.load_all))
                 await send({"type": "lifespan.startup.complete"})
             else:
+                tidying.cancel()
                 if self._announcement is not None:
                     await self._announcement.stop()
                 if self.rpc is not None:
@@ -143,7 +147,8 @@ class App:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         id, held = self._id(header(scope, b"x-request-id")), hold(self.hub.memory)
-        exchange: Exchange | None = scope.get(KEY)
+        # A cycle has its scope: who stayed in it would hold both until the collector comes.
+        exchange: Exchange | None = scope.pop(KEY, None)
         receive = Received(receive, held, exchange)
         # Where there are several, who is before them adds the request's id.
         own = (b"x-edgeinfer-replica", self._replica) if self._replica else (b"x-request-id", id)

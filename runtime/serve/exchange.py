@@ -144,7 +144,8 @@ class WholeRequest:
             headers: with the content's length; made here, not by a client.
             body: all of it.
         """
-        self.response_complete = True
+        # The connection has it until another one comes.
+        self.response_complete, self.body = True, b""
         connection = self._connection
         every = (*connection.server_state.default_headers, *headers)
         transport, is_kept = connection.transport, self.keep_alive

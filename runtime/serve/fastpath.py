@@ -335,6 +335,8 @@ class _Call:
 
     def _account(self, status: int) -> None:
         self._is_done, self._request.left = True, None
+        # A thread's future has a call that has this one.
+        self._running = None
         facts = self._facts
         facts.model.leave(facts.share)
         self._hub.memory.give(self._size, facts.share)

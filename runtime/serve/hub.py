@@ -23,7 +23,7 @@ from edgeinfer.errors import (
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.machine.pages import give_back_start
 from edgeinfer.runtime.batches import Batching, check_batching
-from edgeinfer.runtime.bell import Bell
+from edgeinfer.runtime.bell import Bell, awaited
 from edgeinfer.runtime.fleet import FleetModel, ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.rows import VECTORS, rows_of
@@ -584,7 +584,7 @@ async def _watched(running: Future[Outputs], left: Left | None) -> Outputs:
     Raises:
         DisconnectedError: the client left; what had not begun is not run.
     """
-    future = asyncio.wrap_future(running)
+    future = awaited(running)
     try:
         done, _ = await asyncio.wait((future,), timeout=SOON_S)
         if not done and left is not None:
@@ -598,3 +598,5 @@ async def _watched(running: Future[Outputs], left: Left | None) -> Outputs:
         return await future
     finally:
         future.cancel()
+        # An error that it holds would hold it, by this frame.
+        del future, running

@@ -199,6 +199,8 @@ class _Protocol(HttpToolsProtocol):
                 timer.cancel()
         self._read_on()
         super().connection_lost(exc)
+        # Both hold each other.
+        self.cycle = None  # type: ignore[assignment]
 
     def pause_writing(self) -> None:
         """Count what the client does not read."""

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote
 import numpy as np
 
 from edgeinfer.results import Sound, Text
+from edgeinfer.runtime.bell import awaited
 from edgeinfer.runtime.pipelines import Pipeline, SpeechPipeline, VoicePipeline
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve import meaning
@@ -294,7 +295,7 @@ async def _awaited(task: Future[R], receive: Receive, asking: meaning.Asking) ->
     Raises:
         DisconnectedError: the client left.
     """
-    running = asyncio.wrap_future(task)
+    running = awaited(task)
     leaving = asyncio.ensure_future(client_left(receive))
     try:
         await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)

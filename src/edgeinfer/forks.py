@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -143,25 +142,28 @@ class Pending(Future[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._settle: Callable[[], None] | None = None
+        # What it is settled with, as the base class keeps it behind a lock of the parent's. A call
+        # that settles it would hold it, and so its outputs, until the collector comes.
+        self._known: tuple[Callable[..., None], Any] | None = None
         watch(self)
 
     def set_result(self, result: T) -> None:
         """As the base class."""
-        self._settle = partial(super().set_result, result)
+        self._known = Future.set_result, result
         super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
         """As the base class."""
-        self._settle = partial(super().set_exception, exception)
+        self._known = Future.set_exception, exception
         super().set_exception(exception)
 
     def forked(self) -> None:
         """Keep what is known, else be an error; who waits and is called back is in the parent."""
-        settle = self._settle
+        known = self._known
         super().__init__()
-        if settle is not None:
-            settle()
+        if known is not None:
+            settle, value = known
+            settle(self, value)
             return
         super().set_exception(
             RunError("it runs in the process that this one was forked from: run it here")
