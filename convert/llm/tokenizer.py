@@ -29,7 +29,12 @@ _QWEN = (
 )
 _LLAMA3 = _QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
-_PATTERNS = {"qwen2": _QWEN, "llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3}
+_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
+_PATTERNS = {
+    "qwen2": _QWEN,
+    "deepseek-r1-qwen": _QWEN,
+    **dict.fromkeys(_LLAMA3_NAMES, _LLAMA3),
+}
 _DIGITS = ("smollm", "smollm3")
 _PLAIN = ("gpt-2", "gpt2", "olmo", "phi-2")
 
@@ -54,7 +59,8 @@ def _of_gguf(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
     if kind not in ("gpt2", "llama") or "tokens" not in own:
         raise SourceError(f"{source.path}: tokenizer {kind!r} is not known; known: gpt2, llama")
     _check_fields(own)
-    made = _bpe(source.path, own) if kind == "gpt2" else _sentencepiece(own)
+    strips = source.config.family == "phi3"
+    made = _bpe(source.path, own) if kind == "gpt2" else _sentencepiece(own, strips)
     tokens = own["tokens"]
     ids = {
         n: own.get(f"{ {'unk': 'unknown', 'pad': 'padding'}.get(n, n) }_token_id") for n in _NAMES
@@ -62,8 +68,10 @@ def _of_gguf(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
     names = {f"{n}_token": tokens[i] for n, i in ids.items() if i is not None and i < len(tokens)}
     ends = [ids["eos"], own.get("eot_token_id"), own.get("eom_token_id")]
     known = {t: i for i, t in enumerate(tokens)}
-    ends += [known[t] for t in _ENDS if t in known and _is_control(own, known[t])]
-    adds = bool(own.get("add_bos_token", kind == "llama"))
+    ends += [known[t] for t in _ENDS if t in known and not _is_ordinary(own, known[t])]
+    # Llama 3 begins texts with one, and most of its files do not say so (``llama-vocab.cpp``).
+    begins = kind == "llama" or own.get("pre") in _LLAMA3_NAMES
+    adds = bool(own.get("add_bos_token", begins))
     generation = Generation(
         bos=ids["bos"] if adds else None,
         eos=tuple(dict.fromkeys(int(e) for e in ends if e is not None)),
@@ -107,35 +115,50 @@ _MOST_CHARACTERS, _MOST_TOGETHER = 1024, 8 << 20
 _PAIRS, _FREE_PAIRS = 8, 4 << 20
 """Characters of pairs for each of the tokens, and those that any may have; models have three."""
 
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>")
-"""Tokens that end a turn, where a file names one end only."""
+_ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>"),
+    *("<|end_of_text|>", "<end_of_utterance>", "<EOT>"),
+)
+"""Tokens that end a turn, where a file names one end only.
 
+Source: ``llama-vocab.cpp`` of llama.cpp."""
 
-def _is_control(own: Mapping[str, Any], token: int) -> bool:
-    kinds = own.get("token_type")
-    return kinds is not None and int(kinds[token]) == _CONTROL
+_KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
+"""Of Phi-3's tokens; the others take away the white space behind them, which files do not say."""
 
 
 def _json(data: object) -> bytes:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _added(own: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _is_ordinary(own: Mapping[str, Any], token: int) -> bool:
+    """Whether texts are not cut at a token."""
+    kinds = own.get("token_type")
+    return kinds is None or int(kinds[token]) not in (_CONTROL, _USER, _UNKNOWN)
+
+
+def _added(own: Mapping[str, Any], strips: bool = False) -> list[dict[str, Any]]:
+    """Tokens that texts are cut at.
+
+    Args:
+        own: what the file says of its tokenizer.
+        strips: They take white space behind them away.
+    """
     kinds = own.get("token_type")
     if kinds is None:
         return []
     return [
         {
             "id": i,
-            "content": own["tokens"][i],
+            "content": content,
             "single_word": False,
             "lstrip": False,
-            "rstrip": False,
+            "rstrip": strips and content not in _KEEPS_SPACES,
             "normalized": False,
-            "special": int(kind) in (_CONTROL, _UNKNOWN),
+            "special": int(kinds[i]) != _USER or content in _ENDS,
         }
-        for i, kind in enumerate(kinds)
-        if int(kind) in (_CONTROL, _USER, _UNKNOWN)
+        for i, content in enumerate(own["tokens"])
+        if not _is_ordinary(own, i)
     ]
 
 
@@ -171,14 +194,14 @@ def _bpe(path: Path, own: Mapping[str, Any]) -> dict[str, Any]:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": rule in ("llama-bpe", "llama3", "llama-v3"),
+            "ignore_merges": rule in _LLAMA3_NAMES,
             "vocab": {token: i for i, token in enumerate(own["tokens"])},
             "merges": [merge.split(" ", 1) for merge in own.get("merges", ())],
         },
     }
 
 
-def _sentencepiece(own: Mapping[str, Any]) -> dict[str, Any]:
+def _sentencepiece(own: Mapping[str, Any], strips: bool = False) -> dict[str, Any]:
     """Pairs with bytes for what is unknown; scores decide which pair goes first."""
     tokens, kinds = own["tokens"], own.get("token_type")
     scores = [float(s) for s in own["scores"]]
@@ -214,7 +237,7 @@ def _sentencepiece(own: Mapping[str, Any]) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added(own),
+        "added_tokens": _added(own, strips),
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": None,
         "post_processor": None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from edgeinfer.llm import LlmConfig, Rope
 from edgeinfer.records import dataclass
 
 Tensors = dict[str, StoredTensor]
+Activation = Literal["silu", "gelu_tanh"]
 
 
 MOST = 1 << 24
@@ -35,9 +36,11 @@ class ConfigValues:
     def __init__(self, data: Mapping[str, Any], prefix: str = "") -> None:
         self.data, self.prefix = data, prefix
         self.problems: list[str] = []
+        self.read: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value, where it is there and not null."""
+        self.read.add(name)
         found = self.data.get(self.prefix + name)
         return default if found is None else found
 
@@ -66,9 +69,46 @@ class ConfigValues:
 
     def refuse(self, name: str, *, unless: tuple[Any, ...] = (None, False)) -> None:
         """Note what the block has no place for."""
+        self.read.add(name)
         value = self.data.get(self.prefix + name)
-        if value not in unless:
+        # Lists of numbers are arrays, which are in no tuple.
+        if isinstance(value, np.ndarray) or value not in unless:
             self.problems.append(f"{self.prefix}{name}: {_short(value)} is not supported")
+
+    def refuse_unread(self, context: int) -> None:
+        """Note what a GGUF file says of its model that nobody asked for and that may matter."""
+        for key in sorted(k for k in self.data if k.startswith(self.prefix)):
+            name = key.removeprefix(self.prefix)
+            if name in self.read or name in _SAYS_NOTHING or name.startswith(_OF_PICTURES):
+                continue
+            if name == "attention.sliding_window" and self.size(name, context) >= context:
+                continue
+            self.refuse(name, unless=(None, *_NEUTRAL.get(name, ())))
+
+
+_SAYS_NOTHING = frozenset({
+    *("vocab_size", "tensor_data_layout", "pooling_type", "rope.scaling.finetuned"),
+    *("attention.layer_norm_epsilon", "feed_forward_length", "expert_feed_forward_length"),
+})  # fmt: skip
+_OF_PICTURES = ("vision.", "mm.")
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "expert_gating_func": (0, 1),
+    "use_parallel_residual": (False,),
+    "swin_norm": (False,),
+    **dict.fromkeys(
+        ("leading_dense_block_count", "nextn_predict_layers", "n_deepstack_layers"), (0,)
+    ),
+    **dict.fromkeys(("expert_count", "expert_used_count", "expert_shared_count"), (0,)),
+    **dict.fromkeys(("expert_group_count", "expert_group_used_count"), (0, 1)),
+    **dict.fromkeys(("interleave_moe_layer_step", "moe_every_n_layers"), (0, 1)),
+    **dict.fromkeys(("logit_scale", "residual_scale", "embedding_scale"), (0.0, 1.0)),
+    **dict.fromkeys(("attention.output_scale", "expert_weights_scale"), (0.0, 1.0)),
+    **dict.fromkeys(("attention.clamp_kqv", "attention.max_alibi_bias"), (0.0,)),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (0.0,)),
+    **dict.fromkeys(("router_logit_softcapping", "rope.scaling.yarn_log_multiplier"), (0.0,)),
+}
+"""Values of a GGUF file with which a model computes what it does without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +134,12 @@ class Family:
     paired: bool = False
     norm_less_one: bool = False
     split: Callable[[Tensors, LlmConfig], Tensors] | None = None
+
+
+_ACTIVATIONS: dict[Any, Activation] = {
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu_tanh", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +170,7 @@ class Shape:
         ropes: tuple[Rope, ...] | None = None,
         layer_rope: tuple[int, ...] | None = None,
         windows: tuple[int, ...] | None = None,
-        activation: Literal["silu", "gelu_tanh"] = "silu",
+        activation: Activation = "silu",
         **more: Any,
     ) -> LlmConfig:
         """The description, with what a family has of its own.
@@ -132,6 +178,8 @@ class Shape:
         Raises:
             SourceError: something lacks or is not supported; lists everything.
         """
+        if not self.is_gguf:
+            activation = self._activation(activation)
         values = {
             **self.common,
             "family": family,
@@ -142,10 +190,23 @@ class Shape:
             **more,
         }
         values.setdefault("attention_scale", float(values["head_dim"]) ** -0.5)
+        if self.is_gguf:
+            self.keys.refuse_unread(int(self.common["context"]))
         made = LlmConfig(**values)
         if found := [*self.keys.problems, *made.problems()]:
             raise SourceError(f"a {family} model's description: " + "; ".join(found))
         return made
+
+    def _activation(self, usual: Activation) -> Activation:
+        """The gate's, of a config.json; a family's own where it says nothing."""
+        name = "hidden_activation" if usual == "gelu_tanh" else "hidden_act"
+        value = self.keys.get(name, usual)
+        if value not in _ACTIVATIONS:
+            known = ", ".join(_ACTIVATIONS)
+            what = f"expected {known}, received {_short(value)}"
+            self.keys.problems.append(f"{name}: {what}")
+            return usual
+        return _ACTIVATIONS[value]
 
     def rope(self, *, base: float | None = None, dims: int = 0, kind: str = "") -> Rope:
         """Its rope.
@@ -182,18 +243,32 @@ class Shape:
         found = keys.number("rope.freq_base", 10000.0) if base is None else base
         long, short = (self.tensors.get(f"rope_factors_{k}") for k in ("long", "short"))
         scaling: dict[str, Any] = {}
+        factor = keys.get("rope.scaling.factor", keys.get("rope.scale_linear"))
+        kind = keys.get("rope.scaling.type", "none" if not factor else "linear")
+        share = keys.number("rope.scaling.attn_factor", 1.0)
         if (original := keys.get("rope.scaling.original_context_length")) is not None:
             scaling["original_max_position_embeddings"] = int(original)
         if long is not None and short is not None:
             scaling |= {"rope_type": "longrope", "long_factor": long.float32().ravel()}
             scaling |= {"short_factor": short.float32().ravel()}
-            if (factor := keys.get("rope.scaling.attn_factor")) is not None:
-                scaling["attention_factor"] = float(factor)
-        elif (kind := keys.get("rope.scaling.type", "none")) != "none" and base is None:
-            scaling |= {"rope_type": kind, "factor": keys.number("rope.scaling.factor", 1.0)}
+            if keys.get("rope.scaling.attn_factor") is not None:
+                scaling["attention_factor"], share = share, 1.0
+        elif kind != "none" and base is None:
+            # No factor, or zero, is none.
+            scaling |= {"rope_type": kind, "factor": float(factor or 1.0), **self._yarn()}
         made = rope(found, whole, scaling, int(self.common["context"]))
+        if share != 1.0 and base is None:
+            made = replace(made, factor=made.factor * share)
         factors = self.tensors.get("rope_freqs")
         return made if factors is None else divided(made, factors.float32().ravel())
+
+    def _yarn(self) -> dict[str, float]:
+        """What a GGUF file may say of YaRN beside its factor."""
+        keys = self.keys
+        keys.refuse("rope.scaling.yarn_ext_factor", unless=(None, 1.0, -1.0))
+        keys.refuse("rope.scaling.yarn_attn_factor", unless=(None, 1.0, -1.0))
+        names = {n: keys.get(f"rope.scaling.yarn_{n}") for n in ("beta_fast", "beta_slow")}
+        return {name: float(value) for name, value in names.items() if value is not None}
 
 
 def _layers(keys: ConfigValues, name: str) -> int:
@@ -246,6 +321,8 @@ def from_hf(data: Mapping[str, Any], tensors: Tensors) -> Shape:
     }
     for name in ("mlp_bias", "clip_qkv", "quantization_config"):
         keys.refuse(name)
+    if common["tied"] and keys.get("tie_word_embeddings", True) is False:
+        keys.problems.append("weight 'output' is missing, and tie_word_embeddings is false")
     return Shape(keys, False, common, tensors)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from edgeinfer.convert.llm.families.base import ConfigValues, Family, Shape, hf_windows
 from edgeinfer.llm import LlmConfig
 
@@ -20,11 +22,18 @@ _STEP = {"gemma2": 2, "gemma3": 6}
 
 
 def _windows(shape: Shape, family: str) -> tuple[int, ...]:
-    step = shape.keys.get("sliding_window_pattern", _STEP[family])
+    keys = shape.keys
     if not shape.is_gguf:
+        step = keys.get("sliding_window_pattern", _STEP[family])
         return hf_windows(shape, lambda i: (i + 1) % step != 0)
-    size = shape.keys.size("attention.sliding_window")
-    return tuple(size if (i + 1) % step else 0 for i in range(shape.layers))
+    size = keys.size("attention.sliding_window")
+    listed = keys.get("attention.sliding_window_pattern", _STEP[family])
+    if not isinstance(listed, np.ndarray):
+        step = int(listed)
+        return tuple(size if (i + 1) % step else 0 for i in range(shape.layers))
+    if len(listed) != shape.layers:
+        keys.problems.append(f"sliding_window_pattern: {len(listed)} layers of {shape.layers}")
+    return tuple(size if has else 0 for has in listed[: shape.layers])
 
 
 def _root(value: float) -> float:
@@ -65,7 +74,7 @@ def _gemma3(shape: Shape) -> LlmConfig:
     keys.refuse("attention_bias")
     keys.refuse("use_bidirectional_attention")
     windows = _windows(shape, "gemma3")
-    local = keys.get("rope_local_base_freq")
+    local = keys.get("rope.freq_base_swa" if shape.is_gguf else "rope_local_base_freq")
     by_kind = "sliding_attention" in (keys.get("rope_parameters") or {})
     if by_kind:
         ropes = (shape.rope(kind="full_attention"), shape.rope(kind="sliding_attention"))
@@ -91,7 +100,7 @@ def _gemma3(shape: Shape) -> LlmConfig:
 def _without_scaling(shape: Shape) -> ConfigValues:
     rest = {k: v for k, v in shape.keys.data.items() if "rope_scaling" not in k}
     made = ConfigValues(rest, shape.keys.prefix)
-    made.problems = shape.keys.problems
+    made.problems, made.read = shape.keys.problems, shape.keys.read
     return made
 
 

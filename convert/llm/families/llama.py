@@ -10,9 +10,10 @@ _NO_ROPE_STEP = 4
 
 
 def _llama(shape: Shape) -> LlmConfig:
-    for name in ("attention_bias",):
-        shape.keys.refuse(name)
-    return shape.make("llama")
+    shape.keys.refuse("attention_bias")
+    # Mistral's, which GGUF files name llama.
+    window = int(shape.keys.get("attention.sliding_window", 0)) if shape.is_gguf else 0
+    return shape.make("llama", windows=(window,) * shape.layers)
 
 
 def _mistral(shape: Shape) -> LlmConfig:
@@ -31,7 +32,6 @@ def _smollm3(shape: Shape) -> LlmConfig:
 
 
 FAMILIES = (
-    # Mistral's GGUF files name it llama as well.
     Family("llama", ("llama",), ("llama",), _llama, paired=True),
     Family("mistral", (), ("mistral",), _mistral),
     Family("smollm3", ("smollm3",), ("smollm3",), _smollm3, paired=True),

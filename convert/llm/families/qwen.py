@@ -27,7 +27,7 @@ def _experts(shape: Shape, normalised: bool) -> Experts:
     if shape.is_gguf:
         count, used = keys.size("expert_count"), keys.size("expert_used_count")
         inner = keys.size("expert_feed_forward_length", keys.get("feed_forward_length"))
-        return Experts(count, used, inner, normalised)
+        return Experts(count, used, inner, bool(keys.get("expert_weights_norm", normalised)))
     count = keys.size("num_experts", keys.get("num_local_experts"))
     inner = keys.size("moe_intermediate_size", keys.get("intermediate_size"))
     chosen = bool(keys.get("norm_topk_prob", normalised))

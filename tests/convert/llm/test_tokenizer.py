@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,44 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: st
     (folder / name).symlink_to(key)
     with pytest.raises(SourceError, match=f"links that lead out of the folder: '{name}'"):
         read(folder)
+
+
+@pytest.mark.parametrize(("said", "expected"), [({}, 1), ({"add_bos_token": False}, None)])
+def test_texts_of_llama_3_begin_with_a_token(
+    said: dict[str, bool], expected: int | None, tmp_path: Path
+) -> None:
+    """Files say so rarely, and texts began with none."""
+    tokens = ["a", "<|begin_of_text|>", "<|eot_id|>", "<|end_of_text|>"]
+    kinds = np.array([1, 3, 3, 3])
+    fields = {"model": "gpt2", "pre": "llama-bpe", "tokens": tokens, "merges": []}
+    own = {"token_type": kinds, "bos_token_id": 1, "eos_token_id": 2}
+    found, _ = tokenizer.files(made("gguf", tmp_path, **fields, **own, **said))
+    assert generation(found).bos == expected
+    assert generation(found).eos == (2, 3)
+
+
+def test_an_end_of_a_turn_may_be_the_users_own_token(tmp_path: Path) -> None:
+    """Of models that were trained on, it is: texts went on behind it."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokens = ["a", "<|im_end|>", "<|endoftext|>"]
+    fields = {"model": "gpt2", "pre": "qwen2", "tokens": tokens, "merges": []}
+    kinds = np.array([1, 4, 4])
+    found, _ = tokenizer.files(made("gguf", tmp_path, **fields, token_type=kinds))
+    assert generation(found).eos == (1, 2)
+    inner = tokenizers.Tokenizer.from_str(found[TOKENIZER_NAME].decode())
+    assert inner.encode("a<|im_end|>", add_special_tokens=False).ids == [0, 1]
+    assert inner.decode([0, 1, 2], skip_special_tokens=True) == "a"
+
+
+def test_tokens_of_phi_3_take_the_white_space_behind_them(tmp_path: Path) -> None:
+    """As its own tokenizer and llama.cpp have it; files do not say so."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokens = ["<unk>", "<s>", "<|user|>", "<|end|>", "▁", "h", "▁h", "<0x0A>"]
+    own = {"model": "llama", "tokens": tokens, "token_type": np.array([2, 3, 3, 3, 1, 1, 1, 6])}
+    scores = np.array([0, 0, 0, 0, -1, -2, -3, 0], np.float32)
+    given = made("gguf", tmp_path, **own, scores=scores)
+    for family, expected in (("phi3", [2, 6, 3]), ("llama", [2, 4, 7, 5, 3, 4, 7])):
+        found, _ = tokenizer.files(replace(given, config=replace(CONFIG, family=family)))
+        inner = tokenizers.Tokenizer.from_str(found[TOKENIZER_NAME].decode())
+        text = "<|user|>\nh<|end|>\n"
+        assert inner.encode(text, add_special_tokens=False).ids == expected

@@ -39,6 +39,7 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied-3.1": ("llama", {**_TIED, "rope_scaling": _LLAMA3}),
     "llama-linear": ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    "llama-gelu": ("llama", {"hidden_act": "gelu_new"}),
     "mistral": ("mistral", {"sliding_window": 8, "head_dim": 32}),
     "smollm3": ("smollm3", {**_TIED, "num_hidden_layers": 4, "use_sliding_window": False}),
     "qwen2": ("qwen2", {}),
