@@ -164,27 +164,27 @@ class Coverage:
     Attributes:
         unit: name of that part, e.g. ``XNNPACK``.
         ops: operators of the main graph.
-        pieces: parts of the graph that it takes; each border costs copies.
+        partitions: Parts of the graph that it takes; each border costs copies.
         left: types of the operators that it leaves to the engine's own kernels, with repeats.
     """
 
     unit: str
     ops: int
-    pieces: int
+    partitions: int
     left: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
         """Whether the graph runs as one piece."""
-        return self.pieces == 1 and not self.left
+        return self.partitions == 1 and not self.left
 
     def __str__(self) -> str:
         if self.whole:
             return f"{self.unit} takes all {self.ops} operators as one piece"
-        pieces = "1 piece" if self.pieces == 1 else f"{self.pieces} pieces"
+        parts = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
         taken = f"{self.unit} takes {self.ops - len(self.left)} of {self.ops} operators"
         kinds = [f"{name} {count}" for name, count in Counter(self.left).most_common()]
-        return f"{taken} in {pieces}" + (f"; not: {', '.join(kinds)}" if kinds else "")
+        return f"{taken} in {parts}" + (f"; not: {', '.join(kinds)}" if kinds else "")
 
 
 class Noting(Protocol):

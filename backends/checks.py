@@ -64,7 +64,7 @@ def check_file(
         backend: its name.
         artifact: what is to be opened.
         formats: Formats that it opens.
-        allowed: floats of fewer bits that it can be told to compute in.
+        allowed: floats of fewer bits that it can be set to compute in.
 
     Raises:
         LoadError: another format, no such file, not a file, to be computed in what it is not, or

@@ -176,7 +176,7 @@ def _onnxruntime(layers: Sequence[Layer], first: Any, kind: Any, *, mixed: bool 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     if mixed:
-        # Its products of float16 and integers that are told apart from the usual ones.
+        # Its products of float16 and integers that are distinguished from the usual ones.
         options.add_session_config_entry("ep.cuda.fpa_intb_gemm", "1")
     provider = ("CUDAExecutionProvider", {"enable_cuda_graph": "1"})
     with TemporaryDirectory() as folder:

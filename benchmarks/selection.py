@@ -14,7 +14,7 @@ Instances of one engine differ, and a machine is not the same for minutes: of a 
 move closer together and apart. So an engine picked by hand is what three instances of it are, each
 beside a load of its own: how much slower the chosen session is, median over pairs of turns, then
 median of the three. Regret is that against the engine where it is the most; a choice that *is* the
-engine has none against it, and how its session compares with another instance is told apart, as
+engine has none against it, and how its session compares with another instance is distinguished, as
 luck. A load counts where the same engine is the best by hand before and after it; where not, the
 machine changed meanwhile, and it is repeated, as often as loads are asked for. Three loads say
 little where engines are close and their instances are not alike, so what is over the limit after

@@ -123,7 +123,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class Computes:
-    """Floats of fewer bits in which an engine computes a file of single precision, when told to.
+    """Floats of fewer bits in which an engine can compute a file of single precision.
 
     Attributes:
         format: the artifact format.
@@ -232,5 +232,5 @@ class Profile:
     computes: tuple[Computes, ...] = field(default=())
 
     def on_request(self, format: str) -> tuple[str, ...]:
-        """Return the floats that the engine of a format can be told to compute in."""
+        """Return the floats that the engine of a format can be set to compute in."""
         return tuple(kind for c in self.computes if c.format == format for kind in c.floats)

@@ -31,7 +31,7 @@ def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Va
         return kept
     return tuple(
         v
-        # What an engine is told to compute in is for the engine that was checked so.
+        # What an engine is set to compute in is for the engine that was checked so.
         if v.format not in can.formats or v.computed_in
         else replace(
             v,

@@ -444,7 +444,7 @@ def _explain(options: Sequence[_Option], policy: Policy) -> Iterable[Candidate]:
 
 
 def _behind(option: _Option, best: _Option, policy: Policy) -> str:
-    """How far a candidate lies behind the best one, and whether that can be told from noise."""
+    """How far a candidate lies behind the best one, and whether that differs from noise."""
     if option.measured is None or best.measured is None or policy != "latency":
         return ""
     ratio = option.measured.median_ms / best.measured.median_ms

@@ -1,7 +1,7 @@
 """Counters and latency histograms of a session: local, off unless asked for.
 
-Nothing leaves the process by itself. Where the OpenTelemetry API is installed each run is told to
-its meter as well, which does nothing until the application sets up an exporter of its own.
+Nothing leaves the process by itself. Where the OpenTelemetry API is installed each run is reported
+to its meter as well, which does nothing until the application sets up an exporter of its own.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_listener_hears_speech_and_a_word(demo: object, make: MakeBundle, tmp_pa
     assert "speech 0.11 s to 0.21 s\n" in out
     assert "speech 0.31 s to 0.43 s\n" in out
     assert "heard 'go' at 0.14 s (3.02)\n" in out
-    assert re.search(r"0\.5 s of sound, \d\.\d\d s of work \(", out)
+    assert re.search(r"0\.5 s of audio, \d\.\d\d s of work \(", out)
 
 
 def spotted(make: MakeBundle) -> list[Path]:

@@ -33,8 +33,8 @@ def coverage(interpreter: Any, unit: str = "XNNPACK") -> Coverage:
     """
     own = [(op["op_name"], taken) for op, taken in _taken(interpreter)]
     left = tuple(sorted(name for name, taken in own if not taken))
-    pieces = sum(op["op_name"] == "DELEGATE" for op in interpreter._get_ops_details())
-    return Coverage(unit, len(own), pieces, left)
+    partitions = sum(op["op_name"] == "DELEGATE" for op in interpreter._get_ops_details())
+    return Coverage(unit, len(own), partitions, left)
 
 
 def placement(interpreter: Any, unit: str) -> Placement:

@@ -79,7 +79,7 @@ _DTYPES = {
 
 _SIGN_FAULT = "does not match y_zero_point type"
 """ONNX Runtime 1.32 on x86-64 makes signed activations unsigned, and then refuses those that its
-transpose optimiser has duplicated; told to leave them signed, it takes the same file."""
+transpose optimiser has duplicated; set to leave them signed, it takes the same file."""
 
 _EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 """Left to itself ONNX Runtime 1.32 rounds the other operand of a product with 4-bit weights in

@@ -62,7 +62,7 @@ class HeldArray:
 
     def __init__(self, array: Array) -> None:
         if not array.flags.c_contiguous:
-            raise ValueError("an array in several pieces")
+            raise ValueError("an array that is not contiguous")
         kind = array.dtype
         self._kept = array
         self._shape = (ctypes.c_int64 * array.ndim)(*array.shape)

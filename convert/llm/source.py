@@ -194,7 +194,7 @@ def _folder(path: Path, text_only: bool) -> LlmSource:
 
 
 def _vision(path: Path, config: Mapping[str, Any], seen: Tensors) -> VisionSource:
-    """Read what a folder says of pictures."""
+    """Read what a folder says of images."""
     files = {name: read_json(path / name) for name in vision.FILES if (path / name).is_file()}
     if wrong := [name for name, found in files.items() if not isinstance(found, dict)]:
         raise SourceError(f"{path}: {', '.join(wrong)}: expected an object")

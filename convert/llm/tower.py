@@ -59,7 +59,7 @@ def add(
     Args:
         writer: Writer of the bundle.
         given: the whole model.
-        source: what it says of pictures.
+        source: What it says of images.
         targets: names of device profiles.
         unverified: also write what nothing here can run.
 
@@ -166,7 +166,7 @@ def load(folder: Path, source: VisionSource) -> torch.nn.Module:
 def _made(source: VisionSource) -> Any:
     """Make the model without its head, of any weights.
 
-    transformers is told numbers and names that are known here, and never the folder: what it finds
+    transformers is given numbers and names that are known here, and never the folder: what it finds
     in one may name Python to run, pickled weights, or another folder.
     """
     import torch

@@ -116,7 +116,7 @@ class VisionSource:
 
     Attributes:
         kind: ``model_type`` of the whole.
-        pictures: what becomes of pictures; ``rows`` is what the tower should give.
+        pictures: what becomes of images; ``rows`` is what the tower should give.
         config: what transformers makes it of; keys that are known here alone.
         weights: the tower's and projector's.
     """
@@ -140,7 +140,7 @@ def parted(tensors: Tensors) -> tuple[Tensors, Tensors]:
 
 
 def described(config: Mapping[str, Any], files: Files, seen: Tensors) -> VisionSource:
-    """Read what a folder says of pictures.
+    """Read what a folder says of images.
 
     Args:
         config: Contents of its config.json.
@@ -148,12 +148,12 @@ def described(config: Mapping[str, Any], files: Files, seen: Tensors) -> VisionS
         seen: weights of the vision part.
 
     Raises:
-        SourceError: pictures of such a model are not supported; lists every reason.
+        SourceError: images of such a model are not supported; lists every reason.
     """
     kind = config.get("model_type")
     if kind not in KINDS:
-        reason = _REASONS.get(f"{kind}", f"read are pictures of {', '.join(KINDS)}")
-        raise SourceError(f"pictures of {str(kind)[:40]!r}: {reason}; {_ALONE}")
+        reason = _REASONS.get(f"{kind}", f"read are images of {', '.join(KINDS)}")
+        raise SourceError(f"images of {str(kind)[:40]!r}: {reason}; {_ALONE}")
     problems = list(_code(config, files))
     if not seen:
         problems.append("config.json has a vision_config, but there are no weights of it")
@@ -163,7 +163,7 @@ def described(config: Mapping[str, Any], files: Files, seen: Tensors) -> VisionS
     passed = _passed(kind, config, vision, problems)
     made = _pictures(kind, config, vision, files, problems)
     if made is None or problems:
-        raise SourceError("pictures: " + "; ".join(problems))
+        raise SourceError("images: " + "; ".join(problems))
     return VisionSource(kind, made, passed, seen)
 
 
@@ -399,7 +399,7 @@ def _three(keys: ConfigValues, name: str) -> tuple[float, float, float]:
 
 
 def _text_of(files: Files, token: int) -> str:
-    """Return the text of the token that stands for pictures; empty where there is none."""
+    """Return the text of the token that stands for images; empty where there is none."""
     added = files.get("tokenizer.json", {}).get("added_tokens")
     for each in added if isinstance(added, list) else ():
         if isinstance(each, dict) and each.get("id") == token:

@@ -42,7 +42,7 @@ class ShareInitializers(ir.passes.InPlacePass):
         self._least, self._apart = least, apart
 
     def call(self, model: ir.Model) -> PassOutcome:
-        """Compare tensors of one type and shape; most are told apart by their first bytes."""
+        """Compare tensors of one type and shape; most are distinguished by their first bytes."""
         groups: dict[Hashable, list[ir.Value]] = {}
         for value in list(model.graph.initializers.values()):
             tensor = value.const_value

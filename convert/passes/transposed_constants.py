@@ -14,7 +14,7 @@ LEAST = 1024
 """Elements from which a matrix is worth the search."""
 
 _PROBED = 64
-"""Elements by which matrices are told apart before they are compared as a whole."""
+"""Elements by which matrices are distinguished before they are compared as a whole."""
 
 
 def twins(values: Iterable[ir.Value]) -> dict[ir.Value, ir.Value]:

@@ -1,4 +1,4 @@
-"""How far a conversion is: stages that are counted ahead, timed, and told to the user."""
+"""How far a conversion is: stages that are counted ahead, timed, and reported to the user."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def is_raced(request: Request, job: Job) -> bool:
 
 
 def requested(request: Request, job: Job) -> tuple[str, ...]:
-    """Return the precisions that engines of an artifact are told to compute it in besides."""
+    """Return the precisions that engines of an artifact are set to compute it in besides."""
     kinds = (k for p in job.profiles for k in on_request(p, job.format, request.also))
     return tuple(dict.fromkeys(kinds))
 

@@ -70,7 +70,7 @@ class Written:
         plain: the float model for the same engine, beside the variants' folders, where this
             machine can tell whether integers are faster; whoever has measured removes its folder.
         on_request: Checks in arithmetic that no engine here has, by the floats that an engine may
-            be told to compute the files in.
+            be set to compute the files in.
         errors: how far each node is off; None where nobody asked.
     """
 

@@ -1,4 +1,4 @@
-"""Precisions that a bundle has beside its first: told to an engine, or in files of their own."""
+"""Further precisions of a bundle: options of an engine, or files of their own."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _formats(profile: Profile) -> tuple[str, ...]:
 
 
 def on_request(profile: Profile, format: str, also: Sequence[str]) -> tuple[str, ...]:
-    """Return which of these precisions an engine computes a file of fp32 in when it is told to."""
+    """Return which of these precisions an engine computes a file of fp32 in when it is set to."""
     return tuple(name for name in also if name in profile.on_request(format))
 
 

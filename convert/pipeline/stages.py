@@ -164,7 +164,7 @@ def _told(
     report: Report,
     clock: StageClock,
 ) -> list[Variant]:
-    """Judge the files in the floats that their engine may be told to compute in.
+    """Judge the files in the floats that their engine may be set to compute in.
 
     What is wrong is left out, and the report says so.
     """
@@ -213,7 +213,7 @@ def _run_told(
         precision=kind,
         size_bytes=sum(f.stat().st_size for f in lowered.files),
         ops=lowered.ops,
-        notes=(f"{kind}: the engine is told to compute the fp32 file so; it takes no room",),
+        notes=(f"{kind}: the engine is set to compute the fp32 file so; it takes no room",),
         constraints=lowered.constraints,
         device=unit,
     )

@@ -144,7 +144,7 @@ _FARTHEST = 8.0
 
 
 def _prepared(record: Preprocessing) -> InputRange:
-    """Return what a record of images, sound or noise gives."""
+    """Return what a record of images, audio or noise gives."""
     if isinstance(record, NoiseInput):
         return InputRange(-_FARTHEST * record.scale, _FARTHEST * record.scale, "declared")
     if not isinstance(record, ImageInput):

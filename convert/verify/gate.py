@@ -105,7 +105,7 @@ class EngineResult:
         coverage: how much of it the engine's fast part takes; None where the engine has none.
         device: kind of unit that ran it, or was to.
         stands_in: whether that is not the unit that the artifact is meant for: its numbers say that
-            the artifact is sound, not that the device computes it so.
+            the artifact is right, not that the device computes it so.
     """
 
     backend: str
@@ -553,7 +553,7 @@ def _coverage_json(coverage: Coverage | None) -> dict[str, Any] | None:
     return {
         "unit": coverage.unit,
         "operators": coverage.ops,
-        "pieces": coverage.pieces,
+        "partitions": coverage.partitions,
         "left": dict(sorted(Counter(coverage.left).items())),
         "text": str(coverage),
     }

@@ -235,7 +235,7 @@ class Oracles:
         return moved_by(first, (self._try("shaken", v) for v in draws))
 
     def _rounded(self, answer: Answer) -> Answer:
-        """Let sound evaluations of a model that rounds be one of its roundings apart."""
+        """Let valid evaluations of a model that rounds be one of its roundings apart."""
         share = _HALF_ULP if self._is_half else _HALF_STEP if self._budget in _STEPPED else 0.0
         if not share:
             return answer

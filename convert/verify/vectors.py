@@ -409,7 +409,7 @@ class _Maker:
     def _hangs_on_rounding(
         self, feeds: Feeds, outputs: Mapping[str, Array], least: float = 1.0
     ) -> str:
-        """Say which output leaves the budget when the inputs change less than they can be told.
+        """Say which output leaves the budget when the inputs change less than they can be known.
 
         Exact zeros, for one, may be scaled by their own range, which is rounding alone.
 

@@ -27,12 +27,12 @@ MARK = ".found.png"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Reads the text in pictures.")
+    parser = argparse.ArgumentParser(description="Reads the text in images.")
     parser.add_argument("bundles", nargs="+", metavar="BUNDLE|PICTURE")
     parser.add_argument("--camera", metavar="SOURCE", help="picamera, a number, a file")
     parser.add_argument("--inbox", type=Path, metavar="FOLDER", help="read what comes in here")
     parser.add_argument("--once", action="store_true", help="read what is in the inbox and stop")
-    parser.add_argument("--overlay", action="store_true", help="draw boxes beside each picture")
+    parser.add_argument("--overlay", action="store_true", help="draw boxes next to each image")
     parser.add_argument("--threads", type=int, help="of each engine")
     return parser.parse_args()
 

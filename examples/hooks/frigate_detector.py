@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
             return 400, {"success": False, "error": str(e)}
         except EdgeInferError as e:
             return 500, {"success": False, "error": str(e)}
-        told = [
+        predictions = [
             {
                 "label": one.label,
                 "confidence": one.score,
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
             for one in found
             if one.score >= least
         ]
-        return 200, {"success": True, "predictions": told}
+        return 200, {"success": True, "predictions": predictions}
 
     def _answer(self, code: int, data: dict[str, Any]) -> None:
         body = json.dumps(data).encode()

@@ -44,9 +44,9 @@ class DetectorNode(Node):  # type: ignore[misc]
             return
         found = self.detector.detect(pixels(image))
         found = found if self.tracker is None else self.tracker.update(found)
-        told = Detection2DArray(header=image.header)
-        told.detections = [message(detection, image.header) for detection in found]
-        self.publisher.publish(told)
+        answer = Detection2DArray(header=image.header)
+        answer.detections = [message(detection, image.header) for detection in found]
+        self.publisher.publish(answer)
 
 
 def pixels(image: Any) -> np.ndarray:
@@ -58,18 +58,18 @@ def pixels(image: Any) -> np.ndarray:
 
 def message(found: Detection, header: Any) -> Any:
     """Return an object as vision_msgs has it: middle and size."""
-    told = Detection2D(header=header)
+    answer = Detection2D(header=header)
     left, top, right, bottom = found.box
-    told.bbox.center.position.x, told.bbox.center.position.y = (
+    answer.bbox.center.position.x, answer.bbox.center.position.y = (
         (left + right) / 2,
         (top + bottom) / 2,
     )
-    told.bbox.size_x, told.bbox.size_y = right - left, bottom - top
-    told.id = "" if found.track is None else str(found.track)
+    answer.bbox.size_x, answer.bbox.size_y = right - left, bottom - top
+    answer.id = "" if found.track is None else str(found.track)
     guess = ObjectHypothesisWithPose()
     guess.hypothesis.class_id, guess.hypothesis.score = found.label, found.score
-    told.results = [guess]
-    return told
+    answer.results = [guess]
+    return answer
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--frames", type=int, help="stop after so many of all streams")
     parser.add_argument("--http", type=int, metavar="PORT", help="show all streams on a page")
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: the network may watch")
-    parser.add_argument("--save", type=Path, metavar="JPG", help="keep the last picture of all")
+    parser.add_argument("--save", type=Path, metavar="JPG", help="keep the last image of all")
     return parser.parse_args()
 
 
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         detect = stack.enter_context(edgeinfer.pipeline(args.bundle, backend=args.backend))
         if not isinstance(detect, ImagePipeline):
-            raise SystemExit(f"{args.bundle}: takes no picture")
+            raise SystemExit(f"{args.bundle}: takes no image")
         preview: Preview | None = None
         if args.http is not None:
             preview = stack.enter_context(Preview(args.http, args.host))

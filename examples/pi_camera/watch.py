@@ -50,7 +50,7 @@ def watch(args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         look = stack.enter_context(edgeinfer.pipeline(args.bundle, threads=args.threads))
         if not isinstance(look, ImagePipeline):
-            raise SystemExit(f"{args.bundle}: takes no picture")
+            raise SystemExit(f"{args.bundle}: takes no image")
         preview = None
         if args.http is not None:
             preview = stack.enter_context(Preview(args.http, args.host))

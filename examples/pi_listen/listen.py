@@ -70,7 +70,7 @@ def listen(args: argparse.Namespace) -> None:
         finally:
             if heard:
                 share = spent / heard
-                print(f"{heard:.1f} s of sound, {spent:.2f} s of work ({share:.1%})", flush=True)
+                print(f"{heard:.1f} s of audio, {spent:.2f} s of work ({share:.1%})", flush=True)
 
 
 if __name__ == "__main__":

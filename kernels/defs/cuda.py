@@ -161,7 +161,7 @@ class _Writer:
 
     def placed(self, expr: Expr, variables: Sequence[Any], index: Sequence[Expr]) -> Expr:
         """An expression at a place, over the kernel's own buffers."""
-        # Expressions compare by value, so variables are told apart by their identity.
+        # Expressions compare by value, so variables are distinguished by their identity.
         at = {
             hash(v): tirx.const(i, v.ty.dtype) if isinstance(i, int) else i
             for v, i in zip(variables, index, strict=True)

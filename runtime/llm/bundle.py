@@ -74,7 +74,7 @@ class BundledModel:
         variant: id of the variant that is taken.
         device: kind of unit that runs it.
         instead: why it is taken in the place of one for another device; empty where it is not.
-        pictures: turns pictures into embeddings; None where the model reads text alone.
+        pictures: makes embeddings of images; None where the model reads text alone.
     """
 
     name: str

@@ -392,7 +392,7 @@ class LLM:
         """
         requests = [self.request(text) for text in self._several(texts)]
         if any(request.embeddings is not None for request in requests):
-            raise InputError("texts", "texts or lists of tokens", "pictures")
+            raise InputError("texts", "texts or lists of tokens", "images")
         return self._reader().of([r.prompt for r in requests], pooling, unit, go_on)
 
     def rank(

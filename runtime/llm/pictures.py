@@ -280,7 +280,7 @@ def _check_length(pixels: int) -> None:
     if pixels > _LONGEST:
         hint = "cut it"
         received = f"one whose longer side would have {pixels}"
-        raise InputError("picture", f"at most {_LONGEST} pixels on its way", received, hint)
+        raise InputError("image", f"at most {_LONGEST} pixels on its way", received, hint)
 
 
 def _grid(size: tuple[int, int], about: VisionInput) -> tuple[int, int]:

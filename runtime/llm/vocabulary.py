@@ -1,6 +1,6 @@
 """The bytes that each token stands for, from a ``tokenizer.json``.
 
-Tokens are pieces of bytes, not of characters: a character may be cut between two of them. With a
+Tokens are runs of bytes, not of characters: a character may be cut between two of them. With a
 table of bytes a text grows by a token without decoding it from its start again.
 """
 

@@ -153,7 +153,7 @@ R = TypeVar("R", bound=Result)
 
 
 class AudioStream(Generic[R]):
-    """Sound that comes in pieces of any length; made by ``AudioPipeline.stream``.
+    """Audio in chunks of any length; made by ``AudioPipeline.stream``.
 
     Results do not depend on how the audio was cut, and is the same as for the whole.
 

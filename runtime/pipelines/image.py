@@ -128,7 +128,7 @@ class ImagePipeline:
 
 def _batched(tensor: Array, shape: tuple[int | str | None, ...] | None) -> Array:
     if shape and isinstance(shape[0], int) and shape[0] != 1 and len(shape) > 3:
-        raise InputError("picture", f"{shape[0]} at once", "one", "convert with a batch of 1")
+        raise InputError("image", f"{shape[0]} at once", "one", "convert with a batch of 1")
     return tensor
 
 

@@ -1,4 +1,4 @@
-"""A text in, the sound of a voice out."""
+"""A text in, the audio of a voice out."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class VoicePipeline:
                 raise UsageError(f"{model.path}: input {spec}: no text says how much noise that is")
 
     def _rule(self) -> SymbolInput:
-        """Return how a text is read; what else is told of it goes by the same rule."""
+        """Return how a text is read; its other properties go by the same rule."""
         rules = {replace(record, field="ids") for _, record in self._fields}
         if not any(record.field == "ids" for _, record in self._fields):
             raise UsageError(f"{self.model.path}: no input takes the ids of a text")
@@ -86,7 +86,7 @@ class VoicePipeline:
         Raises:
             InputError: it is no text, or not one for this voice.
             NotAvailableError: it is made phonemes first, and what does that is not installed.
-            RunError: the engine failed, or gives no sound.
+            RunError: the engine failed, or gives no audio.
         """
         parts = self._symbols.parts(text)
         samples = np.concatenate([self._said(part) for part in parts])

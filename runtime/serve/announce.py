@@ -60,7 +60,7 @@ class Announcement:
             await asyncio.wait_for(self.start(), PATIENCE_S)
         except Exception as e:
             why = f"no name was free in {PATIENCE_S:g} s" if isinstance(e, TimeoutError) else e
-            _log.warning("the local network is not told of this server: %s", why)
+            _log.warning("this server is not announced in the local network: %s", why)
             await self._closed()
 
     async def start(self) -> None:

@@ -189,7 +189,7 @@ class Handshake(asyncio.Protocol):
         self._early += data
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it; from TLS on its own protocol is told instead."""
+        """Forget it; from TLS on its own protocol takes its place."""
         self._connections.leave(self)
 
     def end(self) -> None:
@@ -213,7 +213,7 @@ class Handshake(asyncio.Protocol):
                 feed(self._transport.get_protocol(), self._early)
             secured: Any = await begun
         except (OSError, RuntimeError, asyncio.TimeoutError):
-            # What TLS says is nobody's to be told; who left has ended it.
+            # Errors of TLS concern nobody; the client has left.
             self._transport.abort()
             return
         finally:

@@ -28,7 +28,7 @@ Header = tuple[bytes, bytes]
 T = TypeVar("T")
 
 MOST_TEXT = 1000
-"""Characters of what a client is told of an error."""
+"""Characters of the message that a client gets for an error."""
 
 _FOLDERS = re.compile(
     r"""(?<![\w.:/\\])(?:/(?:[^/\s'":,;()<>]+/)+|[A-Za-z]:[\\/](?:[^\\/\s'":,;()<>]+[\\/])*)"""
@@ -69,7 +69,7 @@ class DisconnectedError(Exception):
 
 
 def status_of(error: Exception) -> RequestError:
-    """Return what a client is told of an error; never a stack trace or a path of this machine."""
+    """Return the message of an error for clients; never a stack trace or a path of this machine."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, InputError | UsageError):

@@ -520,7 +520,7 @@ class Hub:
             try:
                 model.pipeline = open_pipeline(model.parts, model.engines, self._trust)
             except (UsageError, NotAvailableError) as error:
-                # Its tensors are served all the same, and who asks for more is told why not.
+                # Its tensors are served all the same, and a request for more gets the reason.
                 model.no_meaning = _without_paths(str(error), model)
                 if model.kind == "pipeline":
                     raise
@@ -571,7 +571,7 @@ class _SharedPool(Pool):
 
 
 def _without_paths(text: str, model: Served) -> str:
-    """Return a message for clients, who are not told where bundles lie."""
+    """Return a message for clients, which hides where bundles lie."""
     for path in sorted({model.path, *model.parts}, key=lambda p: -len(str(p))):
         for form in (str(path.resolve()), str(path)):
             text = text.replace(form, path.name)

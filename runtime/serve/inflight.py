@@ -31,7 +31,7 @@ _OBJECTS = tuple(zip(b'[{,":', (88, 264, 40, 32, 64), strict=True))
 _RARE = 16
 
 WAIT_S = 2.0
-"""Seconds for which a request waits for others to end before it is told to come back."""
+"""Seconds for which a request waits for others to end before it is refused with 503."""
 
 
 _SHARES = 2

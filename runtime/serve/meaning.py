@@ -66,7 +66,7 @@ _SPOKEN = 16 * _LETTER_S
 in a file and in its answer."""
 
 _LONGEST_S = 3600.0
-"""Seconds of sound that one request may hold or ask for: silence is packed to almost nothing."""
+"""Seconds of audio that one request may hold or ask for: silence is packed to almost nothing."""
 
 _BLOCKS = 16
 """Bytes for each value of a block of a recording, which is decoded, averaged and converted."""
@@ -151,17 +151,17 @@ def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> 
 
 
 def _check_length(seconds: float) -> None:
-    """Refuse more sound than one request may have worked on.
+    """Refuse more audio than one request may have worked on.
 
     Raises:
         RequestError: 413.
     """
     if seconds > _LONGEST_S:
-        raise RequestError(413, f"{seconds:.0f} s of sound; at most {_LONGEST_S:.0f} in a request")
+        raise RequestError(413, f"{seconds:.0f} s of audio; at most {_LONGEST_S:.0f} in a request")
 
 
 def described(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return results as JSON has them; masks are PNG in base64, a level a class, sound is WAV."""
+    """Return results as JSON has them; masks are PNG in base64, a level a class, audio is WAV."""
     found = []
     for result in results:
         data = as_json(result)

@@ -123,7 +123,7 @@ class ServeOptions:
         mdns: tell the local network where the server is.
         upstreams: models of other servers, each as ``read_upstream`` reads it.
         fallbacks: models that answer for others, each as ``read_fallback`` reads it.
-        replicated: it is one of several copies: nothing is loaded or told that is one's alone.
+        replicated: one of several copies: it loads and announces nothing that belongs to one alone.
         answers_mb: Megabytes of answers of tensor models that are kept for the same
             inputs; 0 for none.
     """

@@ -386,7 +386,7 @@ class _Protocol(HttpToolsProtocol):
     def _wait(self) -> None:
         """Wait for the rest of a body that is not large, or begin.
 
-        Many clients send it on its own, and larger ones come in pieces.
+        Many clients send it on its own, and larger ones come in chunks.
         """
         headers = dict(self.headers)
         size = number(headers.get(b"content-length", b"")) or 0

@@ -1,7 +1,7 @@
-"""What a connection reads into: of a body that comes in pieces each is read to where it stays.
+"""What a connection reads into: of a body that comes in chunks each is read to where it stays.
 
 A transport that hands out bytes has copied them once, the parser of HTTP copies a body again, and
-joining its pieces is the third copy. Here heads and small bodies go through one buffer of the
+joining its chunks is the third copy. Here heads and small bodies go through one buffer of the
 server, and from then on the rest of a body whose length is known goes to its own.
 """
 

@@ -28,7 +28,7 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 
 def refusal(method: str, path: str, error: Exception) -> tuple[RequestError, bytes]:
-    """Return what a client is told of an error, and the body that tells it; faults are logged."""
+    """Return status and body of the answer to an error; faults are logged."""
     known = status_of(error)
     if known.status >= 500 and not isinstance(error, RequestError):
         LOG.error("%s %s failed", method, path, exc_info=error)

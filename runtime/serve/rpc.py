@@ -237,7 +237,7 @@ class Rpc:
             request: Any = [raw] if name == "ModelInfer" else await self._parsed(kind, raw)
             raw = b""
             if name == "Check" and request.service not in _WHOLE:
-                # Which models there are is told to who has a key.
+                # The names of models are for clients with a key.
                 self._let_in(given)
             return _serialized(await work(request))
 

@@ -138,7 +138,7 @@ class Served:
         return self.down_until > 0.0 and time.monotonic() < self.down_until
 
     def unreachable(self) -> RequestError:
-        """Return what is told while its server takes no connection."""
+        """Return the answer while its server takes no connection."""
         return RequestError(503, f"the server of model {self.name!r} does not answer", 1.0)
 
     @property

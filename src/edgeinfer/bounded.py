@@ -87,7 +87,7 @@ def _regular(path: Place, flags: int) -> int:
     # Nobody may have opened the other end of a pipe.
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
-    # Folders are told apart by whoever asked for this.
+    # Folders are distinguished by whoever asked for this.
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return descriptor
     os.close(descriptor)

@@ -160,7 +160,7 @@ class Budget:
     def widened(self, spread: OutputMetrics, slack: float = SLACK) -> Budget:
         """Return a budget for a result that plain rounding moves by ``spread``.
 
-        ``spread`` is the distance between two sound evaluations. An engine sums in another order
+        ``spread`` is the distance between two valid evaluations. An engine sums in another order
         than either, so it may be ``slack`` times as far off; where rounding hardly moves the
         result the budget stays as it is.
         """

@@ -231,7 +231,7 @@ class Sound:
 
     @property
     def seconds(self) -> float:
-        """Length of the sound."""
+        """Length of the audio."""
         return len(self.samples) / self.rate
 
     def pcm(self) -> bytes:

@@ -113,7 +113,7 @@ class _Task:
         """Samples a second of audio that a stream takes.
 
         Raises:
-            UsageError: the bundle takes no sound.
+            UsageError: the bundle takes no audio.
         """
         if not isinstance(self._inner, AudioPipeline):
             raise UsageError(f"{self.name}: takes {self._inner.takes}")
@@ -233,7 +233,7 @@ class Speaker(_Task):
     pipelines = (VoicePipeline,)
 
     def say(self, text: str) -> Sound:
-        """Return the sound of a text; of phonemes, where the voice takes such."""
+        """Return the audio of a text; of phonemes, where the voice takes such."""
         return next(result for result in self._inner(text) if isinstance(result, Sound))
 
 

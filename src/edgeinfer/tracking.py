@@ -68,7 +68,7 @@ class Tracker:
 
         Returns:
             Those that belong to an object, with its number as ``track``. An object that appears
-            after the first image is told from its second box on.
+            after the first image is reported from its second box on.
         """
         self._picture += 1
         if len(detections) > _MOST:

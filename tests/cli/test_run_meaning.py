@@ -126,5 +126,5 @@ def test_convert_takes_a_pipeline_file(cli: Any, model: Path, red: Path) -> None
     path.write_text(wrong + "output = 'y'\n")
     result = cli("convert", model, "-t", "onnxruntime", "--pipeline", path, "-o", "x.edge")
     assert result.code == 2
-    assert "'picture'" in result.err
+    assert "'image'" in result.err
     assert "no output is named 'y', there are 'scores'" in result.err

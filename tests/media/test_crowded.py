@@ -138,7 +138,7 @@ def test_segments_count_up_to_the_first_scan(before: bytes) -> None:
     for at in (2, size):
         few, many = (whole[:at] + before + PARTS["JPEG"] * n + whole[at:] for n in (100, MOST))
         assert crowd(io.BytesIO(few)) == ""
-        assert crowd(io.BytesIO(many)) == f"more than {MOST} segments before the picture"
+        assert crowd(io.BytesIO(many)) == f"more than {MOST} segments before the image"
         with pytest.raises(InputError, match="save it anew"):
             open_picture(many)
 

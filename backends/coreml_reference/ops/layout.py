@@ -80,7 +80,7 @@ def split(
     if split_sizes is None:
         return tuple(np.split(x, num_splits or 1, axis))
     if sum(split_sizes) != x.shape[axis]:
-        raise ValueError(f"pieces of {split_sizes} do not make up {x.shape[axis]}")
+        raise ValueError(f"parts of {split_sizes} do not make up {x.shape[axis]}")
     return tuple(np.split(x, np.cumsum(split_sizes)[:-1], axis))
 
 

@@ -18,7 +18,7 @@ from edgeinfer.types import Array
 F32 = np.float32
 
 MOST_OF_AN_AXIS = 1 << 27
-"""Elements of one resized axis, and weights for it: hours of sound."""
+"""Elements of one resized axis, and weights for it: hours of audio."""
 
 _FARTHEST = float(1 << 31)
 """No coordinate lies beyond it."""

@@ -1,6 +1,6 @@
 """Weights and zero points that no two operators have signed ones of in common.
 
-ONNX Runtime (1.32), told to be exact on processors without VNNI, turns signed weights into
+ONNX Runtime (1.32), set to be exact on processors without VNNI, turns signed weights into
 unsigned ones and names the new weights and zero points after the old ones; where two share one,
 the second name is taken and the model is refused ("Attempt to replace the existing tensor"). Where
 there is no zero point it makes a single one, also of a weight with a scale for each channel, and

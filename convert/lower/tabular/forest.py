@@ -192,7 +192,7 @@ def check_trees(node: ir.Node) -> None:
     except NoTreeError:
         raise
     except (NotDefinedError, *MALFORMED):
-        # What it lacks is told by whoever needs it.
+        # What it lacks is reported by whoever needs it.
         return
 
 

@@ -295,7 +295,7 @@ class _Packer:
         table = self.s.TensorT()
         table.name = tensor.name
         table.type = self.tensor_type(tensor.dtype)
-        # Engines allocate by `shape` until they are told to resize; 1 stands for unknown sizes.
+        # Engines allocate by `shape` until they are resized; 1 stands for unknown sizes.
         table.shape = [1 if size is None else size for size in tensor.shape]
         if not tensor.is_static:
             table.shapeSignature = [-1 if size is None else size for size in tensor.shape]

@@ -215,7 +215,7 @@ def _bind(row: _Row, binding: Any, roots: dict[Any, Any], index: int) -> None:
         results = [_result(row, roots.get(binding.var, binding.var), kinds, index)]
     given = [*operands, *results]
     views = [_view(row, b, p) for p, b in zip(kernel.params, given, strict=True)]
-    # Expressions compare by value, so variables are told apart by their identity.
+    # Expressions compare by value, so variables are distinguished by their identity.
     taken = {hash(p): v for p, v in zip(kernel.params, views, strict=True)}
     body = tvm_ffi.structural_map(kernel.body, (tvm.ir.Var, lambda v: taken.get(hash(v), v)))
     row.body.append(body)

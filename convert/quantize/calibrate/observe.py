@@ -60,7 +60,7 @@ def observe(
     Args:
         model: normalised, float.
         names: Names of the values to watch.
-        axes: channel axis of those whose channels are told apart.
+        axes: channel axis of those whose channels are distinguished.
         data: gives the samples; called once for each group of values.
         ends: names of those whose channels are held against each other.
         progress: called with the number of samples seen.

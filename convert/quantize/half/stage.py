@@ -42,7 +42,7 @@ _UNPACKED = {
 
 
 def is_here(kind: str, profile: Profile, format: str) -> bool:
-    """Whether an engine here computes files of a target in floats that it may be told to use.
+    """Whether an engine here computes files of a target in floats that it may be set to use.
 
     A GPU alone is not enough: an engine that was built without CUDA leaves it unused.
     """
@@ -56,7 +56,7 @@ def is_here(kind: str, profile: Profile, format: str) -> bool:
 
 
 def check_told(model: ir.Model, kind: str, report: Report) -> tuple[EngineResult, ...]:
-    """Judge the arithmetic that an engine may be told to use, in place of one that has it.
+    """Judge the arithmetic that an engine may be set to use, in place of one that has it.
 
     Args:
         model: normalised, float.

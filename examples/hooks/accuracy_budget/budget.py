@@ -74,11 +74,11 @@ def main() -> int:
     problems = [f"{row['variant']}: {row['problem']}" for row in rows if row["problem"]]
     problems += [f"{name}: no engine here runs it" for name in sorted(missing)]
     sys.stderr.writelines(f"not measured: {problem}\n" for problem in problems)
-    told = table(rows, asked.metric, asked.at_least)
-    sys.stdout.write(f"{told}\n")
+    page = table(rows, asked.metric, asked.at_least)
+    sys.stdout.write(f"{page}\n")
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(f"{told}\n")
+            file.write(f"{page}\n")
     kept = all(holds(row, asked.at_least) for row in rows)
     return 0 if kept and not missing and not code else 1
 

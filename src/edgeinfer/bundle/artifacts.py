@@ -130,7 +130,7 @@ def chosen(
 ) -> tuple[Variant, ...]:
     """Return the variants of these targets or of these ids; all where neither is given.
 
-    Those whose engine is told what to compute in are other variants' files, so that they are
+    Those whose engine is given a type to compute in are other variants' files, so that they are
     returned by their ids alone.
 
     Raises:

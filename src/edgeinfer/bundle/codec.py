@@ -2,7 +2,7 @@
 
 Understands what the records of this package are made of: ``str``, ``int``, ``float``, ``bool``,
 ``None``, ``Literal``, unions, ``tuple``, ``dict[str, T]`` and dataclasses. A union of dataclasses
-is told apart by their ``kind`` field.
+is distinguished by their ``kind`` field.
 """
 
 from __future__ import annotations

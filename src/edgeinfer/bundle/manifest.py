@@ -68,7 +68,7 @@ class Variant:
         target: the target it was lowered for.
         format: ``onnx``, ``onnx_tvm``, ``openvino_ir``, ``tflite``, ``mlprogram``, ``aimodel``,
             ``tvm`` or ``llm``.
-        precision: read back from the artifact, or from the engine's plan where it is told what to
+        precision: read back from the artifact, or from the engine's plan where it is given what to
             compute in; never copied from the request.
         files: the first one is what the engine opens.
         engines: backends that can run it, best first.
@@ -79,7 +79,7 @@ class Variant:
         stored: inputs and outputs that are floats for the bundle and integers in the files, by
             name.
         unverified: why nobody ran it before the bundle was written; empty for what was checked.
-        computed_in: floats that the engine is told to compute the files in, ``bf16``, ``fp16`` or
+        computed_in: floats that the engine is set to compute the files in, ``bf16``, ``fp16`` or
             ``tf32``; empty where it computes as they say.
         consent: kind of ``bundle.consent`` that has to be allowed; empty where nothing has to be.
     """
@@ -116,7 +116,7 @@ class VectorRecord:
     origin: str
     """``user``, ``calibration`` or ``synthetic:<kind>``."""
     spread: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By output name, how far apart two sound evaluations were: figures of ``OutputMetrics``. The
+    """By output name, how far apart two valid evaluations were: figures of ``OutputMetrics``. The
     device widens its budget by them as the converter did; an output without an entry has none."""
     edge: bool = False
     """An extreme that only the precisions in ``JUDGED_ON_EXTREMES`` promise to survive."""

@@ -90,7 +90,7 @@ def signed_by(signature: Path, keys: Mapping[str, Path], wanted: Mapping[str, st
 def _compare(name: str, signed: Mapping[str, tuple[str, str]], wanted: Mapping[str, str]) -> None:
     what = WHOLE if WHOLE in wanted else MANIFEST_NAME
     if what not in signed or signed[what][0] != "sha256":
-        hint = "sign it whole and with SHA-256, as the library does unless it is told otherwise"
+        hint = "sign it whole and with SHA-256, as the library does unless it is set otherwise"
         raise SignatureError(f"{name} has no SHA-256 of {what}; {hint}")
     if signed[what][1] != wanted[what]:
         raise SignatureError(f"{name} is of another bundle, or it was altered since")

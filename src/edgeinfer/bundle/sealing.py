@@ -189,7 +189,7 @@ class SealingWriter:
     def write(self, data: bytes) -> int:
         """Take some bytes."""
         self._rest += data
-        # One chunk is kept back: the last one is told apart.
+        # One chunk is kept back: the last one is distinguished.
         while len(self._rest) > self._chunk:
             self._put(bytes(self._rest[: self._chunk]), last=False)
             del self._rest[: self._chunk]

@@ -13,7 +13,7 @@ def keep_out_of_core_dumps() -> None:
     """Let this process, and those that it starts, leave no memory in core files from now on.
 
     A limit of one byte, unlike none at all, also holds where the system pipes core files to a
-    program. On Linux the kernel is also told which memory a core file has: none. The process stays
+    program. On Linux the kernel also knows which memory a core file has: none. The process stays
     readable for debuggers and children of the same user, through which engines that run apart open
     its files in memory.
 

@@ -251,7 +251,7 @@ class _Positioned(io.RawIOBase):
 
 
 class _Member:
-    """A zip member whose reading errors are told apart from those of whoever takes the bytes."""
+    """A zip member whose reading errors are distinguished from those of whoever takes the bytes."""
 
     def __init__(self, stream: object, where: str) -> None:
         self._stream = cast("BinaryIO", stream)

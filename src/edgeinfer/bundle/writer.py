@@ -161,7 +161,7 @@ class BundleWriter:
             feeds: by input name.
             expected: by output name.
             origin: where the inputs come from.
-            spread: by output name, how far apart two sound evaluations were.
+            spread: by output name, how far apart two valid evaluations were.
             edge: whether it is an extreme that is judged at full precision only.
             undecided: whether rounding alone decides some of what is expected.
 

@@ -177,7 +177,7 @@ def _form(json_schema: str | None, regex: str | None, grammar: str | None) -> Gr
 
 
 def content(text: str, images: Sequence[str]) -> Any:
-    """Return the content of a message: a text, or its parts where pictures come with it."""
+    """Return the content of a message: a text, or its parts where images come with it."""
     if not images:
         return text
     from edgeinfer.runtime.llm.pictures import LocalPicture

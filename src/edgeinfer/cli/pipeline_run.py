@@ -80,14 +80,14 @@ class WrittenFiles:
             check_output(Path(self.sound), ".wav", b"RIFF", overwrite=self.overwrite)
 
     def check_kind(self, bundle: str, kind: str) -> None:
-        """Refuse to keep the sound of what gives none.
+        """Refuse to keep the audio of what gives none.
 
         Raises:
             UsageError: as said.
         """
         if self.sound is not None and kind != "speak":
             raise UsageError(
-                f"-o {self.sound}: {bundle} gives {kind!r}, no sound; -o FILE.npz keeps tensors"
+                f"-o {self.sound}: {bundle} gives {kind!r}, no audio; -o FILE.npz keeps tensors"
             )
 
     def write(self, given: str, results: Sequence[Result]) -> None:

@@ -287,7 +287,7 @@ def thinned(
 
     A box is the same object as a better one that it overlaps by more than the share. ``weighted``
     gives the mean of all of them by their scores, as MediaPipe does. Of rotated boxes one that was
-    left out itself leaves others out too, and how far two overlap is told by two normal
+    left out itself leaves others out too, and how far two overlap follows from two normal
     distributions (Llerena et al. 2021), as Ultralytics does.
     """
     is_rotated = isinstance(extra_of(head), Rotated)

@@ -36,7 +36,7 @@ class _Memory(ctypes.Structure):
 def library() -> Iterator[Any | None]:
     """Yield the library, ready; None where it is not or where there is no driver for it.
 
-    It holds megabytes for as long as it is ready, which nobody needs after it has told.
+    It holds megabytes for as long as it is ready, which nobody needs after it has answered.
     """
     try:
         found = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")

@@ -331,6 +331,6 @@ def resampled(signal: Array, rate: int, wanted: int) -> Array:
     """
     if len(signal) * wanted > rate * max(MOST_VALUES, MOST_GROWTH * len(signal)):
         received = f"{len(signal)} samples at {rate} Hz, for a model of {wanted} Hz"
-        raise InputError("recording", "a sample rate that sound has", received)
+        raise InputError("recording", "a sample rate that audio has", received)
     found = _soxr(rate, wanted).resample(signal, rate, wanted, quality="HQ")
     return np.asarray(found, dtype=np.float32)

@@ -39,7 +39,7 @@ _END = -1
 """In the place of a marker: the file ends."""
 
 _MOST_EXIF = 1 << 20
-"""Bytes that a camera wrote beside the pixels; a small picture is among them."""
+"""Bytes that a camera wrote beside the pixels; a small image is among them."""
 
 _MOST_VALUES = 1 << 20
 """Numbers of one tag: a TIFF of 16384 by 16384 in tiles of 16 has as many."""
@@ -107,7 +107,7 @@ def _jpeg(source: BinaryIO, _: bytes) -> str:
         # Pillow puts those of several segments together.
         if kind == 0xE1 and content.startswith(_EXIF) and len(exif) <= _MOST_EXIF:
             exif += content[len(_EXIF) :]
-    return f"more than {MOST} segments before the picture"
+    return f"more than {MOST} segments before the image"
 
 
 def _marker(source: BinaryIO) -> tuple[int, int]:
@@ -153,8 +153,8 @@ def _gif(source: BinaryIO, head: bytes) -> str:
             source.seek(length, 1)
             steps += 1
             if steps > _MOST_STEPS:
-                return f"a comment of more than {_MOST_STEPS} pieces"
-    return f"more than {MOST} extensions before the picture"
+                return f"a comment of more than {_MOST_STEPS} blocks"
+    return f"more than {MOST} extensions before the image"
 
 
 def _webp(source: BinaryIO, head: bytes) -> str:

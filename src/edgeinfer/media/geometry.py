@@ -93,7 +93,7 @@ def check_scaled(size: Size, wanted: Size) -> None:
 
 def _without_room(size: Size, made: Size) -> InputError:
     received = f"{size[0]} by {size[1]} pixels, of which it would make {made[0]} by {made[1]}"
-    return InputError("picture", "one that the model's input has room for", received, "cut it")
+    return InputError("image", "one that the model's input has room for", received, "cut it")
 
 
 def steps(size: Size, record: ImageInput) -> Steps:

@@ -75,7 +75,7 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
         except OSError as e:
             raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from e
     if isinstance(given, bytes):
-        return _read(io.BytesIO(given), "picture", color)
+        return _read(io.BytesIO(given), "image", color)
     image = _pillow()
     if isinstance(given, image.Image):
         from PIL import ImageOps
@@ -83,14 +83,14 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
         # Pillow copies what is upright as well.
         rotated = given.getexif().get(_ORIENTATION, 1) != 1
         upright = ImageOps.exif_transpose(given) if rotated else given
-        return _in_color(upright, "picture", color)
+        return _in_color(upright, "image", color)
     array = np.asarray(given)
     expected = "a path, a Pillow image or uint8 of (height, width), (..., 3) or (..., 4)"
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or not array.size:
-        raise InputError("picture", expected, f"{array.dtype}{list(array.shape)}")
+        raise InputError("image", expected, f"{array.dtype}{list(array.shape)}")
     if array.ndim == 3 and array.shape[2] not in (3, 4):
-        raise InputError("picture", expected, f"{array.dtype}{list(array.shape)}")
-    return _in_color(image.fromarray(np.ascontiguousarray(array)), "picture", color)
+        raise InputError("image", expected, f"{array.dtype}{list(array.shape)}")
+    return _in_color(image.fromarray(np.ascontiguousarray(array)), "image", color)
 
 
 def prepare(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 PIECE = 0.032
-"""Seconds of sound in one piece."""
+"""Seconds of audio in one chunk."""
 
 
 def frames(source: str, size: tuple[int, int] | None = None) -> Generator[Array, None, None]:
@@ -269,7 +269,7 @@ def _microphone(device: str, rate: int, count: int) -> Generator[Array, None, No
             whole = raw[: len(raw) // 2 * 2]
             yield np.frombuffer(whole, "<i2").astype(np.float32) / np.float32(32768)
         said = b"" if process.stderr is None else process.stderr.read()
-        reason = " ".join(said.decode(errors="replace").split()) or "no more sound"
+        reason = " ".join(said.decode(errors="replace").split()) or "no more audio"
         raise InputError(f"mic:{device}", "a microphone that records", reason)
     finally:
         process.terminate()

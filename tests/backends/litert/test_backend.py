@@ -264,7 +264,7 @@ def test_it_is_told_what_xnnpack_takes(save: Save) -> None:
     assert whole.coverage() == Coverage("XNNPACK", 1, 1)
     assert whole.coverage().whole
     assert part.coverage().left == ("SIGN", "SIGN")
-    assert str(part.coverage()) == "XNNPACK takes 2 of 4 operators in 2 pieces; not: SIGN 2"
+    assert str(part.coverage()) == "XNNPACK takes 2 of 4 operators in 2 partitions; not: SIGN 2"
     # A look changes nothing.
     x = np.ones((4, 3), np.float32)
     np.testing.assert_array_equal(whole.run({"x": x})["y"], -x)

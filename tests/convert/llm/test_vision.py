@@ -105,7 +105,7 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
     [
         ("llava", CONFIG, {"model_type": "gemma3"}, "'gemma3': tokens of an image see each other"),
         ("llava", CONFIG, {"model_type": "qwen2_5_vl"}, r"three positions each \(M-RoPE\)"),
-        ("llava", CONFIG, {"model_type": "pixtral"}, "read are pictures of llava, idefics3, smol"),
+        ("llava", CONFIG, {"model_type": "pixtral"}, "read are images of llava, idefics3, smol"),
         ("llava", CONFIG, {"image_token_index": -3}, "image_token_id: expected a token"),
         ("llava", CONFIG, {"image_token_index": 7}, "tokenizer.json: its added tokens have no 7"),
         ("llava", PROCESSOR, {"do_pad": True, "resample": 9}, "resample: expected 0 to 5.*do_pad"),

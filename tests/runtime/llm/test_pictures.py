@@ -412,7 +412,7 @@ def test_a_conversation_shows_pictures(llm: LLM) -> None:
     assert request.embeddings.shape == (ROWS, 24)
     plain = llm.chat_request([{"role": "user", "content": "what?"}], SHORT)
     assert plain.embeddings is None
-    with pytest.raises(InputError, match="expected texts or lists of tokens, received pictures"):
+    with pytest.raises(InputError, match="expected texts or lists of tokens, received images"):
         llm.embed(ImagePrompt("a", [coloured(0)]))
     image = {"type": "image", "image": coloured(9)}
     for odd in ("x", {"role": "user", "content": [image, "x"]}, {"role": "user", "content": [{}]}):

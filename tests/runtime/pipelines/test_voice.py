@@ -207,7 +207,7 @@ def test_the_command_writes_a_sound_and_nothing_else(
     files = {"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na"}
     other = make("named", TENTHS, files, head=Classify(), preprocessing=records)
     result = cli("run", other, "ab", "-o", tmp_path / "y.wav")
-    assert "gives 'classify', no sound; -o FILE.npz keeps tensors" in result.err
+    assert "gives 'classify', no audio; -o FILE.npz keeps tensors" in result.err
     assert not (tmp_path / "y.wav").exists()
     with Speaker(path) as speaker, pytest.raises(InputError, match=r"received 'x' \(U\+0078\)"):
         speaker.say("x")

@@ -596,7 +596,7 @@ def test_an_hour_of_sound_is_one_request(server: Server) -> None:
             file.write(np.zeros(16_000, np.int16))
     found = server.client.post("/v1/pipelines/loud", content=out.getvalue())
     assert found.status_code == 413
-    assert "3601 s of sound; at most 3600" in found.text
+    assert "3601 s of audio; at most 3600" in found.text
 
 
 def test_why_a_model_is_no_pipeline_names_no_folder(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def while_loop(
 
 
 def buffer(g: Builder, count: Extent, piece: Sequence[Any], dtype: np.dtype[Any]) -> Tensor:
-    """Make room for the pieces of all turns."""
+    """Make room for the results of all turns."""
     kind = np.int32 if dtype.kind in "iub" else dtype.type
     shape = g.vector([count, *piece])
     made = g.emit("fill", kind, shape=shape, value=kind(0))

@@ -295,13 +295,13 @@ class _Loop:
         return limit is None or (limit.data is not None and self._turns() is None)
 
     def _buffer(self, piece: Tensor) -> Tensor:
-        """Memory for all pieces, with a first row that is cut off where it grows.
+        """Memory for the results of all turns, with a first row that is cut off where it grows.
 
         No row at all is more than LiteRT can carry.
         """
         g, limit, turns = self.g, self.limit, self._turns()
         if not piece.is_static:
-            raise Refusal("a scan output has pieces of open sizes", "dynamic_shape")
+            raise Refusal("a scan output has slices of dynamic size", "dynamic_shape")
         sizes = piece.static_shape
         if limit is None or self._grows():
             return g.const(np.zeros((1, *sizes), piece.dtype))
