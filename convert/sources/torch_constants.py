@@ -16,7 +16,7 @@ _MATCHER, _METHOD = "onnxscript.rewriter._matcher", "_match_constant"
 
 @contextmanager
 def exact_constants() -> Iterator[bool]:
-    """Have the optimiser see equal constants alone; the value says whether it can be told so."""
+    """Have the optimiser see equal constants alone; the value is False where it cannot."""
     matcher = getattr(importlib.import_module(_MATCHER), "SimplePatternMatcher", None)
     found = getattr(matcher, _METHOD, None)
     if found is None:

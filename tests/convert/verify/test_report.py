@@ -138,7 +138,13 @@ def test_what_the_fast_part_of_an_engine_takes_is_told() -> None:
     found = whole.to_json()["variants"][0]["engines"][0]["coverage"]
     text = "XNNPACK takes 9 of 12 operators in 2 partitions; not: GATHER 2, SIN 1"
     left = {"GATHER": 2, "SIN": 1}
-    assert found == {"unit": "XNNPACK", "operators": 12, "partitions": 2, "left": left, "text": text}
+    assert found == {
+        "unit": "XNNPACK",
+        "operators": 12,
+        "partitions": 2,
+        "left": left,
+        "text": text,
+    }
     assert any(text in line for line in Page(whole.to_html()).text)
 
 
