@@ -7,8 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,11 +22,10 @@ from edgeinfer.errors import (
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.machine.pages import give_back_start
 from edgeinfer.runtime.batches import Batching, check_batching
-from edgeinfer.runtime.bell import Bell, awaited
+from edgeinfer.runtime.bell import Bell
 from edgeinfer.runtime.fleet import FleetModel, ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.rows import VECTORS, rows_of
-from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.answer_size import AnswerSize, counted_outputs
 from edgeinfer.runtime.serve.answers import Answers
 from edgeinfer.runtime.serve.batching import measure
@@ -43,6 +41,7 @@ from edgeinfer.runtime.serve.http import (
 from edgeinfer.runtime.serve.inflight import LARGE_BYTES, InFlight, held, weigh
 from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner, sharer
 from edgeinfer.runtime.serve.lanes import Lane, Ran
+from edgeinfer.runtime.serve.leaving import Left, until_left
 from edgeinfer.runtime.serve.metrics import Engine, Metrics
 from edgeinfer.runtime.serve.options import (
     ServeOptions,
@@ -66,17 +65,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("edgeinfer")
 
 T = TypeVar("T")
-Left = Callable[[], Awaitable[None]]
-"""Returns when a client has left."""
-
 TRY_S = 10.0
 """Seconds within which a model that is tried must begin."""
 
 WEIGHING = 16
 """Times as many bytes of JSON are weighed in the time in which others are read."""
-
-SOON_S = 0.02
-"""A request that is answered sooner is not watched for a client that leaves."""
 
 
 class Hub:
@@ -377,11 +370,11 @@ class Hub:
             future = model.tensors.submit(
                 feeds, priority=terms.priority, deadline_s=deadline_s, owner=share
             )
-            return await _watched(future, left)
+            return await until_left(future, left)
         answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
         model.lane.submit(feeds, terms.priority, deadline_s, answer, share)
         found = await answer
-        return found if isinstance(found, dict) else await _watched(found, left)
+        return found if isinstance(found, dict) else await until_left(found, left)
 
     def bell(self) -> Bell:
         """Return what wakes the loop that runs."""
@@ -576,27 +569,3 @@ def _without_paths(text: str, model: Served) -> str:
         for form in (str(path.resolve()), str(path)):
             text = text.replace(form, path.name)
     return without_folders(text)
-
-
-async def _watched(running: Future[Outputs], left: Left | None) -> Outputs:
-    """Wait for a run on a thread, or until the client is gone.
-
-    Raises:
-        DisconnectedError: the client left; what had not begun is not run.
-    """
-    future = awaited(running)
-    try:
-        done, _ = await asyncio.wait((future,), timeout=SOON_S)
-        if not done and left is not None:
-            watch = asyncio.ensure_future(left())
-            try:
-                await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                watch.cancel()
-            if not future.done():
-                raise DisconnectedError
-        return await future
-    finally:
-        future.cancel()
-        # An error that it holds would hold it, by this frame.
-        del future, running
