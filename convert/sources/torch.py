@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import inspect
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from edgeinfer.bounded import open_file
+from edgeinfer.bundle.cache import is_own_file
 from edgeinfer.bundle.manifest import SourceRecord
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.sources.onnx import fingerprint
 from edgeinfer.convert.sources.quiet import quiet
 from edgeinfer.convert.sources.repair import repair
@@ -44,7 +47,7 @@ from edgeinfer.convert.sources.torch_sizes import (
     note_merged_sizes,
 )
 from edgeinfer.convert.sources.torch_trust import suspicions
-from edgeinfer.errors import NotAvailableError, Remarks, SourceError, UsageError
+from edgeinfer.errors import SURROUNDINGS, NotAvailableError, Remarks, SourceError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -173,9 +176,14 @@ def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
         ) from error
     _need_exporter()
     try:
-        found = suspicions(path)
-        program = None if found else _loaded(path)
+        with _unchanged(path) as place:
+            found = suspicions(place)
+            program = None if found else _loaded(place)
+            with open_file(place) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in SURROUNDINGS:
+            raise
         # torch.export raises whatever the damaged part provokes.
         raise SourceError(
             f"{path}: not a readable exported program ({reason(error)}); save it again with "
@@ -188,9 +196,20 @@ def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
             "who wrote it, --trust-source, or pass torch.export.load(path)"
         )
     model, record, notes = read_program(program, dynamic_shapes, path.name, "pt2")
-    with open_file(path) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return model, dataclasses.replace(record, sha256=digest), notes
+
+
+@contextlib.contextmanager
+def _unchanged(path: Path) -> Iterator[Path]:
+    """Give a file that nobody else can change: PyTorch opens it by name, more than once."""
+    if is_own_file(path.absolute()):
+        yield path
+        return
+    with Scratch() as folder, open_file(path) as file:
+        copy = folder / "program.pt2"
+        with copy.open("xb") as out:
+            shutil.copyfileobj(file, out, 1 << 20)
+        yield copy
 
 
 def _loaded(path: Path) -> torch.export.ExportedProgram:

@@ -1,5 +1,6 @@
 """Exported programs that would run Python of their own: none of it may run."""
 
+import hashlib
 import io
 import json
 import pickle
@@ -109,6 +110,45 @@ def _refused(path: Path, mark: Path, words: str) -> None:
     with pytest.raises(SourceError, match="may run any code when it is read: .*" + words):
         read(path)
     assert not mark.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
+def test_what_is_loaded_is_what_was_looked_at(
+    plain: Path, mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever might write its folder put another file there in between, and its Python ran."""
+    looked, looks = torch_trust.suspicions, list[Path]()
+
+    def swapped(path: Path) -> list[str]:
+        found = looked(path)
+        looks.append(path)
+        with zipfile.ZipFile(plain) as old, zipfile.ZipFile(tmp_path / "evil", "w") as new:
+            for name in old.namelist():
+                raw = old.read(name)
+                if name.endswith(CONSTANTS):
+                    config = json.loads(raw)
+                    config["config"]["evil"] = {
+                        **{"path_name": "opaque_obj_0", "is_param": False, "use_pickle": True},
+                        "tensor_meta": None,
+                    }
+                    raw = json.dumps(config).encode()
+                    place = name.rpartition("/")[0] + "/opaque_obj_0"
+                    new.writestr(place, pickle.dumps(Touch(mark)))
+                new.writestr(name, raw)
+        (tmp_path / "evil").replace(there)
+        return found
+
+    monkeypatch.setattr(convert_torch, "suspicions", swapped)
+    folder = tmp_path / "anybody's"
+    folder.mkdir()
+    there = folder / "net.pt2"
+    there.write_bytes(plain.read_bytes())
+    folder.chmod(0o777)
+    model, record, _ = convert_torch.read_pt2(there, None)
+    assert not mark.exists()
+    assert looks != [there]
+    assert record.sha256 == hashlib.sha256(plain.read_bytes()).hexdigest()
+    assert [value.name for value in model.graph.inputs] == ["x"]
 
 
 def test_a_plain_one_is_read(plain: Path) -> None:
