@@ -6,6 +6,7 @@ Plugins may use these too; the messages then read the same whatever the engine.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +166,16 @@ def array_type(dtype: str) -> np.dtype[Any]:
     """Return the array type of a tensor's element type.
 
     Raises:
+        LoadError: no such type; what a file says may be anything.
         NotAvailableError: bfloat16 without the package that brings it to NumPy.
     """
     if dtype == "string":
         return np.dtype(object)
     if dtype != "bfloat16":
-        return np.dtype(dtype)
+        with suppress(TypeError, ValueError, SyntaxError):
+            if (found := np.dtype(dtype)).kind in "biufc":
+                return found
+        raise LoadError(f"there is no element type {visible(dtype)!r}")
     try:
         import ml_dtypes
     except ImportError as error:

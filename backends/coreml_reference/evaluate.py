@@ -287,7 +287,10 @@ class _Compiler:
         if isinstance(constant.value, list):
             return constant.value
         kind = kind if isinstance(kind, TensorType) else TensorType(constant.dtype, None)
-        return settle(constant.value, kind, rounding=True)
+        try:
+            return settle(constant.value, kind, rounding=True)
+        except ValueError as error:
+            raise LoadError(f"a constant: {one_line(error)}") from error
 
     def _plain(self, operation: Operation, scope: dict[str, int]) -> BoundOperation | None:
         entry = OPS[operation.type]

@@ -263,7 +263,12 @@ def _feature(message: Any) -> Feature:
         )
     if kind == "dictionaryType":
         return Feature(message.name, "dictionary")
-    return Feature(message.name, "label", {"int64Type": "int64", "stringType": "string"}[kind])
+    if kind not in _LABELS:
+        raise LoadError(f"{message.name!r} has no type that is known")
+    return Feature(message.name, "label", _LABELS[kind])
+
+
+_LABELS = {"int64Type": "int64", "stringType": "string"}
 
 
 def _image(name: str, kind: Any) -> Feature:

@@ -58,6 +58,12 @@ def test_signature_gives_the_engines_positions() -> None:
         checks.check_signature("acme", "output", (X,), [{"x": "int64"}])
 
 
+def test_an_element_type_that_is_none_is_refused() -> None:
+    for name in ("flnat32", "float72", "", "V99999999", "f4,f4", "(9,9)f4", "M8[s]", "O"):
+        with pytest.raises(LoadError, match="no element type"):
+            checks.array_type(name)
+
+
 def test_threads() -> None:
     assert checks.thread_count("acme", LoadOptions(threads=3)) == 3
     assert 1 <= checks.thread_count("acme", LoadOptions()) <= (os.cpu_count() or 1)
