@@ -17,16 +17,13 @@ elements of a head that are rotated together are ``i`` and ``i + dims / 2``.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from edgeinfer.bounded import parse_json
-from edgeinfer.bundle.codec import decode, encode
-from edgeinfer.errors import BundleError
+from edgeinfer.bundle import documents
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
@@ -152,7 +149,7 @@ class LlmConfig:
 
     def to_json(self) -> str:
         """Return the text of ``llm.json``."""
-        return json.dumps(encode(self), indent=1, allow_nan=False) + "\n"
+        return documents.text_of(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> LlmConfig:
@@ -162,16 +159,7 @@ class LlmConfig:
             BundleError: it is no JSON, a key is missing or wrong, or sizes contradict one another;
                 lists everything.
         """
-        try:
-            data: Any = parse_json(text)
-        except ValueError as e:
-            raise BundleError(f"{FILE_NAME}: {e}") from e
-        config, found = decode(cls, data)
-        if config is not None:
-            found = list(config.problems())
-        if config is None or found:
-            raise BundleError(f"{FILE_NAME}: " + "; ".join(found))
-        return config
+        return documents.read(cls, text, FILE_NAME)
 
     def problems(self) -> Iterator[str]:
         """List what contradicts itself."""

@@ -6,15 +6,12 @@ library, and, where the model was trained on conversations, ``chat_template.jinj
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from edgeinfer.bounded import parse_json
-from edgeinfer.bundle.codec import decode, encode
-from edgeinfer.errors import BundleError
+from edgeinfer.bundle import documents
 from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
@@ -58,7 +55,7 @@ class Generation:
 
     def to_json(self) -> str:
         """Return the text of ``generation.json``."""
-        return json.dumps(encode(self), indent=1, allow_nan=False) + "\n"
+        return documents.text_of(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Generation:
@@ -67,16 +64,7 @@ class Generation:
         Raises:
             BundleError: it is no JSON, or a key is unknown or wrong; lists everything.
         """
-        try:
-            data: Any = parse_json(text)
-        except ValueError as e:
-            raise BundleError(f"{FILE_NAME}: {e}") from e
-        found, wrong = decode(cls, data)
-        if found is not None:
-            wrong = list(found.problems())
-        if found is None or wrong:
-            raise BundleError(f"{FILE_NAME}: " + "; ".join(wrong))
-        return found
+        return documents.read(cls, text, FILE_NAME)
 
     def problems(self) -> Iterator[str]:
         """List what makes no sense."""

@@ -29,10 +29,10 @@ computed, so that nobody waits for its rounding.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Literal
 
-from edgeinfer.bounded import parse_json
 from edgeinfer.bundle.codec import decode, encode
+from edgeinfer.bundle.documents import parsed
 from edgeinfer.errors import BundleError
 from edgeinfer.records import dataclass
 
@@ -221,10 +221,7 @@ class Tape:
         Raises:
             BundleError: it is no JSON, of another version, or a key is missing or wrong.
         """
-        try:
-            data: Any = parse_json(text)
-        except ValueError as e:
-            raise BundleError(f"{FILE_NAME}: {e}") from e
+        data = parsed(text, FILE_NAME)
         version = data.get("version") if isinstance(data, dict) else None
         if version != VERSION:
             hint = "convert the model again, or update edgeinfer here"

@@ -6,14 +6,11 @@ input, a tile of an image, (1, 3, side, side); one output, its embeddings, (1, r
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from edgeinfer.bounded import parse_json
-from edgeinfer.bundle.codec import decode, encode
-from edgeinfer.errors import BundleError
+from edgeinfer.bundle import documents
 from edgeinfer.records import dataclass
 
 FOLDER, TOWER = "vision", "tower"
@@ -74,7 +71,7 @@ class VisionInput:
 
     def to_json(self) -> str:
         """Return the text of the file."""
-        return json.dumps(encode(self), indent=1, allow_nan=False) + "\n"
+        return documents.text_of(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> VisionInput:
@@ -83,16 +80,7 @@ class VisionInput:
         Raises:
             BundleError: it is no JSON, or a key is unknown or wrong; lists everything.
         """
-        try:
-            data: Any = parse_json(text)
-        except ValueError as e:
-            raise BundleError(f"{FILE_NAME}: {e}") from e
-        found, wrong = decode(cls, data)
-        if found is not None:
-            wrong = list(found.problems())
-        if found is None or wrong:
-            raise BundleError(f"{FILE_NAME}: " + "; ".join(wrong))
-        return found
+        return documents.read(cls, text, FILE_NAME)
 
     @property
     def most_tiles(self) -> int:
