@@ -18,12 +18,11 @@ from edgeinfer.convert.lower.faults import (
     move_batch,
     sum_channels,
 )
-from edgeinfer.convert.lower.openvino import apart, moves, sixteen_bits
+from edgeinfer.convert.lower.openvino import apart, conditions, moves, sixteen_bits
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
 from edgeinfer.convert.lower.openvino.heads import equal_axes, transpose_five
-from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_average
+from edgeinfer.convert.lower.openvino.pooling import pad_before_average
 from edgeinfer.convert.lower.openvino.rewrites import (
-    SETTLED,
     bool_by_comparison,
     compress_flat,
     gather_from_a_part,
@@ -37,228 +36,8 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     unique_along,
     zero_without_area,
 )
-from edgeinfer.convert.lower.resizes import copied, resize_by_axis
-from edgeinfer.convert.lower.rules import Repair, Rule, attribute, by_definition, given
-
-_SIGNED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-_WINDOWS = ("left_window_size", "right_window_size")
-
-
-def _rounded_quotient(node: ir.Node) -> str:
-    return "a remainder of a rounded quotient" if digits.floats(node) else ""
-
-
-def _window(node: ir.Node) -> str:
-    sizes = [attribute(node, name, -1) for name in _WINDOWS]
-    return "the attention window is ignored" if any(s != -1 for s in sizes) else ""
-
-
-def _signed_shift(node: ir.Node) -> str:
-    x = given(node, 0)
-    signed = x is not None and x.dtype in _SIGNED and whole.SETTLED not in node.meta
-    return "shifts of signed integers are computed otherwise" if signed else ""
-
-
-def _unseen_sizes(node: ir.Node) -> str:
-    x, sizes = given(node, 0), given(node, 1)
-    if x is None or sizes is None or x.shape is None or sizes.const_value is not None:
-        return ""
-    if not all(isinstance(d, int) and d > 1 for d in x.shape):
-        return ""
-    if sizes.shape is None or len(sizes.shape) != 1 or sizes.shape[0] != len(x.shape):
-        return ""
-    return "an expansion that seems to keep the shape is taken out, whatever sizes a run gives"
-
-
-def _peepholes(node: ir.Node) -> str:
-    if given(node, 7) is not None:
-        return "peephole weights are ignored"
-    return "input_forget is ignored" if attribute(node, "input_forget", 0) else ""
-
-
-def _resize(node: ir.Node) -> str:
-    if attribute(node, "exclude_outside", 0):
-        return "exclude_outside is ignored"
-    if attribute(node, "antialias", 0):
-        return "antialias is computed otherwise"
-    transform = attribute(node, "coordinate_transformation_mode", "half_pixel")
-    if transform in ("half_pixel_symmetric", "tf_crop_and_resize"):
-        return f"{transform} is not read"
-    policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
-    return copied(node) if policy == "stretch" else f"keep_aspect_ratio_policy={policy} is ignored"
-
-
-def _roi_max(node: ir.Node) -> str:
-    return "mode=max is computed otherwise" if attribute(node, "mode", "avg") == "max" else ""
-
-
-def _no_area(node: ir.Node) -> str:
-    adaptive = attribute(node, "sampling_ratio", 0) == 0 and SETTLED not in node.meta
-    mode = attribute(node, "coordinate_transformation_mode", "half_pixel")
-    return "a region without area gives NaN" if adaptive and mode == "half_pixel" else ""
-
-
-def _crd(node: ir.Node) -> str:
-    return "mode=CRD is ignored" if attribute(node, "mode", "DCR") == "CRD" else ""
-
-
-def _transform(node: ir.Node) -> str:
-    if attribute(node, "onesided", 0):
-        return "onesided gives another shape"
-    axis, x = given(node, 2), given(node, 0)
-    if x is None or x.shape is None:
-        return "the axis is not known without the rank"
-    known = axis is None or axis.const_value is not None
-    place = -2 if axis is None or axis.const_value is None else int(axis.const_value.numpy())
-    # The reader takes the first axis after the batch, whatever is asked for.
-    return "" if known and place % len(x.shape) == 1 else "the axis is ignored"
-
-
-def _frame_length(node: ir.Node) -> str:
-    window = given(node, 2)
-    if window is None or given(node, 3) is not None:
-        return ""
-    return "the window is not taken without its length"
-
-
-def _extreme(node: ir.Node) -> str:
-    x = given(node, 0)
-    if x is None or x.dtype not in _FLOATS or SETTLED in node.meta:
-        return ""
-    empty = x.shape is not None and 0 in tuple(x.shape) and node.op_type == "ReduceMax"
-    looked_at = any(_looks_for_infinity(user) for user, _ in node.outputs[0].uses())
-    return "an infinite extreme becomes a finite number" if empty or looked_at else ""
-
-
-def _looks_for_infinity(node: ir.Node) -> bool:
-    if node.op_type in ("Cast", "CastLike", "Identity", "Unsqueeze", "Squeeze", "Reshape"):
-        return any(_looks_for_infinity(user) for user, _ in node.outputs[0].uses())
-    return node.op_type in ("Equal", "IsInf")
-
-
-def _repeats(node: ir.Node) -> str:
-    value, x = given(node, 1), given(node, 0)
-    known = value is not None and value.const_value is not None
-    if known or x is None or (x.shape is not None and len(x.shape) < 3):
-        return ""
-    return "repeats that are not known give unwritten memory"
-
-
-def _to_bool(node: ir.Node) -> str:
-    x = given(node, 0)
-    to_bool = attribute(node, "to", 0) == ir.DataType.BOOL.value
-    return "NaN becomes false" if to_bool and x is not None and x.dtype in _FLOATS else ""
-
-
-def _condition(node: ir.Node) -> str:
-    value = given(node, 0)
-    wide = value is not None and value.shape is not None and len(value.shape) > 1
-    return "a condition with several axes is not taken" if wide else ""
-
-
-def _squeeze(node: ir.Node) -> str:
-    x, axes = given(node, 0), given(node, 1)
-    if x is None or x.shape is None or axes is None or axes.const_value is None:
-        return ""
-    rank = len(x.shape)
-    sizes = [x.shape[int(a) % rank] for a in axes.const_value.numpy().ravel()]
-    open_size = any(not isinstance(size, int) for size in sizes)
-    return "an axis that is not 1 is squeezed all the same" if open_size else ""
-
-
-def _open_rank(node: ir.Node) -> str:
-    x = given(node, 0)
-    if given(node, 1) is not None or x is None or x.shape is None:
-        return ""
-    # With an axis left for certain, the plugin compiles it and the gate judges the numbers.
-    open_sizes = [size for size in x.shape if not isinstance(size, int)]
-    left = any(isinstance(size, int) and size != 1 for size in x.shape)
-    if not open_sizes or left:
-        return ""
-    return "whether an axis is left depends on the sizes, and ranks are fixed"
-
-
-def _unsorted_whole(node: ir.Node) -> str:
-    whole = "axis" not in node.attributes and not attribute(node, "sorted", 1)
-    return "of repeated values the wrong ones are left out" if whole else ""
-
-
-def _nearest(node: ir.Node) -> str:
-    nearest = attribute(node, "mode", "nearest") == "nearest"
-    mode = attribute(node, "nearest_mode", "round_prefer_floor")
-    tie = nearest and mode == "round_prefer_ceil"
-    return "nearest_mode=round_prefer_ceil misses ties" if tie else ""
-
-
-_ROWS = 3
-"""Axes of what loses its last one in a way that confuses the plugin."""
-
-
-def _last_of_three(node: ir.Node) -> str:
-    """A reduction of the last of three axes before something with a value for each column.
-
-    The plugin fuses the two and takes the value of the row: y[0, 1] gets c[0].
-    """
-    x, axes = given(node, 0), given(node, 1)
-    if attribute(node, "keepdims", 1) or x is None or x.shape is None or axes is None:
-        return ""
-    last = axes.const_value is not None and axes.const_value.numpy().ravel().tolist() in ([-1], [2])
-    return (
-        "fused with what follows it the columns are taken for rows"
-        if (len(x.shape) == _ROWS and last and _meets_columns(node.outputs[0]))
-        else ""
-    )
-
-
-def _meets_columns(value: ir.Value) -> bool:
-    """Whether, after operators of one operand, a constant of several elements comes in."""
-    waiting, seen = [value], {value}
-    while waiting:
-        for user, _ in waiting.pop().uses():
-            others = [v for v in user.inputs if v is not None and v.const_value is not None]
-            if len(user.outputs) != 1 or user.domain:
-                continue
-            if any(v.const_value is not None and v.const_value.size > 1 for v in others):
-                return True
-            if user.outputs[0] not in seen and len(user.inputs) - len(others) == 1:
-                seen.add(user.outputs[0])
-                waiting.append(user.outputs[0])
-    return False
-
-
-def _max_overhang(node: ir.Node) -> str:
-    """Whether ``ceil_mode`` adds a window that starts behind the input and its left padding."""
-    for axis in overhangs(node):
-        if axis.starts_behind is None:
-            return "ceil_mode may add a window of padding only, and the size is not known"
-        if axis.starts_behind:
-            return "ceil_mode adds a window of padding only"
-    return ""
-
-
-def _other_bias(node: ir.Node) -> str:
-    return "the bias is taken for 1" if attribute(node, "bias", 1.0) != 1 else ""
-
-
-def _open_output(node: ir.Node) -> str:
-    """Whether passes left an ``output_shape``, for want of sizes."""
-    given_shape = attribute(node, "output_shape", ())
-    return "output_shape of an open size is cropped at the wrong end" if given_shape else ""
-
-
-def _open_powers(node: ir.Node) -> str:
-    """Whether passes left ``ceil_mode``, for want of sizes."""
-    left = attribute(node, "ceil_mode", 0)
-    return "sums of windows that reach beyond an open size are too large" if left else ""
-
-
-def _average_overhang(node: ir.Node) -> str:
-    if not attribute(node, "count_include_pad", 0):
-        return ""
-    if any(a.overhangs is not False and not a.starts_behind for a in overhangs(node)):
-        return "what ceil_mode adds is counted as padding"
-    return ""
+from edgeinfer.convert.lower.resizes import resize_by_axis
+from edgeinfer.convert.lower.rules import Repair, Rule, by_definition, given
 
 
 def _whole(
@@ -381,7 +160,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"Mod"}),
-        fault=_rounded_quotient,
+        fault=conditions.rounded_quotient,
         source="openvino 2026.4.1: Mod<fmod=1>(1e10, 3) = 0",
         repair=by_definition,
     ),
@@ -405,26 +184,26 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"Unique"}),
-        fault=_unsorted_whole,
+        fault=conditions.unsorted_whole,
         source="without inverse_indices [3, 1, 3, 2] give [3, 1, 0], openvino 2026.4.1",
         repair=unique_along,
     ),
     Rule(
         ops=frozenset({"Expand"}),
-        fault=_unseen_sizes,
+        fault=conditions.unseen_sizes,
         source="an Expand of [2, 3] to sizes of a run, [2, 4], gives [2, 3], openvino 2026.4.1",
         reason="dynamic_shape",
         hint="leave the Expand out",
     ),
     Rule(
         ops=frozenset({"LSTM"}),
-        fault=_peepholes,
+        fault=conditions.peepholes,
         source="ONNX node test test_lstm_with_peepholes, openvino 2026.4.1",
         repair=by_definition,
     ),
     Rule(
         ops=frozenset({"LRN"}),
-        fault=lambda n: even_window(n) or _other_bias(n),
+        fault=lambda n: even_window(n) or conditions.other_bias(n),
         source="openvino 2026.4.1: LRN<size=4> sums five channels, LRN<bias=2> adds 1",
         repair=sum_channels,
     ),
@@ -436,7 +215,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"Attention"}),
-        fault=_window,
+        fault=conditions.window,
         source="ONNX node test test_attention_local_window, openvino 2026.4.1",
         repair=by_definition,
     ),
@@ -448,7 +227,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"BitShift"}),
-        fault=_signed_shift,
+        fault=conditions.signed_shift,
         source="ONNX node test test_bitshift_right_int8_negative_input, openvino 2026.4.1",
         reason="unsupported_dtype",
     ),
@@ -460,65 +239,65 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"Resize"}),
-        fault=_resize,
+        fault=conditions.resize,
         source="ONNX node tests test_resize_*_{exclude_outside,antialias,not_larger}, 2026.4.1",
         repair=resize_by_axis,
         hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
     ),
     Rule(
         ops=frozenset({"RoiAlign"}),
-        fault=_roi_max,
+        fault=conditions.roi_max,
         source="ONNX node test test_roialign_mode_max, openvino 2026.4.1",
         repair=by_definition,
     ),
     Rule(
         ops=frozenset({"RoiAlign"}),
-        fault=_no_area,
+        fault=conditions.no_area,
         source="RoiAlign<sampling_ratio=0> of a point, beside ONNX Runtime, 2026.4.1",
         repair=zero_without_area,
     ),
     Rule(
         ops=frozenset({"SpaceToDepth"}),
-        fault=_crd,
+        fault=conditions.crd,
         source="ONNX node test test_spacetodepth_crd_mode_example, openvino 2026.4.1",
         repair=by_definition,
     ),
     Rule(
         ops=frozenset({"DFT"}),
-        fault=_transform,
+        fault=conditions.transform,
         source="ONNX node tests test_dft_{rfft,irfft,axis}, openvino 2026.4.1",
         repair=by_definition,
     ),
     Rule(
         ops=frozenset({"STFT"}),
-        fault=_frame_length,
+        fault=conditions.frame_length,
         source="a plain STFT(x, step, window), openvino 2026.4.1",
         repair=state_frame_length,
         hint="give frame_length",
     ),
     Rule(
         ops=frozenset({"ReduceMax", "ReduceMin"}),
-        fault=_extreme,
+        fault=conditions.extreme,
         source="ONNX node tests test_reduce_max_empty_set and "
         "test_attention_causal_boolmask_nan_robustness_expanded, openvino 2026.4.1",
         repair=keep_infinite_extreme,
     ),
     Rule(
         ops=REDUCTIONS,
-        fault=_last_of_three,
+        fault=conditions.last_of_three,
         source="ReduceSum of [2,3,4] over its last axis, then Add of 3 values, openvino 2026.4.1",
         repair=reduce_then_squeeze,
     ),
     Rule(
         ops=frozenset({"Tile"}),
-        fault=_repeats,
+        fault=conditions.repeats,
         source="ONNX node test test_tile, openvino 2026.4.1: three or more axes repeated",
         repair=tile_by_expand,
         reason="requires_constant",
     ),
     Rule(
         ops=frozenset({"MaxPool"}),
-        fault=_max_overhang,
+        fault=conditions.max_overhang,
         source="ONNX node test test_maxpool_2d_ceil_output_size_reduce_by_one, openvino 2026.4.1",
         hint="set ceil_mode=0 and explicit pads",
     ),
@@ -530,7 +309,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"AveragePool"}),
-        fault=_average_overhang,
+        fault=conditions.average_overhang,
         source="tests/golden: averagepool_avgpool1d_k7_s3_p33_ceil_cip, openvino 2026.4.1",
         repair=pad_before_average,
         hint="set ceil_mode=0 and explicit pads",
@@ -543,46 +322,46 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"LpPool"}),
-        fault=_open_powers,
+        fault=conditions.open_powers,
         source="openvino 2026.4.1: a mean is multiplied by what a whole window holds",
         reason="dynamic_shape",
         hint="give its sizes with --input-shape",
     ),
     Rule(
         ops=frozenset({"ConvTranspose"}),
-        fault=_open_output,
+        fault=conditions.open_output,
         source="openvino 2026.4.1: a crop of one is taken behind, where ONNX takes it before",
         reason="dynamic_shape",
         hint="give its sizes with --input-shape",
     ),
     Rule(
         ops=frozenset({"If"}),
-        fault=_condition,
+        fault=conditions.condition,
         source="openvino 2026.4.1: 'Rank of If condition input must be equal to 0 or 1'",
         repair=scalar_condition,
     ),
     Rule(
         ops=frozenset({"Squeeze"}),
-        fault=_squeeze,
+        fault=conditions.squeeze,
         source="openvino 2026.4.1: [2,4,3] without its last axis gives [6,4] in a dynamic model",
         repair=squeeze_by_reshape,
     ),
     Rule(
         ops=frozenset({"Squeeze"}),
-        fault=_open_rank,
+        fault=conditions.open_rank,
         source="openvino 2026.4.1: CPU plug-in doesn't support Squeeze with dynamic rank",
         reason="dynamic_shape",
         hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
     ),
     Rule(
         ops=frozenset({"Cast"}),
-        fault=_to_bool,
+        fault=conditions.to_bool,
         source="tests/golden: cast_cast_f32_bool, openvino 2026.4.1",
         repair=bool_by_comparison,
     ),
     Rule(
         ops=frozenset({"Resize"}),
-        fault=_nearest,
+        fault=conditions.nearest,
         source="tests/golden: resize_nearest_half_pixel_round_prefer_ceil, openvino 2026.4.1",
         repair=resize_by_axis,
         hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
