@@ -8,10 +8,8 @@ imports them in any other way.
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from types import ModuleType
 from typing import Any
 
+from edgeinfer.garbage import collector_paused
 from edgeinfer.machine.pages import loading_code
 from edgeinfer.records import dataclass
 
@@ -111,6 +110,8 @@ def import_coremltools() -> ModuleType:
     """
     if "coremltools" in sys.modules:
         return _imported("coremltools")
+    import logging
+
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -211,23 +212,6 @@ def _spec_package() -> ModuleType:
     if spec is None:
         raise ModuleNotFoundError("coremltools comes without its protobuf modules")
     return importlib.util.module_from_spec(spec)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Import large packages without looking for garbage among what stays: a tenth of their time.
-
-    A process that has frozen what it imported before never looks among this either.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if gc.get_freeze_count():
-            gc.freeze()
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from edgeinfer import forks
+from edgeinfer import forks, log
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Executable, LoadOptions, Probe
 from edgeinfer.backends.process import guard, isolation
@@ -38,14 +37,11 @@ from edgeinfer.records import dataclass
 from edgeinfer.runtime import probes, profiledb
 from edgeinfer.runtime.chips import chip_here
 from edgeinfer.runtime.chosen import Choice
-from edgeinfer.runtime.failover import SurvivingExecutable
 from edgeinfer.runtime.offered_variants import with_requested
-from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.options import ChoiceOptions
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built, options_named
 from edgeinfer.runtime.profiledb import MeasurementKey, ProfileDB, ended_while_tried, is_being_tried
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, rank
-from edgeinfer.runtime.settling import SettlingExecutable
 from edgeinfer.runtime.trusted import barred, left_out
 
 if TYPE_CHECKING:
@@ -67,8 +63,6 @@ RACE_S, ALONE_S = 3.0, 0.2
 ANEW_S, ANEW_MB = 0.5, 200.0
 """Seconds and memory that a candidate's loading may have taken for it to be opened anew: where it
 takes more, runs are long enough to make little of an instance's luck."""
-
-_log = logging.getLogger("edgeinfer")
 
 
 def choose(
@@ -149,11 +143,15 @@ class _Chooser:
             self._refuse_fallback(plan)
             executable = self._loaded.pop(plan.best.pair)
             if self._request.on_crash == "next":
+                from edgeinfer.runtime.failover import SurvivingExecutable
+
                 rest = [c for c in plan.candidates if self._may_follow(plan.best, c)]
                 executable = SurvivingExecutable(
                     (plan.best, executable), partial(self._successor, iter(rest))
                 )
             if self._is_early(plan):
+                from edgeinfer.runtime.settling import SettlingExecutable
+
                 executable = SettlingExecutable((plan.best, executable), plan)
         finally:
             for pair in list(self._loaded):
@@ -219,7 +217,7 @@ class _Chooser:
                 raise
             plan = None
         if self._recalled and (plan is None or not plan.candidates):
-            _log.info("trying again what failed before: %s", ", ".join(map(str, self._recalled)))
+            log.info("trying again what failed before: %s", ", ".join(map(str, self._recalled)))
             for pair in self._recalled:
                 self._known.pop(pair, None)
             self._recalled.clear()
@@ -348,7 +346,7 @@ class _Chooser:
         self._suspects[name] = note
         self._backends.pop(name, None)
         self._notes.append(note)
-        _log.warning("%s", note)
+        log.warning("%s", note)
 
     def _pairs(self) -> Iterable[Pair]:
         for variant in self._variants:
@@ -408,20 +406,24 @@ class _Chooser:
 
     def _refuse_elsewhere(self, pair: Pair) -> None:
         """Operators that do not run on the accelerator that was chosen are never taken silently."""
-        placed = None if pair.device == "cpu" else placement_of(self._loaded[pair])
+        if pair.device == "cpu":
+            return
+        from edgeinfer.runtime.operators import placement_of
+
+        placed = placement_of(self._loaded[pair])
         if placed is None or not placed.elsewhere:
             return
         if self._request.strict:
             self._fail(pair, str(placed))
             return
-        _log.warning("%s: %s", pair, placed)
+        log.warning("%s: %s", pair, placed)
         self._fallen[pair] = f"{pair}: {placed}"
 
     def _fail(self, pair: Pair, problem: str) -> None:
         if older := self._older(pair):
             problem = f"{problem}; {older}: install the newer one"
         self._known[pair] = Measured(problem=problem)
-        _log.warning("%s cannot be used: %s", pair, problem)
+        log.warning("%s cannot be used: %s", pair, problem)
         self._close(pair)
 
     def _close(self, pair: Pair) -> None:
@@ -463,13 +465,13 @@ class _Chooser:
             if self._is_unwanted():
                 raise ClosedError("session: closed before its engine was chosen")
             self._known.pop(pair, None)
-            _log.info("loading and checking %s, %d of %d", pair, number + 1, len(pairs))
+            log.info("loading and checking %s, %d of %d", pair, number + 1, len(pairs))
             self._load(pair)
             if pair in self._loaded:
                 start = time.perf_counter()
                 self._check(pair, vectors, max(left, 0.0) / (len(pairs) - number))
                 left -= time.perf_counter() - start
-        _log.info("timing %d candidates, for %g s at most", len(self._loaded), RACE_S)
+        log.info("timing %d candidates, for %g s at most", len(self._loaded), RACE_S)
         alone = len(self._loaded) < 2
         policy = self._request.policy
         held = [self._by_id[pair.variant].constraints for pair in self._loaded]
@@ -544,20 +546,20 @@ class _Chooser:
         try:
             executable = self._open(pair)
         except (BackendError, InputError) as e:
-            _log.info("%s was not opened anew: %s", pair, e)
+            log.info("%s was not opened anew: %s", pair, e)
             return None
         from edgeinfer.runtime.bench import accuracy_problem
 
         problem = accuracy_problem(executable, feeds, budget_for(variant.precision), 0.0, records)
         if not problem:
             return executable
-        _log.warning("%s, opened anew: %s", pair, problem)
+        log.warning("%s, opened anew: %s", pair, problem)
         _free(executable, pair)
         return None
 
     def _keep(self, pair: Pair, executable: Executable) -> None:
         """Go on with an instance that is quicker than the first one."""
-        _log.info("%s: an instance opened anew is quicker and is kept", pair)
+        log.info("%s: an instance opened anew is quicker and is kept", pair)
         self._close(pair)
         self._loaded[pair] = executable
 
@@ -594,4 +596,4 @@ def _free(executable: Executable, who: object) -> None:
     try:
         executable.close()
     except BackendError as e:
-        _log.warning("%s could not be closed: %s", who, e)
+        log.warning("%s could not be closed: %s", who, e)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from edgeinfer.backends.base import Executable
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.records import dataclass
-from edgeinfer.runtime.failover import SurvivingExecutable
 from edgeinfer.runtime.select import Candidate, Plan
-from edgeinfer.runtime.settling import SettlingExecutable
+
+
+class Changing:
+    """An executable whose engine may give way to another one.
+
+    Attributes:
+        candidate: What runs now.
+        plan: The ranking that put it first, where that is another one than the choice's.
+    """
+
+    candidate: Candidate
+    plan: Plan | None = None
+
+    def after(self, last: Callable[[], None]) -> None:
+        """Call once nothing needs the bundle any more."""
+        last()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +59,13 @@ class Choice:
     @property
     def ranking(self) -> Plan:
         """The ranking that put first what runs now."""
-        if isinstance(self.executable, SettlingExecutable):
-            return self.executable.plan
-        return self.plan
+        running = self.executable
+        return running.plan or self.plan if isinstance(running, Changing) else self.plan
 
     @property
     def current(self) -> tuple[Candidate, Variant]:
         """What runs now: the choice, or what took over from it."""
-        if not isinstance(self.executable, SurvivingExecutable | SettlingExecutable):
+        if not isinstance(self.executable, Changing):
             return self.candidate, self.variant
         candidate = self.executable.candidate
         return candidate, self.variants[candidate.pair.variant]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from types import MappingProxyType
 
-from edgeinfer import forks
+from edgeinfer import forks, log
 from edgeinfer.backends.base import Bound, Executable, Hosted, able
 from edgeinfer.backends.operators import Placement
 from edgeinfer.errors import BackendError, ClosedError, CrashedError
+from edgeinfer.runtime.chosen import Changing
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.select import Candidate
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -17,10 +17,8 @@ from edgeinfer.types import Array, Feeds, TensorSpec
 CRASHES = 2
 """Crashes in a row after which the next candidate takes over; the first is forgiven."""
 
-_log = logging.getLogger("edgeinfer")
 
-
-class SurvivingExecutable:
+class SurvivingExecutable(Changing):
     """An isolated executable that gives way to the next candidate when it keeps going down.
 
     A crash raises, and the engine is started again by the next run. Another crash in a row hands
@@ -112,11 +110,11 @@ class SurvivingExecutable:
             self.generation += 1
         note = f"{self.candidate.pair} took over because {old.pair} kept going down: {error}"
         self.notes = (*self.notes, note)
-        _log.warning("%s", note)
+        log.warning("%s", note)
         try:
             executable.close()
         except BackendError as problem:
-            _log.warning("%s could not be closed: %s", old.pair, problem)
+            log.warning("%s could not be closed: %s", old.pair, problem)
 
     def placement(self) -> Placement | None:
         """Say where operators of what runs now run, if it does."""

@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from edgeinfer.bundle.opening import Opening
+from edgeinfer.errors import UsageError
 from edgeinfer.options import Section, Value, about, option
 from edgeinfer.records import dataclass
 
@@ -147,3 +148,24 @@ class SessionOptions(ChoiceOptions, Opening):
         ENGINE,
         value=Value(kind="flag"),
     )
+
+
+_STATS = "EDGEINFER_STATS"
+"""Set to 1, every session counts without being asked in the code."""
+
+
+def stats_wanted(stats: bool | None) -> bool:
+    """Say whether a session shall count.
+
+    Args:
+        stats: what the caller of ``load`` asked for; None looks at EDGEINFER_STATS.
+
+    Raises:
+        UsageError: the variable is neither 0 nor 1.
+    """
+    if stats is not None:
+        return stats
+    value = os.environ.get(_STATS, "0")
+    if value not in ("", "0", "1"):
+        raise UsageError(f"{_STATS}: expected 0 or 1, received {value!r}")
+    return value == "1"

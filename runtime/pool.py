@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.errors import QueueFullError
+from edgeinfer.pending import Pending
 from edgeinfer.runtime.bell import awaited
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class Pool:
         Raises:
             QueueFullError: as many wait as may.
         """
-        future: Future[T] = forks.Pending()
+        future: Future[T] = Pending()
         with self._lock:
             if len(self._waiting) >= self._room:
                 self._waiting = deque(each for each in self._waiting if not each[0].cancelled())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import sqlite3
 import time
@@ -14,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer import forks
+from edgeinfer import forks, log
 from edgeinfer.backends.base import Probe
 from edgeinfer.bundle.cache import cache_root, is_own_file, writable_folder
 from edgeinfer.bundle.codec import decode
@@ -38,8 +37,6 @@ TRYING = "was being tried: process "
 
 WAIT_S = 5.0
 """Seconds to wait for another process that holds the file."""
-
-_log = logging.getLogger("edgeinfer")
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS measured (
@@ -233,7 +230,7 @@ class ProfileDB:
         note = f"history {self.path} could not be {what}: {error}"
         if note not in self.notes:
             self.notes.append(note)
-            _log.warning("%s", note)
+            log.warning("%s", note)
 
     def _open(self, path: Path) -> sqlite3.Connection:
         # SQLite would wait forever at the other end of a pipe.
@@ -251,7 +248,7 @@ class ProfileDB:
             for suffix in ("-wal", "-shm"):
                 Path(f"{path}{suffix}").unlink(missing_ok=True)
             self.notes.append(f"history was damaged ({e}): moved to {aside}, begun anew")
-            _log.warning("%s", self.notes[-1])
+            log.warning("%s", self.notes[-1])
             return _connect(str(path))
 
 

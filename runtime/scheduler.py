@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError, RunError
 from edgeinfer.machine.cores import on_cores
+from edgeinfer.pending import Pending
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.rounds import Rounds
 from edgeinfer.types import Array, Feeds
@@ -60,7 +61,7 @@ class SchedulerLane(Protocol):
         ...
 
 
-class PendingOutputs(forks.Pending[Outputs]):
+class PendingOutputs(Pending[Outputs]):
     """The outputs of a call; who waits for it without a time limit helps to get there.
 
     Args:

@@ -6,7 +6,6 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, get_args
@@ -32,22 +31,23 @@ from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.options import called_with, values_of
-from edgeinfer.runtime.bound import BoundSession, checked, input_buffers, output_buffers
 from edgeinfer.runtime.choice import choose
-from edgeinfer.runtime.chosen import Choice
+from edgeinfer.runtime.chosen import Changing, Choice
 from edgeinfer.runtime.inputs import InputCheck, ValueCheck, value_check
 from edgeinfer.runtime.lifetime import Lifetime
-from edgeinfer.runtime.operators import placement_of, profile_pair
-from edgeinfer.runtime.options import Calls, OnCrash, SessionOptions
+from edgeinfer.runtime.options import Calls, OnCrash, SessionOptions, stats_wanted
 from edgeinfer.runtime.profiledb import ProfileDB
-from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
-from edgeinfer.runtime.settling import SettlingExecutable
-from edgeinfer.runtime.states import SessionStates, passing_on
-from edgeinfer.runtime.telemetry import Recorder, SessionStats, wanted
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 if TYPE_CHECKING:
+    # What most sessions never do is imported where it is done: a load is quick without it.
+    from concurrent.futures import Future, ThreadPoolExecutor
     from typing import Self
+
+    from edgeinfer.runtime.bound import BoundSession
+    from edgeinfer.runtime.report import SessionReport, Verification
+    from edgeinfer.runtime.states import SessionStates
+    from edgeinfer.runtime.telemetry import Recorder, SessionStats
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,13 +92,16 @@ def load(options: SessionOptions) -> Session:
             choice,
             policy=asked.policy,
             check_finite=asked.check_finite,
-            stats=wanted(asked.stats),
+            stats=stats_wanted(asked.stats),
         )
     except BaseException:
         bundle.close()
         raise
-    if isinstance(choice.executable, SettlingExecutable):
-        choice.executable.settle(partial(_raced, bundle, asked), partial(_refused, bundle, choice))
+    if isinstance(choice.executable, Changing):
+        from edgeinfer.runtime.settling import SettlingExecutable
+
+        if isinstance(running := choice.executable, SettlingExecutable):
+            running.settle(partial(_raced, bundle, asked), partial(_refused, bundle, choice))
     return session
 
 
@@ -200,12 +203,17 @@ class Session(forks.Here):
         self._concurrent = choice.concurrent
         self._turn = None if choice.concurrent else forks.lock()
         self._execute: Callable[[Feeds], dict[str, Array]] = _in_turn(executable.run, self._turn)
-        self._recorder = Recorder(_labels(bundle, choice)) if stats else None
-        if self._recorder is not None:
+        self._recorder: Recorder | None = None
+        if stats:
+            from edgeinfer.runtime.telemetry import Recorder
+
+            self._recorder = Recorder(_labels(bundle, choice))
             self._execute = self._recorder.watch(_after(self._check, self._execute))
             self._check = _as_given
         self._memory: SessionStates | None = None
         if states:
+            from edgeinfer.runtime.states import SessionStates
+
             execute = _after(self._check, self._execute)
             self._memory = SessionStates(states, self.inputs, execute, executable, check_finite)
         self._life = life = Lifetime(_freeing(executable, bundle))
@@ -340,6 +348,8 @@ class Session(forks.Here):
             RunError: the engine cannot use a buffer in place.
             ClosedError: the session was closed.
         """
+        from edgeinfer.runtime.bound import BoundSession, checked, input_buffers, output_buffers
+
         feeds = input_buffers(self.inputs, inputs, there=self._there)
         results = output_buffers(self.inputs, self.outputs, feeds, outputs, there=self._there)
         try:
@@ -356,6 +366,8 @@ class Session(forks.Here):
             is_apart = self._choice.current[0].pair.device != "cpu"
             call = checked(bound, self._values, feeds, beside=is_apart)
         if self._memory is not None:
+            from edgeinfer.runtime.states import passing_on
+
             call = passing_on(call, self._memory.pairs, feeds, results)
         call = _in_turn(call, self._turn)
         if self._recorder is not None:
@@ -368,13 +380,17 @@ class Session(forks.Here):
         Raises:
             ClosedError: the session was closed.
         """
+        from concurrent.futures import ThreadPoolExecutor
+
+        from edgeinfer.pending import Pending
+
         with self._lock:
             if self._life.closed:
                 raise ClosedError(_CLOSED)
             if self._pool is None:
                 workers = available_cpus() if self._choice.concurrent else 1
                 self._pool = ThreadPoolExecutor(workers, thread_name_prefix="edgeinfer")
-            answer = forks.Pending[dict[str, Array]]()
+            answer = Pending[dict[str, Array]]()
             self._pool.submit(self._answer, answer, feeds)
             return answer
 
@@ -407,6 +423,9 @@ class Session(forks.Here):
             NotAvailableError: the engine cannot say what operators cost.
             InputError: an input is not what the model takes.
         """
+        from edgeinfer.runtime.operators import placement_of, profile_pair
+        from edgeinfer.runtime.report import SessionReport
+
         choice, running = self._choice, self._choice.executable
         candidate, variant = choice.current
         pair = candidate.pair
@@ -464,6 +483,7 @@ class Session(forks.Here):
             ClosedError: the session was closed.
         """
         from edgeinfer.runtime.recheck import lost_channels
+        from edgeinfer.runtime.report import VectorResult, Verification
 
         candidate, variant = self._choice.current
         budget = budget_for(variant.precision)
@@ -532,7 +552,7 @@ def _freeing(executable: Executable, bundle: Bundle) -> Callable[[], None]:
         try:
             executable.close()
         finally:
-            if isinstance(executable, SettlingExecutable):
+            if isinstance(executable, Changing):
                 executable.after(bundle.close)
             else:
                 bundle.close()

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
-from edgeinfer import forks
+from edgeinfer import forks, log
 from edgeinfer.backends.base import Bound, Executable
 from edgeinfer.errors import BackendError, ClosedError, EdgeInferError
 from edgeinfer.records import dataclass
+from edgeinfer.runtime.chosen import Changing, Choice
 from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.select import Candidate, Plan
 from edgeinfer.types import Array, Feeds, TensorSpec
 
-if TYPE_CHECKING:
-    from edgeinfer.runtime.chosen import Choice
-
 _LAST_S = 30.0
 """Seconds that the end of the process waits for engines that are being opened."""
 
-_log = logging.getLogger("edgeinfer")
 _settling: WeakSet[SettlingExecutable] = WeakSet()
 
 
@@ -36,7 +32,7 @@ class _Held:
     life: Lifetime
 
 
-class SettlingExecutable:
+class SettlingExecutable(Changing):
     """An executable that gives way to the winner of a race that goes on beside it.
 
     Runs never wait: those under way end on the engine that they began with, which is freed then;
@@ -49,7 +45,7 @@ class SettlingExecutable:
 
     def __init__(self, first: tuple[Candidate, Executable], plan: Plan) -> None:
         self.candidate, executable = first
-        self.plan = plan
+        self.plan: Plan = plan
         self._held = self._hold(executable)
         self.inputs: tuple[TensorSpec, ...] = executable.inputs
         self.outputs: tuple[TensorSpec, ...] = executable.outputs
@@ -180,7 +176,7 @@ class SettlingExecutable:
             if takes:
                 old, self._held = self._held, self._hold(choice.executable)
                 if self.candidate.pair != choice.candidate.pair:
-                    _log.info("%s takes over from %s", choice.candidate.pair, self.candidate.pair)
+                    log.info("%s takes over from %s", choice.candidate.pair, self.candidate.pair)
                 self.candidate, self.plan = choice.candidate, choice.plan
         if takes:
             old.life.close()
@@ -191,7 +187,7 @@ class SettlingExecutable:
 
     def _tell(self, note: str) -> None:
         self.notes = (*self.notes, note)
-        _log.warning("%s", note)
+        log.warning("%s", note)
 
 
 class _SettlingBound:
@@ -220,7 +216,7 @@ def _free(executable: Executable) -> None:
     try:
         executable.close()
     except BackendError as e:
-        _log.warning("an engine could not be closed: %s", e)
+        log.warning("an engine could not be closed: %s", e)
 
 
 @atexit.register

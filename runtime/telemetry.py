@@ -7,7 +7,6 @@ to its meter as well, which does nothing until the application sets up an export
 from __future__ import annotations
 
 import math
-import os
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -17,14 +16,10 @@ from itertools import accumulate
 from typing import Any, ParamSpec, TypeVar
 
 from edgeinfer import forks
-from edgeinfer.errors import UsageError
 from edgeinfer.records import dataclass
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-VARIABLE = "EDGEINFER_STATS"
-"""Set to 1, every session counts without being asked in the code."""
 
 _STEPS = 16
 _LARGEST = 64 * _STEPS
@@ -73,23 +68,6 @@ class SessionStats:
                 f"p99 {self.p99_ms:.3g}, max {self.max_ms:.3g}"
             )
         return text
-
-
-def wanted(stats: bool | None) -> bool:
-    """Say whether a session shall count.
-
-    Args:
-        stats: what the caller of ``load`` asked for; None looks at EDGEINFER_STATS.
-
-    Raises:
-        UsageError: the variable is neither 0 nor 1.
-    """
-    if stats is not None:
-        return stats
-    value = os.environ.get(VARIABLE, "0")
-    if value not in ("", "0", "1"):
-        raise UsageError(f"{VARIABLE}: expected 0 or 1, received {value!r}")
-    return value == "1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from edgeinfer import forks
 from edgeinfer.bundle import scratch
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import RunError
+from edgeinfer.pending import Pending
 from tests.forked import in_fork
 
 
@@ -65,7 +66,7 @@ def test_an_owner_that_is_at_fault_does_not_keep_others_from_knowing() -> None:
 
 
 def test_futures_that_nobody_settles_are_errors_in_a_forked_process() -> None:
-    pending, done, failed = forks.Pending[int](), forks.Pending[int](), forks.Pending[int]()
+    pending, done, failed = Pending[int](), Pending[int](), Pending[int]()
     done.set_result(3)
     failed.set_exception(ValueError("no"))
 
@@ -86,7 +87,7 @@ def test_what_a_future_was_settled_with_goes_with_it() -> None:
 
     gc.disable()
     try:
-        pending, outputs = forks.Pending[Outputs](), Outputs()
+        pending, outputs = Pending[Outputs](), Outputs()
         kept = weakref.ref(outputs)
         pending.set_result(outputs)
         del pending, outputs
@@ -96,7 +97,7 @@ def test_what_a_future_was_settled_with_goes_with_it() -> None:
 
 
 def test_a_future_says_what_to_do() -> None:
-    pending = forks.Pending[int]()
+    pending = Pending[int]()
     error = in_fork(pending.exception)
     assert isinstance(error, RunError)
     assert str(error) == "it runs in the process that this one was forked from: run it here"

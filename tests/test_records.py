@@ -123,6 +123,9 @@ def classes(dataclass: Callable[..., Any]) -> dict[str, Any]:
 NAN = float("nan")
 
 OURS, THEIRS = classes(records.dataclass), classes(dataclasses.dataclass)
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(records, "FEW", 0)
+    COMPILED = classes(records.dataclass)
 
 USES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "repr": lambda c: repr(c["Point"](1, tags=["a"])),
@@ -145,6 +148,8 @@ USES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "set": lambda c: setattr(c["Point"](1), "x", 2),
     "delete": lambda c: delattr(c["Point"](1), "x"),
     "change": lambda c: _changed(c["Plain"](1)),
+    "twice": lambda c: c["Plain"](1, a=3),
+    "what is not taken": lambda c: c["Point"](1, made=3),
     "too few": lambda c: c["Plain"](),
     "too many": lambda c: c["Plain"](1, {}, 3),
     "unknown": lambda c: c["Plain"](1, c=3),
@@ -216,8 +221,10 @@ def outcome(use: Callable[[dict[str, Any]], Any], kinds: dict[str, Any]) -> tupl
 
 
 @pytest.mark.parametrize("use", USES)
-def test_both_do_the_same(use: str) -> None:
-    assert outcome(USES[use], OURS) == outcome(USES[use], THEIRS)
+def test_all_do_the_same(use: str) -> None:
+    expected = outcome(USES[use], THEIRS)
+    assert outcome(USES[use], OURS) == expected
+    assert outcome(USES[use], COMPILED) == expected
 
 
 @records.dataclass(frozen=True, slots=True)
@@ -232,7 +239,7 @@ def test_objects_are_pickled() -> None:
     assert pickle.loads(pickle.dumps(Stored(1, (2, 3)))) == Stored(1, (2, 3))
 
 
-def test_defining_a_class_compiles_nothing_and_the_first_object_its_init_alone() -> None:
+def test_a_class_compiles_nothing_but_the_init_of_many_objects() -> None:
     compiled = []
 
     def watch(frame: Any, event: str, what: Any) -> None:
@@ -249,13 +256,24 @@ def test_defining_a_class_compiles_nothing_and_the_first_object_its_init_alone()
             a: int
             b: int = 2
 
-        defined = len(compiled)
-        first, second = Late(1), Late(1, 3)
+        few = [Late(i) for i in range(records.FEW)]
+        before = len(compiled)
+        more = [Late(i, 3) for i in range(2)]
     finally:
         sys.setprofile(None)
-    assert defined == 0
+    assert before == 0
     assert len(compiled) == 1
-    assert (first, second.b, repr(first)) == (Late(1, 2), 3, f"{Late.__qualname__}(a=1, b=2)")
+    assert (few[1], more[1].b, repr(few[1])) == (Late(1, 2), 3, f"{Late.__qualname__}(a=1, b=2)")
+
+
+def test_a_default_that_can_change_is_refused() -> None:
+    with pytest.raises(ValueError, match="default_factory"):
+
+        @records.dataclass
+        class _Wrong:
+            """A list for all."""
+
+            a: list[int] = []  # noqa: RUF012
 
 
 def test_what_is_no_field_cannot_be_set_either() -> None:

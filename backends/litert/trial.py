@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -95,7 +94,7 @@ def _silence() -> Iterator[None]:
 
     There is no switch for them: "INFO: Created TensorFlow Lite XNNPACK delegate for CPU."
     """
-    with _quiet, tempfile.TemporaryFile() as sink:
+    with _quiet, _nameless_file() as sink:
         try:
             saved = os.dup(2)
         except OSError:  # no stderr at all
@@ -112,6 +111,14 @@ def _silence() -> Iterator[None]:
                 with contextlib.suppress(OSError):
                     os.write(saved, rest)
             os.close(saved)
+
+
+def _nameless_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("litert"), "w+b")
+    import tempfile
+
+    return tempfile.TemporaryFile()
 
 
 def _attempt(opening: InterpreterOpening) -> None:

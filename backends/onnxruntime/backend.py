@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakSet
 
 import numpy as np
@@ -35,26 +35,17 @@ from edgeinfer.backends.onnxruntime.cuda import (
     run_there,
 )
 from edgeinfer.backends.onnxruntime.cuda import PROVIDER as _CUDA
-from edgeinfer.backends.onnxruntime.operators import (
-    CPU_REFUSED_OPTION,
-    RECORD_OPTION,
-    is_for_fallback,
-    placement,
-    plain,
-)
-from edgeinfer.backends.onnxruntime.operators import profile as profile_session
-from edgeinfer.backends.onnxruntime.pool import can_pool, use_pool
 from edgeinfer.backends.onnxruntime.regions import FORMAT as WITH_REGIONS
 from edgeinfer.backends.onnxruntime.regions import LIBRARY, register, with_nodes, without_trial
 from edgeinfer.backends.onnxruntime.sums import precise_entries
-from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.memory import companions, is_in_memory
-from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.installed import install
 from edgeinfer.machine.cpu import usual_name
-from edgeinfer.machine.cuda import check_bf16, check_tf32, cuda_devices
 from edgeinfer.types import Array, Feeds, TensorSpec
+
+if TYPE_CHECKING:
+    from edgeinfer.backends.operators import OperatorProfile, Placement
 
 NAME = "onnxruntime"
 
@@ -113,7 +104,11 @@ class OnnxRuntimeBackend:
             missing = isinstance(error, ModuleNotFoundError) and error.name == NAME
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
             return Probe(NAME, None, reason=f"{NAME} {reason}; {install('onnxruntime')}")
-        gpus = cuda_devices() if has_cuda and wanted != "cpu" else ()
+        gpus: tuple[Device, ...] = ()
+        if has_cuda and wanted != "cpu":
+            from edgeinfer.machine.cuda import cuda_devices
+
+            gpus = cuda_devices()
         cpu = Device("cpu", usual_name())
         return Probe(NAME, version, (*gpus, cpu))
 
@@ -132,9 +127,11 @@ class OnnxRuntimeBackend:
         check_device(here, options.device, "needs an NVIDIA driver and onnxruntime-gpu")
         path = check_file(NAME, artifact, _FORMATS, _TOLD)
         if options.device == "gpu":
+            from edgeinfer.machine.cuda import check_bf16
+
             check_bf16(NAME, artifact.precision)
         options = _told(artifact, options)
-        pooled = options.pooled and options.device == "cpu" and can_pool()
+        pooled = options.pooled and options.device == "cpu" and _can_pool()
         options = replace(options, pooled=pooled)
         try:
             session = _open_session(str(path), options, regions=artifact.format == WITH_REGIONS)
@@ -166,6 +163,10 @@ class OnnxRuntimeBackend:
             LoadError: the engine refuses the model or an option.
             RunError: it fails.
         """
+        from edgeinfer.backends.onnxruntime.operators import plain
+        from edgeinfer.backends.onnxruntime.operators import profile as profile_session
+        from edgeinfer.bundle.scratch import Scratch
+
         here = self._found(options.device)
         check_device(here, options.device, "needs an NVIDIA driver and onnxruntime-gpu")
         path = str(check_file(NAME, artifact, _FORMATS, _TOLD))
@@ -204,6 +205,8 @@ def _told(artifact: Artifact, options: LoadOptions) -> LoadOptions:
             f"backend {NAME!r}: the file is to be computed in {computed_in}, which it does on "
             "NVIDIA's GPUs alone; take a variant in fp32"
         )
+    from edgeinfer.machine.cuda import check_tf32
+
     check_tf32(NAME)
     return replace(options, precise=False)
 
@@ -237,6 +240,8 @@ def _open_session(
         settings.enable_profiling = True
         settings.profile_file_prefix = f"{profiles}/profile"
     if options.pooled:
+        from edgeinfer.backends.onnxruntime.pool import use_pool
+
         use_pool(settings)
     for key, value in {**_EXACT, **config}.items():
         settings.add_session_config_entry(key, value)
@@ -246,6 +251,8 @@ def _open_session(
     try:
         session = _session(path, settings, wanted, provider)
     except Exception as error:
+        from edgeinfer.backends.onnxruntime.operators import is_for_fallback
+
         why = _left_out(path, options) if is_for_fallback(error) else ""
         why = why or one_line(error)
         raise LoadError(f"onnxruntime refuses {path}: {why}") from error
@@ -255,8 +262,16 @@ def _open_session(
     return session
 
 
+def _can_pool() -> bool:
+    from edgeinfer.backends.onnxruntime.pool import can_pool
+
+    return can_pool()
+
+
 def _left_out(path: str, options: LoadOptions) -> str:
     """Name the operators that the device does not take; empty where it takes none at all."""
+    from edgeinfer.backends.onnxruntime.operators import placement
+
     try:
         session = _open_session(path, replace(options, fallback=True))
     except NotAvailableError:
@@ -318,6 +333,8 @@ def _split_extra(options: LoadOptions) -> tuple[dict[str, str], dict[str, str]]:
         config.update(precise_entries(import_onnxruntime()))
         config["mlas.enable_gemm_fastmath_arm64_bfloat16"] = "0"
     if options.device == "gpu":
+        from edgeinfer.backends.onnxruntime.operators import CPU_REFUSED_OPTION, RECORD_OPTION
+
         config[CPU_REFUSED_OPTION] = "0" if options.fallback else "1"
         config[RECORD_OPTION] = "1"
         provider["use_tf32"] = "0" if options.precise else "1"
@@ -462,7 +479,11 @@ class OnnxRuntimeExecutable:
 
     def placement(self) -> Placement | None:
         """Say which operators the wanted providers took; None where the CPU's own is wanted."""
-        return placement(self._session, self.wanted) if self.wanted and self._session else None
+        if not (self.wanted and self._session):
+            return None
+        from edgeinfer.backends.onnxruntime.operators import placement
+
+        return placement(self._session, self.wanted)
 
     def close(self) -> None:
         """Free the engine's memory, also of what was bound; a run under way ends first."""

@@ -16,7 +16,6 @@ from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.device_tensor import DeviceFeeds, DeviceTensor
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.errors import BackendError, ClosedError, RunError
-from edgeinfer.machine.cuda import Transfers
 from edgeinfer.types import Array, Feeds
 
 PROVIDER = "CUDAExecutionProvider"
@@ -90,6 +89,8 @@ class CudaBound:
         if record:
             self._settings.add_run_config_entry(_GRAPH_ID, graph)
         self._session = session
+        from edgeinfer.machine.cuda import Transfers
+
         self._transfers = Transfers(0)
         self._binding = binding = session.io_binding()
         there = {n: a for n, a in (inputs | outputs).items() if n not in here}
@@ -168,6 +169,8 @@ def run_there(
         binding.bind_output(name, _DEVICE)
     # What others have started to write on their streams has to be there.
     binding.synchronize_inputs()
+    from edgeinfer.machine.cuda import Transfers
+
     transfers = Transfers(0)
     try:
         transfers.wait()

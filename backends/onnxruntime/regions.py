@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeinfer.backends.base import DeviceKind, LoadOptions
 from edgeinfer.backends.checks import one_line
-from edgeinfer.backends.operators import OperatorProfile
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
+
+if TYPE_CHECKING:
+    from edgeinfer.backends.operators import OperatorProfile
 
 FORMAT = "onnx_tvm"
 """An ONNX graph with such a library."""

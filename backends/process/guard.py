@@ -12,7 +12,6 @@ engine is used.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -20,7 +19,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from edgeinfer import forks
+from edgeinfer import forks, log
 from edgeinfer.backends.base import (
     Apart,
     Artifact,
@@ -50,8 +49,6 @@ from edgeinfer.types import Array, Feeds, TensorSpec
 MAX_SHAPES = 1024
 """Sets of shapes that are remembered as good, of inputs and of answers, 250 kB each; a caller with
 more pays the full check again."""
-
-_log = logging.getLogger("edgeinfer")
 
 
 def load(
@@ -137,7 +134,7 @@ def apart_if_forked(backend: Backend) -> Backend:
         return backend
     from edgeinfer.backends.process.isolated import IsolatedBackend
 
-    _log.info("%s", why_apart(backend.name))
+    log.info("%s", why_apart(backend.name))
     return IsolatedBackend(backend.name, reuse=False, note=why_apart(backend.name))
 
 
@@ -340,7 +337,7 @@ class Guarded:
                 try:
                     self._inner.close()
                 except Exception as error:
-                    _log.warning("%s could not be closed: %s", self._who, one_line(error))
+                    log.warning("%s could not be closed: %s", self._who, one_line(error))
             try:
                 inner = self._opening()
             except EdgeInferError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from edgeinfer.backends.checks import array_type
 from edgeinfer.backends.process import isolation
 from edgeinfer.backends.process.confine import confine
 from edgeinfer.bounded import sha256_of
-from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.bundle.cache import readable_folder, writable_folder
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.errors import LoadError, NotAvailableError
 
@@ -99,11 +98,14 @@ class Trials:
 
     def _recall(self, key: str) -> str | None:
         try:
-            return (writable_folder(self._folder) / key).read_text(encoding="utf-8") or None
+            folder = readable_folder(self._folder)
+            return (folder / key).read_text(encoding="utf-8") or None if folder else None
         except OSError:
             return None
 
     def _keep(self, key: str, verdict: str) -> None:
+        import tempfile
+
         # A cache that cannot be written costs a trial at each start, nothing else.
         with contextlib.suppress(OSError):
             folder = writable_folder(self._folder)
@@ -121,6 +123,8 @@ def answer(attempt: Callable[[Any], None], *, confined: bool = True) -> None:
         attempt: is given the request.
         confined: keep it from files, network and others; not for what compiles.
     """
+    import tempfile
+
     from edgeinfer.backends.process import child
 
     connection, _ = child.connect()

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError
+from edgeinfer.pending import Pending
 from edgeinfer.runtime.bell import Bell, awaited
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar_trial import is_plain
@@ -92,7 +93,7 @@ class EngineThread:
 
     def call(self, function: Callable[[Engine], T]) -> Future[T]:
         """Let the engine's thread call a function between two steps."""
-        future: Future[T] = forks.Pending()
+        future: Future[T] = Pending()
 
         def command() -> None:
             if not future.set_running_or_notify_cancel():

@@ -100,8 +100,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'edgeinfer' has no attribute {name!r}")
+    from edgeinfer.garbage import collector_paused
+
     try:
-        module = importlib.import_module(_LAZY[name])
+        with collector_paused():
+            module = importlib.import_module(_LAZY[name])
     except ModuleNotFoundError as error:
         from edgeinfer.errors import NotAvailableError
         from edgeinfer.installed import without_converter

@@ -1,13 +1,17 @@
-"""Dataclasses whose ``__init__`` is written when an object is first made.
+"""Dataclasses that cost little to define: a load imports a hundred and makes few objects of each.
 
 The standard library compiles up to nine methods where a class is defined, which takes half a
-millisecond. A load imports a hundred such classes and makes objects of a third of them.
+millisecond. Here an ``__init__`` is compiled for a class of which many objects are made, and
+nothing else is.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from copy import copy
+from dataclasses import MISSING, Field
+from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
@@ -17,36 +21,103 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True, **more):
-        """Do what ``dataclasses.dataclass`` does; there are no pseudo-fields such as ``InitVar``.
+        """Do what ``dataclasses.dataclass`` does.
 
-        What asks for more than fields by keyword is left to the standard library.
+        What is seldom asked for is left to the standard library: more than fields by keyword,
+        pseudo-fields such as ``InitVar``, a class without a docstring.
         """
 
         def made(cls):
-            above = [p for c in cls.__mro__[1:] if (p := vars(c).get("__dataclass_params__"))]
-            # It says best what may not inherit from what.
-            if more.keys() - {"kw_only"} or any(p.frozen != frozen for p in above):
+            fields = _fields(cls, frozen, **more)
+            if fields is None:
                 return dataclasses.dataclass(frozen=frozen, slots=slots, eq=eq, **more)(cls)
-            return _dataclass(cls, above, frozen, slots, eq, **more)
+            return _dataclass(_with_slots(cls, fields) if slots else cls, fields, frozen, slots, eq)
 
         return made if cls is None else made(cls)
 
 
-def _dataclass(cls: Any, above: list[Any], frozen: bool, slots: bool, eq: bool, **more: Any) -> Any:
-    for asked in above:
-        asked.frozen = False
-    try:
-        # It alone knows the rules of fields and slots; what it would compile is left out.
-        bare = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, **more)
-        made: Any = bare(cls)
-    finally:
-        for asked in above:
-            asked.frozen = frozen
-    asked = made.__dataclass_params__
-    asked.init, asked.repr, asked.eq, asked.frozen = True, True, eq, frozen
-    first = _late(made, "__init__", _init)
-    methods: dict[str, Any] = {"__init__": first, "__repr__": _repr}
-    methods["__signature__"] = _Signature(made, first)
+FEW = 25
+"""Objects of a class that are made before its ``__init__`` is compiled."""
+
+
+@dataclasses.dataclass(init=False, repr=False, eq=False)
+class _Template:
+    """Has what the standard library marks dataclasses and their fields with."""
+
+    value: int
+
+
+_FIELD = _Template.__dataclass_fields__["value"]._field_type  # type: ignore[attr-defined]
+
+
+@cache
+def _params(frozen: bool, eq: bool) -> Any:
+    params: Any = copy(_Template.__dataclass_params__)  # type: ignore[attr-defined]
+    params.init, params.repr, params.eq, params.frozen = True, True, eq, frozen
+    return params
+
+
+def _fields(cls: Any, frozen: bool, **more: bool) -> dict[str, Field[Any]] | None:
+    """Take the fields of a class and of those above it; None where there is more to it."""
+    space = cls.__dict__
+    own = space.get("__annotations__", {})
+    rare = any(type(text) is not str or text.startswith(_RARE) for text in own.values())
+    if rare or more.keys() - {"kw_only"} or not cls.__doc__ or space.keys() & _OTHERS:
+        return None
+    found: dict[str, Field[Any]] = {}
+    for above in cls.__mro__[-1:0:-1]:
+        if "__dataclass_fields__" in above.__dict__:
+            # The standard library says best what may not inherit from what.
+            if above.__dataclass_params__.frozen != frozen:
+                return None
+            found |= above.__dataclass_fields__
+    for name, text in own.items():
+        if text.startswith(_NO_FIELD):
+            continue
+        given = space.get(name, MISSING)
+        made: Any = given if isinstance(given, Field) else dataclasses.field(default=given)
+        made.name, made.type, made._field_type = name, text, _FIELD
+        if made.kw_only is MISSING:
+            made.kw_only = more.get("kw_only", False)
+        if made.default.__class__.__hash__ is None:
+            raise ValueError(f"{cls.__qualname__}.{name}: give a default_factory for what changes")
+        if made is given and made.default is MISSING:
+            delattr(cls, name)
+        elif made is given:
+            setattr(cls, name, made.default)
+        found[name] = made
+    return found
+
+
+_NO_FIELD = ("ClassVar", "typing.ClassVar")
+_RARE = ("InitVar", "dataclasses.InitVar", "KW_ONLY", "dataclasses.KW_ONLY")
+_OTHERS = {"__slots__", "__annotate__", "__annotate_func__"}
+"""Attributes of classes that are not read here: annotations that are no text, from Python 3.14."""
+
+
+def _with_slots(cls: Any, fields: dict[str, Field[Any]]) -> Any:
+    """Make a class anew that keeps its fields in slots."""
+    above = {name for c in cls.__mro__[1:-1] for name in c.__dict__.get("__slots__", ())}
+    left_out = {"__dict__", "__weakref__", *fields}
+    space = {name: value for name, value in cls.__dict__.items() if name not in left_out}
+    space["__slots__"] = tuple(name for name in fields if name not in above)
+    made = type(cls)(cls.__name__, cls.__bases__, space)
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+def _dataclass(
+    made: Any, fields: dict[str, Field[Any]], frozen: bool, slots: bool, eq: bool
+) -> Any:
+    first = _first_init(made, tuple(fields.values()), frozen)
+    methods: dict[str, Any] = {
+        "__dataclass_fields__": fields,
+        "__dataclass_params__": _params(frozen, eq),
+        "__match_args__": tuple(f.name for f in fields.values() if f.init and not f.kw_only),
+        "__init__": first,
+        "__repr__": _repr,
+        "__signature__": _Signature(made),
+    }
     if eq:
         methods["__eq__"] = _late(made, "__eq__", _equal)
         methods["__hash__"] = _late(made, "__hash__", _hash) if frozen else None
@@ -72,6 +143,47 @@ def _late(cls: Any, name: str, write: Callable[[Any], Any]) -> Callable[..., Any
     return method
 
 
+def _first_init(cls: Any, fields: tuple[Field[Any], ...], frozen: bool) -> Callable[..., None]:
+    """Return an ``__init__`` for few objects; one that is compiled takes over from it."""
+    left = FEW
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        nonlocal left
+        left -= 1
+        if left < 0 or not _filled(self, fields, frozen, args, kwargs):
+            cls.__init__ = _init(cls)
+            cls.__init__(self, *args, **kwargs)
+        elif hasattr(cls, "__post_init__"):
+            self.__post_init__()
+
+    __init__.__annotations__ = {f.name: f.type for f in fields if f.init} | {"return": None}
+    return __init__
+
+
+def _filled(
+    self: Any, fields: tuple[Field[Any], ...], frozen: bool, args: Any, kwargs: dict[str, Any]
+) -> bool:
+    """Set the fields of an object; false where the arguments do not fit, which Python says best."""
+    names = [f.name for f in fields if f.init and not f.kw_only]
+    given = dict(zip(names, args)) | kwargs  # noqa: B905 - there may be fewer
+    if len(args) > len(names) or len(given) != len(args) + len(kwargs):
+        return False
+    used = 0
+    put = object.__setattr__ if frozen else setattr
+    for f in fields:
+        name = f.name
+        if f.init and name in given:
+            used += 1
+            put(self, name, given[name])
+        elif f.default_factory is not MISSING:
+            put(self, name, f.default_factory())
+        elif f.default is not MISSING:
+            put(self, name, f.default)
+        elif f.init:
+            return False
+    return used == len(given)
+
+
 class _Default:
     """Stands for what a factory makes."""
 
@@ -79,19 +191,22 @@ class _Default:
         return "<factory>"
 
 
+_FACTORY = _Default()
+
+
 def _init(cls: Any) -> Callable[..., None]:
     """Write the ``__init__`` of a class."""
     frozen = cls.__dataclass_params__.frozen
-    scope: dict[str, Any] = {"_set": object.__setattr__, "_made": _Default()}
+    scope: dict[str, Any] = {"_set": object.__setattr__, "_made": _FACTORY}
     parameters, keywords, lines = ["self"], ["*"], []
     fields = dataclasses.fields(cls)
     for field in fields:
         name, value, default = field.name, field.name, ""
-        if field.default_factory is not dataclasses.MISSING:
+        if field.default_factory is not MISSING:
             scope[f"_make_{name}"] = field.default_factory
             default = "=_made"
             value = f"_make_{name}() if {name} is _made else {name}"
-        elif field.default is not dataclasses.MISSING:
+        elif field.default is not MISSING:
             scope[f"_is_{name}"] = field.default
             default = f"=_is_{name}"
         if field.init:
@@ -115,18 +230,23 @@ def _init(cls: Any) -> Callable[..., None]:
 class _Signature:
     """What ``inspect.signature`` says of a class whose ``__init__`` may not be written yet."""
 
-    def __init__(self, owner: Any, first: Callable[..., None]) -> None:
-        self._owner, self._first = owner, first
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
 
     def __get__(self, instance: object, cls: Any) -> Any:
         if instance is not None or cls.__init__ is not self._owner.__init__:
             raise AttributeError("__signature__")
-        import inspect
+        from inspect import Parameter, Signature
 
-        if cls.__init__ is self._first:
-            self._owner.__init__ = _init(self._owner)
-        own = inspect.signature(self._owner.__init__)
-        return own.replace(parameters=list(own.parameters.values())[1:])
+        taken = [f for f in dataclasses.fields(self._owner) if f.init]
+        listed = []
+        for f in sorted(taken, key=lambda f: bool(f.kw_only)):
+            kind = Parameter.KEYWORD_ONLY if f.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+            default = Parameter.empty if f.default is MISSING else f.default
+            if f.default_factory is not MISSING:
+                default = _FACTORY
+            listed.append(Parameter(f.name, kind, default=default, annotation=f.type))
+        return Signature(listed, return_annotation=None)
 
 
 @recursive_repr()

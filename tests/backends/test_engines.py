@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgeinfer.backends import engines
+from edgeinfer.garbage import collector_paused
 
 CODE = """
 import sys
@@ -130,7 +131,7 @@ def test_the_collector_rests_during_an_import_only(was_enabled: bool) -> None:
     before = gc.isenabled()
     (gc.enable if was_enabled else gc.disable)()
     try:
-        with engines.collector_paused():
+        with collector_paused():
             assert not gc.isenabled()
         assert gc.isenabled() is was_enabled
     finally:
@@ -139,13 +140,13 @@ def test_the_collector_rests_during_an_import_only(was_enabled: bool) -> None:
 
 def test_a_process_that_froze_its_imports_freezes_further_ones() -> None:
     gc.unfreeze()
-    with engines.collector_paused():
+    with collector_paused():
         pass
     assert gc.get_freeze_count() == 0
     gc.freeze()
     try:
         before = gc.get_freeze_count()
-        with engines.collector_paused():
+        with collector_paused():
             kept: list[list[int]] = [[] for _ in range(1000)]
         assert gc.get_freeze_count() >= before + len(kept)
     finally:

@@ -10,7 +10,8 @@ import pytest
 
 import edgeinfer
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.signing import SIGNATURES_NAME, new_keys, sign
+from edgeinfer.bundle.rules import SIGNATURES_NAME
+from edgeinfer.bundle.signing import new_keys, sign
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.errors import BundleError, SignatureError, UsageError
 from tests.cli.conftest import write_bundle

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from edgeinfer.bundle import unpacking
 from edgeinfer.bundle.unpacking import CHUNK, copied
 
 
@@ -20,8 +21,12 @@ class Counted(io.BytesIO):
         return chunk
 
 
+@pytest.mark.parametrize("alone", [0, CHUNK, 8 * CHUNK])
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 7])
-def test_each_byte_is_read_and_handed_on_once(size: int) -> None:
+def test_each_byte_is_read_and_handed_on_once(
+    size: int, alone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "ALONE", alone)
     data = (bytes(range(251)) * (size // 251 + 1))[:size]
     stream, out = Counted(data), io.BytesIO()
     assert copied(stream, out.write) == (hashlib.sha256(data).hexdigest(), size)
@@ -63,6 +68,7 @@ def test_chunks_are_handed_on_while_they_are_hashed(monkeypatch: pytest.MonkeyPa
             return "0"
 
     monkeypatch.setattr(hashlib, "sha256", Digest)
+    monkeypatch.setattr(unpacking, "ALONE", 0)
     copied(io.BytesIO(bytes(CHUNK)), lambda _: handed_on.set())
     assert waited == [True]
 

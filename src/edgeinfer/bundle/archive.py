@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.bounded import open_file
-from edgeinfer.bundle import eviction, openssf
+from edgeinfer.bundle import eviction
 from edgeinfer.bundle.cache import cache_root, exposure, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
 from edgeinfer.bundle.opening import BundleOptions
 from edgeinfer.bundle.paths import first_double
-from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.rules import MANIFEST_NAME, MAX_SIGNATURES, SIGNATURES_NAME
 from edgeinfer.bundle.scratch import Scratch, sweep
 from edgeinfer.bundle.sealing import Key, is_sealed, key_from
 from edgeinfer.bundle.secrets import keep_out_of_core_dumps
-from edgeinfer.bundle.signed import SignedRules, revoked_here
-from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME, Signature, curve_keys
+from edgeinfer.bundle.signed import SignedRules, has_curves, revoked_here, signature_beside
 from edgeinfer.bundle.storage import Folder, Sealed, Storage, Within, Zip, sniff
 from edgeinfer.bundle.trust import HINT, Native, Verdict, judge, native_files, policy_of
 from edgeinfer.bundle.unpacking import Compared, copied, matches, partial_file, remove_abandoned
@@ -46,6 +45,8 @@ from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from edgeinfer.bundle.signing import Signature
 
 T = TypeVar("T")
 
@@ -157,7 +158,7 @@ class Bundle:
             raise UsageError(f"{location}: no such file or folder")
         keys = [Path(k) for k in asked.trusted] or trusted_here()
         needs_one = asked.require_signature or asked.protect_rollback or asked.signers > 1
-        beside = openssf.beside(location, asked.signature) if keys else None
+        beside = signature_beside(location, asked.signature, keys)
         rules = SignedRules(
             asked.expect_name,
             asked.protect_rollback,
@@ -173,7 +174,7 @@ class Bundle:
         own: Scratch | None = None
         try:
             place = location
-            if beside is not None and location.is_file() and curve_keys(keys):
+            if beside is not None and location.is_file() and has_curves(keys):
                 own = Scratch()
                 place, whole = _copied_whole(location, own.path)
                 rules = replace(rules, whole=whole)

@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 ENV = "EDGEINFER_CACHE"
@@ -85,9 +85,7 @@ def private_folder(root: Path, *parts: str) -> Path:
         # Each before the next is made in it.
         if problem := exposure(root, level, owners={_user()}):
             raise PermissionError(errno.EPERM, problem)
-    # A folder on a read-only mount exists and passes access checks as root, so write something.
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    _write_something(folder)
     return folder
 
 
@@ -119,6 +117,18 @@ def exposure(root: Path, folder: Path, *, owners: Collection[int]) -> str:
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             return f"everybody may rename what is in {level}"
     return ""
+
+
+def _write_something(folder: Path) -> None:
+    """Raise where nothing can be written: a read-only mount passes access checks as root."""
+    with suppress(OSError, AttributeError):
+        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600))
+        return
+    # A system or a file system without nameless files, or this attempt raises the error.
+    import tempfile
+
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def _make(folder: Path) -> None:

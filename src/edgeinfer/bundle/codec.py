@@ -7,9 +7,11 @@ is distinguished by their ``kind`` field.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import math
+import sys
 import types
 import typing
 from typing import Any, Literal, TypeVar, Union
@@ -71,12 +73,36 @@ def decode(cls: type[T], data: object, *, extra_keys: bool = False) -> tuple[T |
 def by_kind(union: Any) -> dict[str, Any]:
     """Return the records of a union by what their ``kind`` field holds."""
     records = [m for m in typing.get_args(union) if dataclasses.is_dataclass(m)]
-    return {typing.get_args(_hints(typing.cast("type", m))["kind"])[0]: m for m in records}
+    return {typing.get_args(_type_of(typing.cast("type", m), "kind"))[0]: m for m in records}
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _type_of(cls: type, name: str) -> Any:
+    """Return the type of a field; ``get_type_hints`` compiles those of all fields of each class."""
+    for owner in cls.__mro__:
+        own = owner.__dict__.get("__annotations__", {})  # noqa: RUF063 - it has no second copy
+        if name in own:
+            return _evaluated(owner.__module__, own[name])
+    raise KeyError(name)
+
+
+@functools.cache
+def _evaluated(module: str, annotation: Any) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    return eval(annotation, {}, _Names(sys.modules[module]))
+
+
+class _Names(dict[str, Any]):
+    """What a module defines or offers, by name."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(self._module, name):
+            return getattr(self._module, name)
+        return getattr(builtins, name)
 
 
 def _describe(data: object) -> str:
@@ -198,8 +224,10 @@ class _Reader:
                     self.problems.append(f"{_join(path, key)}: unknown key")
         values: dict[str, Any] = {}
         for name, f in fields.items():
-            if name in data:
-                values[name] = self.read(_hints(cls)[name], data[name], _join(path, name))
+            if data.get(name, f) is None and str(f.type).endswith("| None"):
+                values[name] = None
+            elif name in data:
+                values[name] = self.read(_type_of(cls, name), data[name], _join(path, name))
             elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
                 self.problems.append(f"{_join(path, name)}: missing")
         # With a problem anywhere the result is discarded, so nothing half-read is constructed.

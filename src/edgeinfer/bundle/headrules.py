@@ -270,13 +270,13 @@ def _symbols(record: SymbolInput) -> Iterator[str]:
         ids = getattr(record, key)
         if len(ids) > _MOST_AROUND or min(ids, default=0) < 0:
             yield f"{key}: expected at most {_MOST_AROUND} ids, none below 0"
-    if record.espeak is not None and not _LANGUAGE.fullmatch(record.espeak):
+    if record.espeak is not None and not re.fullmatch(_LANGUAGE, record.espeak):
         yield f"espeak: expected a name such as 'en-us', received {record.espeak[:60]!r}"
     if len(record.marks) > _MOST_MARKS or any(len(mark) != 1 for mark in record.marks):
         yield f"marks: expected at most {_MOST_MARKS} symbols of one character"
 
 
-_LANGUAGE = re.compile(r"[a-z]{2,4}(-[A-Za-z0-9]{1,12}){0,4}")
+_LANGUAGE = r"[a-z]{2,4}(-[A-Za-z0-9]{1,12}){0,4}"
 """No path: eSpeak NG looks its voices up in a folder."""
 
 _MOST_AROUND, _MOST_MARKS = 16, 64

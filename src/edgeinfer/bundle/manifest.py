@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bundle import rules
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
-from edgeinfer.heads import Head
 from edgeinfer.metrics import Budget, OutputMetrics
 from edgeinfer.records import dataclass
 from edgeinfer.types import InputRange, Preprocessing, Stored, TensorSpec
 from edgeinfer.versions import accepts
+
+if TYPE_CHECKING:
+    from edgeinfer.heads import Head
 
 SCHEMA = (1, 5)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
@@ -281,3 +283,12 @@ def _listing(found: list[str]) -> str:
     tail = f"; and {more} more" if more > 0 else ""
     shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in found]
     return "manifest: " + "; ".join(shown[:MAX_LISTED]) + tail
+
+
+def __getattr__(name: str) -> Any:
+    """Offer what ``codec`` needs for the fields of few bundles."""
+    if name != "Head":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from edgeinfer.heads import Head
+
+    return Head

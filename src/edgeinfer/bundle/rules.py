@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from edgeinfer.bundle.headrules import pipeline_problems
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.types import TensorSpec
 from edgeinfer.versions import is_specifier
@@ -16,6 +14,11 @@ if TYPE_CHECKING:
     from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 
 MANIFEST_NAME = "manifest.json"
+SIGNATURES_NAME = "signatures.json"
+
+MAX_SIGNATURES = 1 << 16
+"""Bytes of the file with signatures; one takes about 200."""
+
 
 DTYPES = frozenset(
     {
@@ -26,8 +29,8 @@ DTYPES = frozenset(
     }
 )
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+_HEX = "0123456789abcdef"
+_ID, _LONGEST_ID = "._+-", 128
 
 
 def problems(manifest: Manifest) -> list[str]:
@@ -46,9 +49,13 @@ def problems(manifest: Manifest) -> list[str]:
     for i, variant in enumerate(manifest.variants):
         found += _variant(f"variants[{i}]", variant)
         found += _stored(f"variants[{i}].stored", variant, floats)
-    if not re.fullmatch(_SHA256, manifest.source.sha256):
+    if not _is_sha256(manifest.source.sha256):
         found.append("source.sha256: expected 64 lower-case hex digits")
     found += _files(list(records(manifest)))
+    if not manifest.preprocessing and manifest.head is None:
+        return found
+    from edgeinfer.bundle.headrules import pipeline_problems
+
     return found + list(
         pipeline_problems(
             manifest.inputs,
@@ -112,7 +119,7 @@ def _tensors(where: str, specs: tuple[TensorSpec, ...]) -> list[str]:
 
 def _variant(where: str, variant: Variant) -> list[str]:
     found = []
-    if not _ID.fullmatch(variant.id) or path_problem(variant.id):
+    if not _is_id(variant.id) or path_problem(variant.id):
         found.append(f"{where}.id: {variant.id!r} is not letters, digits and . _ + -")
     texts = {
         "target": variant.target,
@@ -133,6 +140,16 @@ def _variant(where: str, variant: Variant) -> list[str]:
     if variant.latency_ms is not None and variant.latency_ms < 0:
         found.append(f"{where}.latency_ms: expected at least 0, received {variant.latency_ms}")
     return found
+
+
+def _is_sha256(text: str) -> bool:
+    return len(text) == 64 and not text.strip(_HEX)
+
+
+def _is_id(text: str) -> bool:
+    """Whether it begins with a letter or a digit, and the rest is these and ``. _ + -``."""
+    known = text.isascii() and all(c.isalnum() or c in _ID for c in text)
+    return known and 0 < len(text) <= _LONGEST_ID and text[0].isalnum()
 
 
 _INTEGERS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
@@ -161,7 +178,7 @@ def _files(entries: list[tuple[str, FileRecord]]) -> list[str]:
             found.append(f"{where}.path: {file.path!r} {problem}")
         if file.path == MANIFEST_NAME:
             found.append(f"{where}.path: {MANIFEST_NAME} cannot list itself")
-        if not _SHA256.fullmatch(file.sha256):
+        if not _is_sha256(file.sha256):
             found.append(f"{where}.sha256: expected 64 lower-case hex digits")
         if file.size_bytes < 0:
             found.append(f"{where}.size_bytes: expected at least 0, received {file.size_bytes}")

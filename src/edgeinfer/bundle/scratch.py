@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import sys
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -67,6 +68,8 @@ class Scratch:
 
 
 def _made(folder: str | Path | None) -> tuple[Path, IO[bytes]]:
+    import tempfile
+
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
     try:
         return path, hold(path)
@@ -77,10 +80,24 @@ def _made(folder: str | Path | None) -> tuple[Path, IO[bytes]]:
 
 def sweep() -> None:
     """Remove what killed processes of this user left, once in a process."""
-    with contextlib.suppress(OSError):
-        # It raises where nowhere is a place for temporary files.
-        _sweep(tempfile.gettempdir())
-    _sweep(_MEMORY)
+    for folder in _temporary():
+        _sweep(folder)
+
+
+def _temporary() -> Iterator[str]:
+    """Where temporary folders of this process and of others may lie.
+
+    ``tempfile`` would write a file to find its own, which only who makes a folder needs to know.
+    """
+    yield _MEMORY
+    if os.name != "posix" or "tempfile" in sys.modules:
+        import tempfile
+
+        with contextlib.suppress(OSError):
+            yield tempfile.gettempdir()
+        return
+    given = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
+    yield next((folder for folder in (*given, "/tmp", "/var/tmp") if os.path.isdir(folder)), "/tmp")
 
 
 def _sweep(folder: str) -> None:

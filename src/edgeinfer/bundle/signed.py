@@ -6,14 +6,15 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeinfer.bounded import read_bounded
-from edgeinfer.bundle import openssf
-from edgeinfer.bundle.counters import raise_counters
 from edgeinfer.bundle.rules import MANIFEST_NAME
-from edgeinfer.bundle.signing import Signature, curve_keys, ids_of, verified
 from edgeinfer.errors import SignatureError, UsageError
 from edgeinfer.records import dataclass
+
+if TYPE_CHECKING:
+    from edgeinfer.bundle.signing import Signature
 
 REVOKED_ENV = "EDGEINFER_REVOKED"
 """A file of digests of bundles and ids of keys that are not trusted any more, one a line."""
@@ -57,6 +58,8 @@ class SignedRules:
             raise SignatureError(f"is revoked (digest {digest[:16]}…)")
         if not keys:
             return ()
+        from edgeinfer.bundle.signing import curve_keys, verified
+
         curves = curve_keys(keys)
         # One key may be in several files.
         ours = [key for key in keys if not curve_keys([key])]
@@ -64,7 +67,8 @@ class SignedRules:
             return verified(
                 manifest, signatures(), ours, signers=self.signers, revoked=self.revoked
             )
-        good, problems = list[Signature](), list[str]()
+        good: list[Signature] = []
+        problems: list[str] = []
         try:
             good += self._by_curves(digest, curves)
         except SignatureError as e:
@@ -83,6 +87,9 @@ class SignedRules:
 
     def _by_curves(self, digest: str, curves: dict[str, Path]) -> tuple[Signature, ...]:
         """Return the signatures by keys of elliptic curves, which are OpenSSF's model-signing's."""
+        from edgeinfer.bundle import openssf
+        from edgeinfer.bundle.signing import Signature
+
         left = {identity: key for identity, key in curves.items() if identity not in self.revoked}
         if self.signature is None or not left:
             names = ", ".join(left) or "a key that counts"
@@ -121,6 +128,9 @@ class SignedRules:
         """
         if not self.protect_rollback:
             return
+        from edgeinfer.bundle.counters import raise_counters
+        from edgeinfer.bundle.signing import ids_of
+
         for signature in signatures:
             if signature.counter is None:
                 hint = "`edgeinfer sign --counter`"
@@ -151,3 +161,21 @@ def revoked_here(given: str | os.PathLike[str] | None) -> frozenset[str]:
             expected = "a bundle's digest (64 hex digits) or a key's id (16)"
             raise UsageError(f"{path}: line {number}: expected {expected}, received {entry[:40]!r}")
     return frozenset(filter(None, entries))
+
+
+def signature_beside(
+    location: Path, given: str | os.PathLike[str] | None, keys: Sequence[Path]
+) -> Path | None:
+    """Return the file with OpenSSF's signature of a bundle, where a key is trusted; see there."""
+    if not keys:
+        return None
+    from edgeinfer.bundle import openssf
+
+    return openssf.beside(location, given)
+
+
+def has_curves(keys: Sequence[Path]) -> bool:
+    """Whether one of the keys is of an elliptic curve."""
+    from edgeinfer.bundle.signing import curve_keys
+
+    return bool(curve_keys(keys))

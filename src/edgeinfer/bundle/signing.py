@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bounded import parse_json, read_bounded
+from edgeinfer.bundle.rules import SIGNATURES_NAME
 from edgeinfer.errors import NotAvailableError, OutputError, SignatureError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.records import dataclass
@@ -30,12 +31,7 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-SIGNATURES_NAME = "signatures.json"
-
 ALGORITHM = "Ed25519"
-
-MAX_SIGNATURES = 1 << 16
-"""Bytes of the file; a signature takes about 200."""
 
 _PREFIX = b"edgeinfer bundle manifest v1\0"
 _PREFIX_CLAIMS = b"edgeinfer bundle statement v1\0"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +17,9 @@ from edgeinfer.bundle.manifest import FileRecord
 CHUNK = 1 << 20
 """Bytes that are hashed at once, while those before are written and those behind are read."""
 
+ALONE = 8 << 20
+"""Bytes up to which one thread does it all: what starts another takes as long as their hash."""
+
 _PARTIAL = ".unpack-"
 _ABANDONED_S = 3600.0
 
@@ -26,7 +27,7 @@ _ABANDONED_S = 3600.0
 def copied(stream: BinaryIO, sink: Callable[[bytes], object] | None) -> tuple[str, int]:
     """Return the hash and the size of what a stream has, and hand it on meanwhile.
 
-    Each byte is read, hashed and handed on once. Of what has several chunks a second thread hands
+    Each byte is read, hashed and handed on once. Of what is large a second thread hands
     on and reads while this one hashes, so that a copy takes no longer than its hash.
     """
     digest = hashlib.sha256()
@@ -37,12 +38,19 @@ def copied(stream: BinaryIO, sink: Callable[[bytes], object] | None) -> tuple[st
         return stream.read(CHUNK)
 
     chunk, size = stream.read(CHUNK), 0
-    with ThreadPoolExecutor(1) as second:
-        while len(chunk) == CHUNK:
-            following = second.submit(moved, chunk)
-            digest.update(chunk)
-            size += CHUNK
-            chunk = following.result()
+    while chunk and size < ALONE:
+        digest.update(chunk)
+        size += len(chunk)
+        chunk = moved(chunk)
+    if len(chunk) == CHUNK:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as second:
+            while len(chunk) == CHUNK:
+                following = second.submit(moved, chunk)
+                digest.update(chunk)
+                size += CHUNK
+                chunk = following.result()
     while chunk:
         digest.update(chunk)
         size += len(chunk)
@@ -53,6 +61,8 @@ def copied(stream: BinaryIO, sink: Callable[[bytes], object] | None) -> tuple[st
 @contextlib.contextmanager
 def partial_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """Open a new file that is gone at the end unless it was renamed, and locked until then."""
+    import tempfile
+
     descriptor, name = tempfile.mkstemp(prefix=_PARTIAL, dir=folder)
     partial = Path(name)
     try:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
-from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.rules import MANIFEST_NAME, SIGNATURES_NAME
 from edgeinfer.bundle.sealing import is_sealed
-from edgeinfer.bundle.signing import SIGNATURES_NAME
 from edgeinfer.bundle.staging import Staging, fsync_folder, is_staged, replacing
 from edgeinfer.bundle.unpacking import copied
 from edgeinfer.bundle.vectors import dump_vector

@@ -171,14 +171,13 @@ def _line(content: str, start: str) -> str:
 
 
 def _properties(content: str) -> dict[str, str]:
-    return dict(re.findall(r"(?m)^([\w.]+)=(.*)$", content))
+    return dict(re.findall(r"(?m)^([\w.]+)=(.*)$", content)) if content else {}
 
 
 def _l4t(root: Path) -> str:
     """``# R36 (release), REVISION: 4.3, GCID: …`` is L4T 36.4.3."""
-    match = re.search(
-        r"R(\d+) \(release\), REVISION: ([\d.]+)", text(root / "etc/nv_tegra_release")
-    )
+    found = text(root / "etc/nv_tegra_release")
+    match = found and re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", found)
     return f"{match[1]}.{match[2]}" if match else ""
 
 

@@ -20,7 +20,7 @@ DECISIVE = frozenset(
 )
 """Features that kernels are chosen by; the rest of the list differs between systems on one CPU."""
 
-_HEX = re.compile("0x[0-9a-fA-F]+")
+_HEX = "0x[0-9a-fA-F]+"
 _ARM = "0x41"
 _CORES = {
     (_ARM, 0xD03): "Cortex-A53",
@@ -168,7 +168,7 @@ def _cores(blocks: list[dict[str, str]]) -> Iterator[tuple[int, str]]:
             continue
         implementer, part = keys.get("CPU implementer", ""), keys.get("CPU part", "")
         unknown = f"{implementer} {part}".strip()
-        known = _CORES.get((implementer, int(part, 16))) if _HEX.fullmatch(part) else None
+        known = _CORES.get((implementer, int(part, 16))) if re.fullmatch(_HEX, part) else None
         yield int(keys["processor"]), known or unknown
 
 

@@ -68,6 +68,7 @@ def read_facts(
     controls: str | None = None,
     nvml: Any | None = None,
     properties: str | None = None,
+    heat: bool = True,
 ) -> Facts:
     """Look at this device, or at a recorded one.
 
@@ -80,6 +81,7 @@ def read_facts(
         controls: output of a Mac's ``sysctl`` and ``pmset``; None asks this one.
         properties: output of Android's ``getprop``; None asks this one.
         nvml: NVIDIA's management library; None takes this machine's.
+        heat: look at heat and power too, for which a Linux system has many files.
     """
     found = (system or platform.system()).lower()
     name = (machine or platform.machine()).lower()
@@ -112,7 +114,7 @@ def read_facts(
         board,
         read_gpus(root, gpus),
         limits,
-        read_power(root),
+        read_power(root) if heat else Power(),
         memory_mb(root),
         free_mb(root, limits),
     )

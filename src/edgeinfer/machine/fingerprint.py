@@ -82,9 +82,9 @@ def _identity(gpu: Gpu) -> str:
 
 @functools.cache
 def known_facts(*, ask_driver: bool = False) -> Facts:
-    """Return the facts of this device as they were first read; heat and free memory move on.
+    """Return the facts of this device as they were first read, without heat, which moves on.
 
     Args:
         ask_driver: as in ``read_facts``.
     """
-    return read_facts(Path("/"), ask_driver=ask_driver)
+    return read_facts(Path("/"), ask_driver=ask_driver, heat=False)

@@ -50,7 +50,8 @@ def read_power(root: Path) -> Power:
 
 def power_mode(root: Path) -> str:
     """Return a Jetson's power mode or the clock governor; empty when unknown."""
-    match = re.search(r"pmode:(\d+)", text(root / "var/lib/nvpmodel/status"))
+    found = text(root / "var/lib/nvpmodel/status")
+    match = found and re.search(r"pmode:(\d+)", found)
     if not match:
         return text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     table = text(root / "etc/nvpmodel.conf")
@@ -80,5 +81,5 @@ def read_temperatures(root: Path) -> dict[str, float]:
 
 def _complaints(root: Path) -> tuple[str, ...]:
     raw = text(root / "sys/devices/platform/soc/soc:firmware/get_throttled")
-    bits = int(raw, 16) if re.fullmatch(r"(0x)?[0-9a-fA-F]+", raw) else 0
+    bits = int(raw, 16) if raw and re.fullmatch(r"(0x)?[0-9a-fA-F]+", raw) else 0
     return tuple(words for bit, words in _THROTTLED.items() if bits >> bit & 1)

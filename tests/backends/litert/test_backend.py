@@ -291,6 +291,28 @@ def test_bad_options_are_refused(save: Save, extra: dict[str, str], fault: str) 
         load(save(_negation), extra=extra)
 
 
+def test_only_a_delegate_that_may_be_here_is_looked_for_by_other_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find_library(name: str) -> str:
+        asked.append(name)
+        return "found"
+
+    monkeypatch.setattr("ctypes.util.find_library", find_library)
+    (tmp_path / "loader").write_bytes(b"libc.so.6\0libarmnnDelegate.so.29\0")
+    (tmp_path / "libvx_delegate.so").touch()
+    monkeypatch.setattr(delegates, "_LOADER", tmp_path / "loader")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
+    named = [library for _, library in delegates.DELEGATES.values()]
+    found = {library: delegates._place.__wrapped__(library) for library in named}
+    assert [library for library in named if found[library]] == asked
+    assert asked == ["vx_delegate", "armnnDelegate"]
+    monkeypatch.setattr(delegates, "_LOADER", tmp_path / "none")
+    assert delegates._place.__wrapped__("edgetpu") == "found"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_delegates_of_this_machine_are_devices(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"edgetpu": "libedgetpu.so.1", "QnnTFLiteDelegate": "libQnn.so"}

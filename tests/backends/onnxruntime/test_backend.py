@@ -118,7 +118,7 @@ def test_threads_are_divided_among_runs_that_go_on_at_once(write: Write) -> None
 
 
 def test_absent_gpu_says_what_to_do(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cuda_devices", lambda: ())
+    monkeypatch.setattr("edgeinfer.machine.cuda.cuda_devices", lambda: ())
     with pytest.raises(NotAvailableError, match="'gpu' here, only cpu; needs an NVIDIA driver"):
         load(write("(float[2] x) => (float[2] y) { y = Neg(x) }"), device="gpu")
 
@@ -134,7 +134,7 @@ def test_gpu_that_the_engine_declines_is_no_fallback(
     ort = import_onnxruntime()
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: providers)
-    monkeypatch.setattr(module, "cuda_devices", lambda: (Device("gpu", "card"),))
+    monkeypatch.setattr("edgeinfer.machine.cuda.cuda_devices", lambda: (Device("gpu", "card"),))
     assert [d.kind for d in OnnxRuntimeBackend().probe().devices] == ["gpu", "cpu"]
     artifact = write("(float[2] x) => (float[2] y) { y = Neg(x) }")
     with pytest.raises(LoadError, match=r"CPU EP has been explicitly disabled|device"):

@@ -62,7 +62,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Log]:
     def bind(name: str, value: Any) -> None:
         bound[name] = value.data_ptr()
 
-    monkeypatch.setattr(module, "Transfers", lambda index: FakeTransfers(log, memory))
+    monkeypatch.setattr(
+        "edgeinfer.machine.cuda.Transfers", lambda index: FakeTransfers(log, memory)
+    )
     monkeypatch.setattr(module, "_on_device", on_device)
     binding = SimpleNamespace(bind_ortvalue_input=bind, bind_ortvalue_output=bind)
     infos = [SimpleNamespace(name="Cuda")]
