@@ -19,7 +19,7 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import InputError, LoadError, UsageError
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.bundle import BundledModel, CacheSizes, read
-from edgeinfer.runtime.llm.chat import Message
+from edgeinfer.runtime.llm.chat import Message, plain
 from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.executor import Floats
@@ -352,6 +352,8 @@ class LLM:
         messages, images = separated(messages)
         if images or self.model.pictures is not None:
             messages = self._picture_reader().fitted(self.model.template, messages, bool(images))
+        else:
+            messages = [plain(m, f"messages[{i}]") for i, m in enumerate(messages)]
         text = self.model.template.render(messages, shown or None, **template)
         params = params or self.defaults
         if known and tool_choice != "none":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeinfer.errors import InputError, LoadError
-from edgeinfer.runtime.llm.chat import ChatTemplate
+from edgeinfer.runtime.llm.chat import ChatTemplate, Message, plain
 from tests.runtime.llm.texts import TEMPLATE
 
 pytest.importorskip("jinja2")
@@ -84,3 +84,51 @@ def test_text_that_is_no_template_is_refused() -> None:
 def test_messages_of_another_form_are_refused(messages: list[dict[str, object]]) -> None:
     with pytest.raises(InputError, match="messages"):
         ChatTemplate(TEMPLATE, {}).render(messages)
+
+
+_CALLS = "{% for m in messages %}{% for c in m.tool_calls or [] %}(CALL){% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("{{ c.function.arguments | tojson }}", '{"a": "é", "b": [1]}'),
+        ("{{ c.function | tojson }}", '{"name": "f", "arguments": {"a": "é", "b": [1]}}'),
+        (
+            "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}",
+            "a=é;b=[1];",
+        ),
+        ("{{ 'x' + c.function.arguments }}", 'x{"a": "é", "b": [1]}'),
+        ("{{ c.function.arguments }}", '{"a": "é", "b": [1]}'),
+        (
+            "{{ c.function.arguments if c.function.arguments is string else "
+            "c.function.arguments | tojson }}",
+            '{"a": "é", "b": [1]}',
+        ),
+    ],
+)
+@pytest.mark.parametrize("given", ['{"a": "é", "b": [1]}', {"a": "é", "b": [1]}])
+def test_arguments_of_calls_have_the_form_that_a_template_shows(
+    written: str, expected: str, given: object
+) -> None:
+    """Clients send JSON text, which most templates wrote as a text in a text."""
+    template = ChatTemplate(_CALLS.replace("(CALL)", written), {})
+    inner = {"name": "f", "arguments": given}
+    calls = [{"id": "123456789", "type": "function", "function": inner}]
+    messages: list[Message] = [USER, {"role": "assistant", "content": None, "tool_calls": calls}]
+    assert template.render(messages) == expected
+    assert inner["arguments"] == given
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "3"])
+def test_arguments_that_are_no_object_stay(text: str) -> None:
+    template = ChatTemplate(_CALLS.replace("(CALL)", "{{ c.function.arguments }}"), {})
+    calls = [{"function": {"name": "f", "arguments": text}}, "x"]
+    assert template.render([{"role": "assistant", "tool_calls": calls[:1]}]) == text
+
+
+def test_listed_texts_are_one_for_a_model_of_text() -> None:
+    parts = [{"type": "text", "text": "Hi "}, {"type": "text", "text": "you"}]
+    assert plain({"role": "user", "content": parts}, "messages[0]")["content"] == "Hi you"
+    with pytest.raises(InputError, match=r"content\[1\]': expected a text, .*audio"):
+        plain({"role": "user", "content": [parts[0], {"type": "audio"}]}, "messages[0]")
