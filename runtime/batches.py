@@ -52,9 +52,11 @@ def joined(arrays: Sequence[Array]) -> Array:
     NumPy lets other threads in at each array, who then work for as long as they like while the
     engine has nothing to do; once it runs they have all the time. So up to a size none is let in.
     """
-    first, size = arrays[0], sum(array.nbytes for array in arrays)
-    is_plain = first.dtype != object and all(array.flags.c_contiguous for array in arrays)
-    if first.size <= _FEW or size > _MOST_BYTES or not is_plain:
+    first = arrays[0]
+    if first.size <= _FEW or first.dtype == object:
+        return np.concatenate(arrays)
+    size = sum(array.nbytes for array in arrays)
+    if size > _MOST_BYTES or not all(array.flags.c_contiguous for array in arrays):
         return np.concatenate(arrays)
     made = np.empty((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
     room, start = _bytes(made), 0

@@ -178,8 +178,10 @@ class Lane:
         end = time.perf_counter() + BRIEF_S
         while batch := self._next():
             self._run_batch(batch)
-            if self._waiting and time.perf_counter() > end:
-                # Others of the loop come now and then.
+            left = len(self._waiting)
+            if left and (left < self._size or time.perf_counter() > end):
+                # Others of the loop come now and then; and who has sent something during the run
+                # joins those who are too few for a whole batch.
                 asyncio.get_running_loop().call_soon(self._run)
                 return
 

@@ -121,8 +121,9 @@ class Joined:
 
     def write_now(self, *parts: bytes) -> None:
         """Write, after what waits; several parts are not joined."""
-        self._flush()
-        if self._transport.is_closing():
+        if self._parts:
+            self._flush()
+        if self.is_closing():
             return
         if len(parts) == 1:
             self._transport.write(parts[0])

@@ -83,10 +83,12 @@ def log_request(
         seconds: that it took.
         key: Name of the key that let it in; empty for none.
     """
+    if not LOG.isEnabledFor(logging.INFO):
+        return
     facts: dict[str, Any] = {"request_id": id.decode(), "seconds": seconds, "status": status}
     if key:
         facts["key"] = key
-    log_line(f"{method} {path} {status}", facts)
+    _write(f"{method} {path} {status}", facts)
 
 
 def log_line(message: str, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -96,11 +98,15 @@ def log_line(message: str, facts: Mapping[str, Any] = MappingProxyType({})) -> N
         message: what it says.
         facts: Fields of its record.
     """
-    if not LOG.isEnabledFor(logging.INFO):
-        return
+    if LOG.isEnabledFor(logging.INFO):
+        _write(message, dict(facts))
+
+
+def _write(message: str, facts: dict[str, Any]) -> None:
     handlers = LOG.handlers
     if LOG.propagate or len(handlers) != 1 or not isinstance(handlers[0], JsonLines):
         LOG.info("%s", message, extra=facts)
         return
     # A record of logging takes longer than all else of the line.
-    handlers[0].add({**facts, "time": time.time(), "level": "info", "message": message})
+    facts["time"], facts["level"], facts["message"] = time.time(), "info", message
+    handlers[0].add(facts)

@@ -61,6 +61,23 @@ def test_what_came_together_runs_together(model: FleetModel) -> None:
     assert model.stats().calls.runs >= 10
 
 
+def test_too_few_for_a_batch_wait_for_who_came_during_the_run_before(model: FleetModel) -> None:
+    """They ran at once, and those who had come meanwhile after them: two runs for one."""
+
+    async def run() -> list[Any]:
+        lane, late = Lane(model, BRIEF, ONE), list[asyncio.Future[Ran]]()
+        first = [submitted(lane, feeds(v)) for v in range(6)]
+        first[0].add_done_callback(
+            lambda _: late.extend(submitted(lane, feeds(v)) for v in range(6, 8))
+        )
+        return [*await asyncio.gather(*first), *await asyncio.gather(*late)]
+
+    before = model.stats().batches
+    found = asyncio.run(run())
+    assert [f["double"].tolist() for f in found] == [[[2.0 * v] * 3] for v in range(8)]
+    assert model.stats().batches - before == 2
+
+
 def test_who_is_alone_is_run_at_once(model: FleetModel) -> None:
     async def run() -> Any:
         lane = Lane(model, BRIEF, ONE)
