@@ -355,6 +355,8 @@ class LLM:
         else:
             messages = [plain(m, f"messages[{i}]") for i, m in enumerate(messages)]
         text = self.model.template.render(messages, shown or None, **template)
+        if shown and not any(tool.name in text for tool in known):
+            raise UsageError(f"{self.model.name}: the model's chat template shows no tools")
         params = params or self.defaults
         if known and tool_choice != "none":
             grammar = self.tools.grammar(known, tool_choice)

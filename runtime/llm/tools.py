@@ -76,6 +76,7 @@ class ToolFormat:
         end: after it.
         key: Key of the arguments.
         listed: a list of calls stands between begin and end, instead of one.
+        mark: Mark that models may write before the JSON.
     """
 
     name: str
@@ -83,6 +84,7 @@ class ToolFormat:
     end: str = ""
     key: str = "arguments"
     listed: bool = False
+    mark: str = ""
 
     def grammar(self, tools: Sequence[Tool], choice: str) -> Grammar | None:
         """Return what makes a model call a tool; None where it may choose.
@@ -120,17 +122,19 @@ class ToolFormat:
         return tuple(call for part in self._parts(text) for call in self._read(part))
 
     def _parts(self, text: str) -> Iterator[str]:
-        if not self.begin:
-            yield text
+        # Models leave the white space out, or write more.
+        begin, end = self.begin.strip(), self.end.strip()
+        if not begin:
+            yield text.strip().removeprefix(self.mark)
             return
         at = 0
-        while (begun := text.find(self.begin, at)) >= 0:
-            begun += len(self.begin)
-            ended = text.find(self.end, begun) if self.end else len(text)
+        while (begun := text.find(begin, at)) >= 0:
+            begun += len(begin)
+            ended = text.find(end, begun) if end else len(text)
             if ended < 0:
                 return
             yield text[begun:ended]
-            at = ended + len(self.end)
+            at = ended + len(end)
 
     def _read(self, text: str) -> list[ToolCall]:
         calls = []
@@ -151,10 +155,12 @@ def _literal(text: str) -> str:
     return json.dumps(text) if text else ""
 
 
+_PYTHON = "<|python_tag|>"
+
 FORMATS = (
     (r"<tool_call>", ToolFormat("hermes", "<tool_call>\n", "\n</tool_call>")),
     (r"\[TOOL_CALLS\]", ToolFormat("mistral", "[TOOL_CALLS]", "", listed=True)),
-    (r"<\|python_tag\|>|\"parameters\"", ToolFormat("llama3", key="parameters")),
+    (r"<\|python_tag\|>|\"parameters\"", ToolFormat("llama3", key="parameters", mark=_PYTHON)),
     (r"\btools\b", ToolFormat("json")),
 )
 """What a template holds, and the format that its models were trained on; the first counts."""

@@ -197,6 +197,17 @@ def test_model_without_tools_says_so() -> None:
     assert ToolFormat("").calls('{"name": "a", "arguments": {}}') == ()
 
 
+def test_tools_that_a_template_does_not_show_are_refused(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It speaks of tools that come otherwise: the model would never have heard of them."""
+    text = "{% for m in messages %}{{ m.tools or '' }}{{ m.content }}{% endfor %}"
+    model = replace(llm.model, template=ChatTemplate(text, {}))
+    monkeypatch.setattr(llm, "model", model)
+    with pytest.raises(UsageError, match="chat template shows no tools"):
+        llm.chat_request(MESSAGES, tools=[CLOCK])
+
+
 def test_odd_prompts_are_refused(llm: LLM) -> None:
     odd: Any
     for odd in ([1, "x"], [["x"]], [5.0], [None]):
