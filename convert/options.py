@@ -131,7 +131,7 @@ class ConvertOptions(ArtifactOptions):
         kw_only=False,
         metadata=about(
             "Bundle (NAME.edge, DIR/), or one artifact (NAME.tflite, ...). Default is NAME.edge. "
-            "A slash at the end asks for a folder.",
+            "A slash at the end means a folder.",
             RESULT,
             *("-o", "--output"),
             value=words.FILE,

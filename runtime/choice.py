@@ -435,7 +435,7 @@ class _Chooser:
         if self._request.measure == "background":
             return
         if not self._request.measure:
-            self._notes.append("nothing was measured, as asked; the order is one of preference")
+            self._notes.append("nothing was measured, as requested; the order is one of preference")
             return
         if not (vectors := list(islice(self._bundle.vectors(), MAX_VECTORS))):
             self._notes.append("the bundle has no test vectors, so nothing was checked or measured")

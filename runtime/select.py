@@ -264,7 +264,7 @@ def rank(
         formats = ", ".join(dict.fromkeys(v.format for v in variants)) or "nothing"
         reasons = reasons or f"the bundle has {formats}, which it does not open"
         error = RefusedError if any(r.is_at_fault for r in rejected) else NotAvailableError
-        raise error(f"{wanted} was asked for and cannot be used: {reasons}")
+        raise error(f"{wanted} was requested and cannot be used: {reasons}")
     return plan
 
 
@@ -283,7 +283,7 @@ def _unfit(
     unproven: AbstractSet[str],
 ) -> str:
     if backend is not None and engine.backend != backend:
-        return f"backend {backend!r} was asked for"
+        return f"backend {backend!r} was requested"
     probe = probes.get(engine.backend)
     if probe is None:
         return "backend is unknown here"
@@ -401,7 +401,7 @@ def _refused(pair: Pair, kind: DeviceKind | None, probe: Probe, measured: Measur
     if kind is not None and kind not in _kinds(probe):
         return f"{pair.backend} {probe.version} finds no {kind} here"
     if kind is not None and pair.device != kind:
-        return f"device {kind!r} was asked for"
+        return f"device {kind!r} was requested"
     return measured.problem if measured is not None else ""
 
 

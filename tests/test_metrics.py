@@ -266,9 +266,9 @@ def test_none_is_a_problem() -> None:
 @pytest.mark.parametrize(
     ("top1", "rows", "said"),
     [
-        (0.0, 1, "same winner in 0 of 1 decided row, at least 1 asked"),
-        (0.5, 2, "same winner in 1 of 2 decided rows, at least 2 asked"),
-        (0.8, 20, "same winner in 16 of 20 decided rows, at least 18 asked"),
+        (0.0, 1, "same winner in 0 of 1 decided row, at least 1 required"),
+        (0.5, 2, "same winner in 1 of 2 decided rows, at least 2 required"),
+        (0.8, 20, "same winner in 16 of 20 decided rows, at least 18 required"),
     ],
 )
 def test_winners_are_counted_not_shared_out(top1: float, rows: int, said: str) -> None:

@@ -285,7 +285,7 @@ def _failed(error: Exception) -> RunError:
     if "match_cast" not in str(error):
         return RunError(f"tvm failed: {one_line(error)}")
     return RunError(
-        "tvm: these inputs ask for a size that there is not (fewer elements than none, more than "
+        "tvm: these inputs need an impossible size (fewer elements than none, more than "
         f"an axis has, or sizes that do not fit each other): {one_line(error)}"
     )
 

@@ -315,7 +315,7 @@ def _unread(data: Mapping[str, Any]) -> Iterator[str]:
     if layers is not None and not all(type(each) is int for each in of_list):
         yield f"layers_to_transform: expected numbers of layers, received {str(layers)[:60]}"
     if layers not in (None, []) and isinstance(targets, str):
-        yield "layers_to_transform: expected none beside an expression as target_modules"
+        yield "layers_to_transform: expected none next to an expression as target_modules"
     if pattern and (layers in (None, []) or not all(map(_PLAIN.fullmatch, _listed(pattern)))):
         yield f"layers_pattern: {str(pattern)[:60]!r} is not supported"
 

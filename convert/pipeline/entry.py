@@ -90,7 +90,7 @@ def _language_model(options: ConvertOptions) -> ExportResult:
     rest = sorted(given.keys() - {"model", "output", *_TAKEN})
     idle = [n for n in rest if given[n] and given[n] != default_of(ConvertOptions, n)]
     if idle:
-        raise UsageError(f"a language model is asked for; it heeds nothing of {', '.join(idle)}")
+        raise UsageError(f"a language model is requested; it ignores {', '.join(idle)}")
     asked = {name: given[name] for name in _TAKEN}
     asked["precision"] = asked["precision"] or STORED
     if asked["calibration"] is not None:

@@ -160,10 +160,10 @@ class Front:
         refuse_contradictions(self._source.model, inputs, data=self._request.data)
 
     def prepare(self, variants: Path, known: AlreadyKnown | None = None) -> PreparedConversion:
-        """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
+        """Read, normalise, plan, compute expected outputs, write each artifact into its folder.
 
-        Where something is known the oracles are not asked, and artifacts that cannot be written are
-        left out.
+        Where something is known no expected output is computed, and artifacts that cannot be
+        written are left out.
 
         Raises:
             SourceError: the model cannot be read.
@@ -399,7 +399,7 @@ class Front:
                 )
                 report.vectors, report.ranges = gathered.vectors, gathered.ranges
                 self._ranges = gathered.ranges
-            with self._stage("ask the oracles"):
+            with self._stage("compute expected outputs"):
                 report.expected = oracles.expected(report.vectors)
         if against := report.expected.contradictions:
             raise VerifyError(
@@ -418,7 +418,7 @@ class Front:
         model, limit = self._source.model, self._request.time_limit_s
         with (
             Oracles(model, original=self._source.original, time_limit_s=limit) as oracles,
-            self._stage("ask the oracles again"),
+            self._stage("compute expected outputs again"),
         ):
             found = oracles.expected(more)
         # First, because a device takes its times with the first ones.

@@ -101,7 +101,7 @@ def plan(
     wanted = shared(profiles, integers, _apart(model, profiles, options))
     if alone and len(wanted) > 1:
         raise UsageError(
-            f"one artifact was asked for, and {' and '.join(job.title for job in wanted)} need one "
+            f"one artifact was requested, and {' and '.join(job.title for job in wanted)} need one "
             "each: name fewer targets, or write a bundle (.edge)"
         )
     if not (integers or alone):

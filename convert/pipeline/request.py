@@ -290,7 +290,7 @@ def _check_able(chosen: Sequence[Profile], precision: str) -> None:
         hint = f"; as small: {near}" if near in able else ""
         raise UsageError(
             f"precision {precision!r}: not possible on {', '.join(unable)}; "
-            f"all targets asked for can do: {', '.join(able) or 'none in common'}{hint}"
+            f"all requested targets can do: {', '.join(able) or 'none in common'}{hint}"
         )
 
 

@@ -38,7 +38,7 @@ def resolved(
         return ()
     if first != "fp32" or alone:
         why = "one artifact has one precision" if alone else f"the first one is {first!r}"
-        raise UsageError(f"--also {next(iter(asked))}: {why}; precisions stand beside fp32")
+        raise UsageError(f"--also {next(iter(asked))}: {why}; further precisions need fp32")
     found: dict[str, None] = {}
     for word in asked:
         names = ALIASES.get(word, (word,))

@@ -46,7 +46,7 @@ def move_channels(model: ir.Model, last: Sequence[str], first: Sequence[str]) ->
                 raise UsageError(f"{name!r}: channels cannot be both last and first")
             rank = None if value.shape is None else len(value.shape)
             if rank is None or rank < 3:
-                raise UsageError(f"{option}: {name!r} has no axes beside batch and channels")
+                raise UsageError(f"{option}: {name!r} has no axes but batch and channels")
             to_first = (0, rank - 1, *range(1, rank - 1))
             to_last = (0, *range(2, rank), 1)
             back, there = (to_first, to_last) if names is last else (to_last, to_first)

@@ -256,7 +256,7 @@ def _difference(model: ir.Model, expected: list[Array], actual: list[Array], nam
             advice = (
                 "forward() may be random or keep state, else the exporter is at fault"
                 if precision == "fp32"
-                else f"pass module.float() and ask for precision {precision} instead"
+                else f"pass module.float() and choose precision {precision} instead"
             )
             raise SourceError(
                 f"{name}: its ONNX export gives other numbers than PyTorch for output "

@@ -209,7 +209,7 @@ def tune(model: str | Path, order: TuningRequest, progress: Progress | None = No
         if not order.device:
             # Engines of this machine say nothing of another one.
             if progress is not None:
-                progress("ask engines what operators take", None)
+                progress("time operators in the engines", None)
             unit = place_for(profile.machine).device
             costs = best(work.graph, unit, order.threads)
         with Tuner(where, database, budget, progress, order.seed) as tuner:

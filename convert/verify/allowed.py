@@ -114,7 +114,7 @@ class Ranges:
             # onnx and onnx_ir raise what they happen to meet; the model may run all the same.
             except (EdgeInferError, ValueError, TypeError, RuntimeError) as e:
                 self._known[key] = {}
-                self.notes.append(f"what operators ask of inputs was not derived: {e}"[:300])
+                self.notes.append(f"what operators need of inputs was not derived: {e}"[:300])
         return self._known[key]
 
     def recorded(self, shapes: Shapes) -> dict[str, InputRange]:

@@ -102,7 +102,7 @@ class WorkloadOutcome:
             return f"own kernel kept: {self.problem}"
         if self.final is None:
             is_small = (self.share or 0.0) < _LEAST_SHARE
-            why = "too small a part of the time" if is_small else "hotter ones were all asked for"
+            why = "too small a part of the time" if is_small else "all hotter ones were requested"
             return f"own kernel kept: not tuned, {why}"
         gain = f"own kernel kept: the best order is {self.final.gain:.2f} times as fast"
         if self.final.gain < WORTH:

@@ -251,7 +251,7 @@ def pages_for(described: LlmConfig, sizes: CacheSizes, free: int | None) -> int:
         room = f"cache_mb={sizes.cache_mb}" if sizes.cache_mb else f"half of {(free or 0) >> 20} MB"
         raise MemoryBudgetError(
             f"the cache of {sizes.sequences} sequences needs {page * sizes.sequences / 1e6:.0f} MB "
-            f"at least, and {room} is there; ask for fewer sequences or for a smaller type of cache"
+            f"at least, and {room} is there; choose fewer sequences or a smaller type of cache"
         )
     return most
 

@@ -186,7 +186,7 @@ class PictureReader:
             # Of what is refused neither tiles nor a text are made.
             count += (down * across + 1) * self.about.rows
             if count >= most:
-                hint = "give fewer or smaller pictures"
+                hint = "give fewer or smaller images"
                 raise InputError("images", f"less than {most} tokens", f"{count} or more", hint)
             picture = self.tiled(opened, go_on)
             del opened
@@ -195,7 +195,7 @@ class PictureReader:
         tokens = encode("".join(parts))
         positions = tuple(i for i, token in enumerate(tokens) if token == self.about.token)
         if len(positions) != count:
-            expected = f"{count} tokens {place}, of pictures alone"
+            expected = f"{count} tokens {place}, of images alone"
             raise InputError("prompt", expected, str(len(positions)))
         made = np.concatenate(rows) if rows else None
         return PicturedPrompt(tokens, made, positions)

@@ -101,7 +101,7 @@ def _asked(
     """
     if model is not None:
         if len(bundles) + (task is not None) > 1:
-            raise UsageError("pipeline: beside model= expected the name of one task")
+            raise UsageError("pipeline: with model= expected the name of one task")
         named = task if task is not None else os.fspath(bundles[0]) if bundles else None
         task, bundles = named, (model,) if isinstance(model, str | os.PathLike) else (*model,)
     elif len(bundles) == 1 and os.fspath(bundles[0]) in {*TASKS, *ALIASES}:

@@ -274,7 +274,7 @@ def _check_told(llm: LLM, requests: Sequence[SequenceRequest]) -> None:
         raise RequestError(
             400,
             f"logprobs: up to {count} would be given, at most {MOST_TOLD}: "
-            "ask for fewer of n, logprobs or max_tokens",
+            "request fewer of n, logprobs or max_tokens",
         )
 
 

@@ -98,7 +98,7 @@ def check_cluster(options: ServeOptions, replicas: Replicas, hub: Hub) -> None:
     if tuple(map(int, ray.__version__.split(".")[:2])) < _OLDEST:
         least = ".".join(map(str, _OLDEST))
         raise NotAvailableError(
-            f"--ray needs Ray {least} or newer, which asks for a token on its ports, and "
+            f"--ray needs Ray {least} or newer, which needs a token on its ports, and "
             f"{ray.__version__} is installed; {install('ray')}"
         )
 

@@ -55,7 +55,9 @@ def read(
             raise RequestError(400, f"input {name!r}: given twice")
         if raw:
             if given.contents.ListFields():
-                raise RequestError(400, f"input {name!r}: contents beside raw_input_contents")
+                raise RequestError(
+                    400, f"input {name!r}: contents together with raw_input_contents"
+                )
             feeds[name] = tensors.from_bytes(item, known[name], memoryview(raw[number]), limit)
         else:
             item["data"] = _values(given, known[name])

@@ -115,7 +115,7 @@ def read(
         if type(size) is not int or size < 0 or at + size > len(raw):
             raise RequestError(400, f"input {name!r}: binary_data_size {size!r} is not there")
         if "data" in item:
-            raise RequestError(400, f"input {name!r}: data beside binary_data_size")
+            raise RequestError(400, f"input {name!r}: data together with binary_data_size")
         feeds[name] = from_bytes(item, known[name], raw[at : at + size], limit)
         at += size
     if at != len(raw):
@@ -399,7 +399,7 @@ def to_values(spec: TensorSpec, array: Array) -> Any:
         return [str(v) for v in array.ravel()]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(
-            422, f"output {spec.name!r} holds NaN or infinity, which JSON has not; ask for binary"
+            422, f"output {spec.name!r} holds NaN or infinity, which JSON has not; request binary"
         )
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.astype(np.float32) if array.dtype == np.float16 else flat

@@ -98,7 +98,7 @@ def breaches(expected: Sequence[Array], actual: Sequence[Array], budget: Budget)
         return []
     return [
         f"channel {lost.index} of axis {lost.axis} keeps {lost.kept_db:.1f} dB of what it varies "
-        f"by, at least {budget.spread_db:.1f} dB asked: it spans {lost.span:.3g} and is up to "
+        f"by, at least {budget.spread_db:.1f} dB required: it spans {lost.span:.3g} and is up to "
         f"{lost.error:.3g} off"
     ]
 

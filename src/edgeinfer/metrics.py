@@ -378,24 +378,24 @@ def _float_breaches(metrics: OutputMetrics, budget: Budget) -> list[str]:
         )
     if not metrics.sqnr_db >= budget.sqnr_db:
         breaches.append(
-            f"signal to error {metrics.sqnr_db:.1f} dB, at least {budget.sqnr_db:.1f} dB asked"
+            f"signal to error {metrics.sqnr_db:.1f} dB, at least {budget.sqnr_db:.1f} dB required"
         )
     if metrics.channel_max_abs > budget.channel_floor and not (
         metrics.channel_sqnr_db >= budget.channel_sqnr_db
     ):
         breaches.append(
             f"signal to error of the worst channel {metrics.channel_sqnr_db:.1f} dB, "
-            f"at least {budget.channel_sqnr_db:.1f} dB asked"
+            f"at least {budget.channel_sqnr_db:.1f} dB required"
         )
     if not metrics.cosine >= budget.cosine:
-        breaches.append(f"cosine {metrics.cosine:.7f}, at least {budget.cosine:.7f} asked")
+        breaches.append(f"cosine {metrics.cosine:.7f}, at least {budget.cosine:.7f} required")
     if budget.top1 == 1.0 or metrics.top1_rows >= _MANY_ROWS:
         breaches += winners_lost([metrics], budget)
     return breaches
 
 
 def winners_lost(metrics: Sequence[OutputMetrics], budget: Budget) -> list[str]:
-    """Say whether fewer rows than asked kept their winner, over all vectors together.
+    """Say whether fewer rows than required kept their winner, over all vectors together.
 
     A share is one of many rows: of few, as in runs of one image each, one may go another way.
     """
@@ -408,7 +408,7 @@ def winners_lost(metrics: Sequence[OutputMetrics], budget: Budget) -> list[str]:
         return []
     return [
         f"same winner in {kept} of {rows} decided row{'s' if rows != 1 else ''}, "
-        f"at least {asked} asked"
+        f"at least {asked} required"
     ]
 
 

@@ -149,7 +149,7 @@ def test_one_artifact_of_the_kind_asked_for_or_nothing(
     formats: tuple[str, ...], tmp_path: Path
 ) -> None:
     with (
-        pytest.raises(UsageError, match=r"one artifact was asked for|another form"),
+        pytest.raises(UsageError, match=r"one artifact was requested|another form"),
         ArtifactWriter(tmp_path / "m.tflite") as writer,
     ):
         writer.finish(made(writer, *formats))

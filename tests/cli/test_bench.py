@@ -49,7 +49,7 @@ def test_threads_stay_within_what_the_process_may_keep_busy(
     cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cores, "available_cpus", lambda: 2)
-    note = "note: 1000 threads were asked for, this process may keep 2 CPUs busy\n"
+    note = "note: 1000 threads were requested, this process may keep 2 CPUs busy\n"
     benched = cli("bench", bundle, *QUICK, "--threads", "1000,2", "--json")
     assert benched.err == note
     assert {row["threads"] for row in json.loads(benched.out)["rows"]} == {2}

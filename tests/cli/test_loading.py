@@ -88,7 +88,7 @@ def test_nothing_unsigned_is_run(cli: Any, mlp: Path, arrays: Path, tmp_path: Pa
 def test_a_device_that_is_not_here(cli: Any, mlp: Path, arrays: Path) -> None:
     result = cli("run", mlp, arrays, "--device", "npu")
     assert result.code == 3
-    assert "npu was asked for and cannot be used" in result.err
+    assert "npu was requested and cannot be used" in result.err
 
 
 def test_runs_are_counted(

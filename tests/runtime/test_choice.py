@@ -86,7 +86,7 @@ def test_without_measuring_the_next_takes_over_aloud(fakes: Any, make_bundle: Ma
     path = make_bundle(("broken", "fine"))
     with edgeinfer.load(path, measure=False) as session:
         report = session.report()
-        assert "nothing was measured, as asked" in report.notes[0]
+        assert "nothing was measured, as requested" in report.notes[0]
         assert report.backend == "fine"
         assert [r.reason for r in report.rejected] == ["no"]
     assert (broken.loads, fine.loads) == (1, 1)
@@ -194,7 +194,7 @@ class TestExplicitBackend:
         fakes.add("broken", load_error="refused")
         fakes.add("fine")
         for strict in (True, False):
-            with pytest.raises(NotAvailableError, match=r"'broken' was asked for .*: refused"):
+            with pytest.raises(NotAvailableError, match=r"'broken' was requested .*: refused"):
                 edgeinfer.load(
                     make_bundle(("broken", "fine"), name=f"{strict}.edge"),
                     backend="broken",
@@ -210,7 +210,7 @@ class TestExplicitBackend:
         path = make_bundle("listed")
         with edgeinfer.load(path, backend="other") as session:
             assert session.report().backend == "other"
-        with pytest.raises(NotAvailableError, match="'alien' was asked for"):
+        with pytest.raises(NotAvailableError, match="'alien' was requested"):
             edgeinfer.load(path, backend="alien")
 
     def test_an_unknown_one_is_a_usage_error(self, fakes: Any, make_bundle: MakeBundle) -> None:
@@ -232,7 +232,7 @@ class TestAccelerator:
             with edgeinfer.load(path, device=kind) as session:
                 assert session.report().device == kind
                 assert session._choice.executable.options.device == kind  # type: ignore[attr-defined]
-        with pytest.raises(NotAvailableError, match="npu was asked for and cannot be used"):
+        with pytest.raises(NotAvailableError, match="npu was requested and cannot be used"):
             edgeinfer.load(path, device="npu")
 
     def test_its_failure_is_never_hidden(self, fakes: Any, make_bundle: MakeBundle) -> None:
@@ -394,7 +394,7 @@ def test_a_backend_that_opens_nothing_of_it_is_told_so(fakes: Any, make_bundle: 
     with pytest.raises(NotAvailableError) as caught:
         edgeinfer.load(make_bundle("fake"), backend="other")
     assert str(caught.value) == (
-        "backend 'other' was asked for and cannot be used: "
+        "backend 'other' was requested and cannot be used: "
         "the bundle has fake, which it does not open"
     )
 

@@ -37,7 +37,7 @@ def test_cores_of_one_kind_are_alike_whatever_their_best_clock() -> None:
 
 def test_the_quota_of_a_container_holds_whatever_is_asked() -> None:
     assert plan_cores(64, 2, range(64), ()) == Cores(
-        2, (), "64 threads were asked for, this process may keep 2 CPUs busy"
+        2, (), "64 threads were requested, this process may keep 2 CPUs busy"
     )
     assert plan_cores(None, 1, range(9), PHONE) == Cores(1, (8,))
     assert plan_cores(1, 2, range(64), ()) == Cores(1)
@@ -66,7 +66,7 @@ def test_a_session_never_gets_more_than_the_process(fakes: Any, make_bundle: Any
     with edgeinfer.load(make_bundle("fake"), threads=1000) as session:
         report = session.report()
     assert report.threads <= len(os.sched_getaffinity(0))
-    assert any("1000 threads were asked for" in note for note in report.notes)
+    assert any("1000 threads were requested" in note for note in report.notes)
 
 
 def test_engines_load_where_the_fast_cores_are(

@@ -201,7 +201,7 @@ def test_a_backend_that_was_asked_for_is_the_only_one() -> None:
     found = probes(ort="1 cpu", ov="1 cpu")
     plan = rank(variants, found, HERE, backend="ov")
     assert order(plan) == ["a on ov (cpu)"]
-    assert reasons(plan) == ["a on ort: backend 'ov' was asked for"]
+    assert reasons(plan) == ["a on ort: backend 'ov' was requested"]
 
 
 def test_a_request_that_cannot_be_met_gives_all_reasons() -> None:
@@ -210,11 +210,11 @@ def test_a_request_that_cannot_be_met_gives_all_reasons() -> None:
     with pytest.raises(NotAvailableError) as caught:
         rank(variants, found, HERE, backend="ov", kind="gpu")
     assert str(caught.value) == (
-        "backend 'ov' and gpu was asked for and cannot be used: "
+        "backend 'ov' and gpu was requested and cannot be used: "
         "a on ov (cpu): ov 1 finds no gpu here; b on ov: expected version >=9, received 1; "
         f"{FITS}"
     )
-    with pytest.raises(NotAvailableError, match="'tvm' was asked for"):
+    with pytest.raises(NotAvailableError, match="'tvm' was requested"):
         rank(variants, found, HERE, backend="tvm")
 
 

@@ -57,7 +57,7 @@ def refused_halves(oldest: Deployment) -> list[Problem]:
     if oldest >= IOS16:
         return []
     hint = f"deployment target {IOS16} or newer"
-    detail = f"{oldest} has no weights of half precision beside single precision"
+    detail = f"{oldest} has no mixture of weights in half and single precision"
     return [Problem("compress_weights", "precision", "unsupported_op", detail, hint)]
 
 

@@ -34,7 +34,7 @@ def equal_axes(node: ir.Node) -> str:
     sizes = [s for s in moved if isinstance(s, int) and s != 1]
     if len(set(sizes)) == len(sizes):
         return ""
-    return "axes of one size are mixed up beside attention" if _is_beside(node) else ""
+    return "axes of one size are mixed up next to attention" if _is_beside(node) else ""
 
 
 def _is_beside(node: ir.Node) -> bool:

@@ -179,7 +179,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ops=frozenset({"GatherElements"}),
         fault=lambda node: "fewer positions than elements" if narrower_axes(node) else "",
-        source="its reader takes equal sizes beside the axis only, openvino 2026.4.1",
+        source="its reader takes equal sizes of the other axes only, openvino 2026.4.1",
         repair=gather_from_a_part,
     ),
     Rule(
@@ -253,7 +253,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ops=frozenset({"RoiAlign"}),
         fault=conditions.no_area,
-        source="RoiAlign<sampling_ratio=0> of a point, beside ONNX Runtime, 2026.4.1",
+        source="RoiAlign<sampling_ratio=0> of a point, compared with ONNX Runtime, 2026.4.1",
         repair=zero_without_area,
     ),
     Rule(

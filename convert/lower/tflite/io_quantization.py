@@ -64,7 +64,7 @@ def store_borders(
                 stored[name] = _meaning(np.dtype(kind), found)
     if faults:
         raise UsageError(
-            f"io dtype: {'; '.join(faults)}; X=float32 keeps one as it is, X=int8 asks for one only"
+            f"io dtype: {'; '.join(faults)}; X=float32 keeps one as it is, X=int8 chooses one only"
         )
     graph.drop_dead()
     return stored

@@ -35,7 +35,7 @@ _ROUNDS_ITSELF = frozenset({"mlprogram"})
 """Formats whose engine in the gate rounds every result to half precision."""
 
 _UNPACKED = {
-    "openvino_ir": "devices that compute in fp16 (a GPU, when asked)",
+    "openvino_ir": "devices that compute in fp16 (a GPU, if chosen)",
     "tflite": "delegates that compute in fp16 (a GPU's)",
 }
 """Formats whose engine unpacks half-precision weights, and what may compute otherwise."""

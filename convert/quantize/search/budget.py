@@ -163,7 +163,7 @@ class Fitted:
         if chosen.calibrator:
             found.append(
                 f"{self.title}: ranges are those of the calibrator {chosen.calibrator!r}: they "
-                "leave the least noise, and those that were asked for did not hold the budget"
+                "leave the least noise, and the requested ones did not hold the budget"
             )
         if self.outcome.most_noise < math.inf:
             plain = self.outcome.points[0]

@@ -66,7 +66,7 @@ class ArtifactWriter(BundleWriter):
         contents = {v.files for v in manifest.variants}
         if len(contents) != 1:
             ids = ", ".join(v.id for v in manifest.variants)
-            raise UsageError(f"{self.output}: one artifact was asked for, and there are {ids}")
+            raise UsageError(f"{self.output}: one artifact was requested, and there are {ids}")
         folders = inside(manifest.variants[0])
         sources: dict[str, Path] = {}
         for path, place in folders.items():

@@ -45,7 +45,9 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="TOML",
         help="File with options; what is typed goes before.",
     )
-    @click.option("--save-config", metavar="TOML", help="Write what was asked for as such a file.")
+    @click.option(
+        "--save-config", metavar="TOML", help="Write the options of this call as such a file."
+    )
     @functools.wraps(command)
     def wrapped(*args: Any, config: str | None, save_config: str | None, **values: Any) -> None:
         if save_config is None:

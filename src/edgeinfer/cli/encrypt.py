@@ -17,7 +17,7 @@ from edgeinfer.cli.trust import trust_options
 @click.option("-k", "--key", type=click.Path(path_type=Path), help="File with the key.")
 @click.option("--new-key", is_flag=True, help="First make the key and write it to that file.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Default NAME.enc.edge beside it."
+    "-o", "--output", type=click.Path(path_type=Path), help="Default NAME.enc.edge next to it."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @trust_options(runs=False)

@@ -149,7 +149,7 @@ def _view(result: Tuned) -> Iterator[str | Table]:
     if result.engine:
         yield f"share: of the time in {result.engine}, the fastest engine here"
     else:
-        yield "share: of the time of the converter's own kernels; no engine was asked"
+        yield "share: of the time of the converter's own kernels; no engine was timed"
     yield ""
     rows = [
         (
@@ -182,7 +182,7 @@ def _view(result: Tuned) -> Iterator[str | Table]:
         others = ", ".join(f"{n} {_us(us)}" for n, us in whole.engines.items())
         yield (
             f"whole model, {whole.rounds} rounds in turns: {_us(whole.before)} before, "
-            f"{_us(whole.tuned)} tuned (±{whole.spread:.1%}); {others or 'no engine beside it'}"
+            f"{_us(whole.tuned)} tuned (±{whole.spread:.1%}); {others or 'no other engine'}"
         )
     if result.bundle is not None:
         yield f"{result.bundle}: {result.note}"

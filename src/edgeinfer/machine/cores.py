@@ -53,7 +53,7 @@ def plan_cores(
     note = ""
     if asked is not None and threads < asked:
         cpus = "1 CPU" if may_use == 1 else f"{may_use} CPUs"
-        note = f"{asked} threads were asked for, this process may keep {cpus} busy"
+        note = f"{asked} threads were requested, this process may keep {cpus} busy"
     if not slow:
         return Cores(threads, (), note)
     if asked is None:

@@ -81,7 +81,7 @@ def _png(source: BinaryIO, _: bytes) -> str:
         parts += kind != b"IDAT"
         profiles += kind == b"iCCP"
         if parts > MOST or profiles > 1:
-            return f"{parts} chunks beside the pixels, {profiles} of them colour profiles"
+            return f"{parts} chunks besides the pixels, {profiles} of them colour profiles"
         source.seek(length + 4, 1)
     return f"more than {_MOST_STEPS} chunks"
 

@@ -128,7 +128,7 @@ def _beside(path: Path, name: str) -> Path:
     if not problem and leads_out(place, path.parent):
         problem = "is a link that leaves the folder"
     if problem:
-        raise UsageError(f"{path}: the file {name!r} {problem}; put it beside {path.name}")
+        raise UsageError(f"{path}: the file {name!r} {problem}; put it next to {path.name}")
     return place
 
 

@@ -149,7 +149,7 @@ def test_a_process_that_dies_is_told_with_its_stage(
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
 
     def strike(what: str, _: float | None) -> None:
-        if uncounted(what) == "ask the oracles":
+        if uncounted(what) == "compute expected outputs":
             (worker,) = children()
             worker.send_signal(number)
 
@@ -158,7 +158,7 @@ def test_a_process_that_dies_is_told_with_its_stage(
     error = caught.value
     # It may be a stage further by the time the signal arrives.
     assert error.engine == "converter"
-    assert error.stage in ("ask the oracles", "quantize", "lower onnxruntime (onnx)")
+    assert error.stage in ("compute expected outputs", "quantize", "lower onnxruntime (onnx)")
     assert error.how.startswith(number.name)
     assert str(error).endswith("; nothing was written")
     assert error.exit_code == 3

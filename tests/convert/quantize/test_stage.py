@@ -86,7 +86,7 @@ def test_a_detector_that_lost_its_scores_fails_visibly(
     with pytest.raises(VerifyError) as caught:
         convert(*detector, tmp_path, targets=["onnxruntime"])
     text = str(caught.value)
-    assert "signal to error of the worst channel 0.0 dB, at least 3.0 dB asked" in text
+    assert "signal to error of the worst channel 0.0 dB, at least 3.0 dB required" in text
     assert "first diverging node Concat" in text
 
 
@@ -117,7 +117,7 @@ SOME = ("android",)
 def test_a_head_of_integers_fails_on_every_engine(
     target: str, clipped_detector: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(VerifyError, match=r"worst channel -?\d+\.\d dB, at least 3.0 dB asked"):
+    with pytest.raises(VerifyError, match=r"worst channel -?\d+\.\d dB, at least 3.0 dB required"):
         convert(*clipped_detector, tmp_path, targets=[target])
 
 

@@ -104,7 +104,7 @@ def test_a_file_of_another_format_answers_in_the_new_layout(tmp_path: Path) -> N
     ("last", "first", "words"),
     [
         (["q"], [], "no input or output 'q'; there are 'x', 's', 'y', 't'"),
-        (["s"], [], "'s' has no axes beside batch and channels"),
+        (["s"], [], "'s' has no axes but batch and channels"),
         (["x"], ["x"], "cannot be both"),
     ],
 )

@@ -387,7 +387,7 @@ def test_what_is_hot_is_what_the_engine_takes_long_for(part: Part, tmp_path: Pat
     assert [o.share for o in found.values()] == pytest.approx([1 / 2, 1 / 3, 1 / 6])
     assert [found[k].engine_us for k in "abc"] == [None, 30.0, 10.0]
     assert [o.trials for o in found.values()] == [20, 0, 0]
-    assert found["a"].verdict == "own kernel kept: not tuned, hotter ones were all asked for"
+    assert found["a"].verdict == "own kernel kept: not tuned, all hotter ones were requested"
     first = [r.key for r in Database(tmp_path / "d.jsonl").read().records][:3]
     assert first == ["b", "c", "a"]
 

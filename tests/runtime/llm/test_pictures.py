@@ -167,7 +167,7 @@ def test_pictures_stand_where_the_prompt_has_them() -> None:
             "\x07<image>",
             1,
             100,
-            "'prompt': expected 4 tokens <image>, of pictures alone, received 5",
+            "'prompt': expected 4 tokens <image>, of images alone, received 5",
         ),
     ],
 )

@@ -528,7 +528,7 @@ def test_what_is_no_message_is_told(server: Server) -> None:
         (lambda r: r.raw_input_contents.extend([b""] * 3), "raw_input_contents: expected 2"),
         (
             lambda r: r.raw_input_contents.extend([bytes(24), bytes(16)]),
-            "input 'x': contents beside raw_input_contents",
+            "input 'x': contents together with raw_input_contents",
         ),
         (lambda r: r.inputs[0].shape.extend([1] * 40), "input 'x': shape: 42 sizes"),
         (

@@ -103,7 +103,7 @@ def test_tensors_that_are_wrong(server: Server, change: dict[str, Any], text: st
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"data": X}, "input 'x': data beside binary_data_size"),
+        ({"data": X}, "input 'x': data together with binary_data_size"),
         ({"parameters": {"binary_data_size": True}}, "binary_data_size True is not there"),
     ],
 )

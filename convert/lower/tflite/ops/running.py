@@ -62,7 +62,7 @@ def _shifted(
     if not size:
         return x
     if not x.is_static:
-        raise Refusal("sizes beside the axis are known at run time only", "dynamic_shape")
+        raise Refusal("sizes of the other axes are known at run time only", "dynamic_shape")
     shape = list(x.static_shape)
     if distance >= size:
         return g.const(np.full(shape, neutral, x.dtype))

@@ -60,7 +60,7 @@ def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int) -> Tenso
     if isinstance(rest, int) and total is not None:
         sizes[sizes.index(-1)] = total // rest if rest else 0
     elif rest == 0:
-        raise Refusal("-1 beside a size of 0 in a tensor of unknown size", "dynamic_shape")
+        raise Refusal("-1 and a size of 0 in a tensor of unknown size", "dynamic_shape")
     return g.reshape(data, sizes)
 
 
