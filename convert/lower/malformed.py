@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.core import resize
 from edgeinfer.convert.lower.core.named import MalformedRefusal, named_axes
+from edgeinfer.convert.lower.numbers import refuse_numbers
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.rules import given
 from edgeinfer.convert.lower.single import walk
@@ -38,6 +39,7 @@ def refuse_malformed(model: ir.Model) -> None:
 def _problem(node: ir.Node) -> str:
     ask = _ASKED.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
     try:
+        refuse_numbers(node)
         if ask is not None:
             ask(node)
     except MalformedRefusal as e:
@@ -73,40 +75,7 @@ def _named(node: ir.Node) -> list[int] | None:
     return named_axes(axes, len(x.shape))
 
 
-def _axis(node: ir.Node) -> None:
-    x, axis = given(node, 0), node.attributes.get("axis")
-    if axis is not None and x is not None and x.shape is not None:
-        named_axes([axis.as_int()], len(x.shape))
-
-
-def _within(least: int, most: int, *operands: int | str) -> Callable[[ir.Node], None]:
-    """Return what asks whether counts of a node, operands or attributes, are some."""
-
-    def ask(node: ir.Node) -> None:
-        for operand in operands:
-            if isinstance(operand, str):
-                found = node.attributes.get(operand)
-                counts = None if found is None else [found.as_int()]
-            else:
-                counts = ints(given(node, operand))
-            for count in counts or ():
-                if not least <= count <= most:
-                    name = operand if isinstance(operand, str) else f"operand {operand}"
-                    raise MalformedRefusal(f"{name}={count}, expected {least} to {most}")
-
-    return ask
-
-
-_MOST = 1 << 24
-"""Bins, points of a transform, and channels that are added up."""
-
 _ASKED: Mapping[str, Callable[[ir.Node], object]] = MappingProxyType(
-    {
-        **{"Pad": _pad, "Resize": resize.of_node, "Slice": _slice, "Unique": _axis},
-        "DFT": _within(1, _MOST, 1),
-        "LRN": _within(1, _MOST, "size"),
-        "MelWeightMatrix": _within(1, _MOST, 0, 1, 2),
-        "RoiAlign": _within(0, 1 << 12, "sampling_ratio", "output_height", "output_width"),
-    }
+    {"Pad": _pad, "Resize": resize.of_node, "Slice": _slice}
 )
-"""What is asked of each operator. Others refuse such numbers themselves, or are refused by ONNX."""
+"""What is asked of an operator whose numbers mean something beside its shapes alone."""

@@ -9,6 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.backends.foreign_engines import OPERATOR
+from edgeinfer.convert.lower.core.named import MalformedRefusal
+from edgeinfer.convert.lower.numbers import refuse_numbers
 from edgeinfer.convert.lower.tabular import DOMAIN
 from edgeinfer.convert.lower.tabular.forest import NoTreeError, check_trees
 from edgeinfer.errors import SourceError
@@ -29,6 +31,8 @@ MOST_NAME = 16 << 10
 """Characters of a name of a tensor, a node or an operator."""
 
 _MAIN = ("", "ai.onnx")
+
+_MOST_FOUND = 20
 
 _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 _PACKED = (onnx.TensorProto.INT4, onnx.TensorProto.UINT4, onnx.TensorProto.FLOAT4E2M1)
@@ -60,6 +64,7 @@ def check_limits(model: ir.Model, name: str) -> None:
     _check_types(model, name)
     _check_data(model, name)
     _check_trees(model, name)
+    check_numbers(model, name)
     order = _callees_first(model)
     _check_nodes(model, order, name)
     _check_turns(model, order, name)
@@ -167,6 +172,24 @@ def _unreadable(tensor: ir.serde.TensorProtoTensor) -> str:
     wanted = count * 2 if proto.data_type in _COMPLEX else count
     received = len(getattr(proto, field))
     return "" if wanted == received else f"has {received} elements, its sizes say {wanted}"
+
+
+def check_numbers(model: ir.Model, name: str) -> None:
+    """Refuse numbers that no operator means; see ``refuse_numbers``.
+
+    Raises:
+        SourceError: names the nodes.
+    """
+    found = []
+    for graph in _graphs(model):
+        for number, node in enumerate(graph):
+            try:
+                refuse_numbers(node)
+            except MalformedRefusal as e:
+                found.append(f"node {node.name or f'#{number}'!r} ({node.op_type}): {e.detail}")
+    if found:
+        shown = "; ".join(found[:_MOST_FOUND]) + ("; ..." if len(found) > _MOST_FOUND else "")
+        raise SourceError(f"{name}: {shown}: no engine can compute this")
 
 
 def _check_trees(model: ir.Model, name: str) -> None:

@@ -15,7 +15,7 @@ from edgeinfer.bounded import open_file
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.external import attach, digest, external_tensors
 from edgeinfer.convert.sources.imputers import settle_imputers
-from edgeinfer.convert.sources.limits import check_limits
+from edgeinfer.convert.sources.limits import check_limits, check_numbers
 from edgeinfer.convert.sources.lists import cut_lists
 from edgeinfer.convert.sources.mapped import ByteSpan, attach_spans, without_weights
 from edgeinfer.convert.sources.old import OLDEST_OPSET, raised
@@ -134,14 +134,21 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, ByteSpan]]:
 def _deserialise(proto: onnx.ModelProto, name: str, notes: Remarks) -> ir.Model:
     proto, opsets = with_key_types(proto), _lifted(proto)
     if 0 < opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
+        check_numbers(_graph(proto, name), name)
         proto = raised(proto, opsets[""], name, notes)
         opsets = _lifted(proto)
     _check_opsets(opsets, name)
     if proto.graph.sparse_initializer:
         raise SourceError(f"{name}: sparse initializers are not supported; make them dense")
+    model = _graph(proto, name)
+    model.opset_imports.update(opsets)
+    return model
+
+
+def _graph(proto: onnx.ModelProto, name: str) -> ir.Model:
     try:
         with quiet_logging():
-            model = ir.serde.deserialize_model(proto)
+            return ir.serde.deserialize_model(proto)
     except Exception as error:
         # A damaged graph makes onnx_ir raise almost anything; the deepest cause says the most.
         cause: BaseException = error
@@ -149,8 +156,6 @@ def _deserialise(proto: onnx.ModelProto, name: str, notes: Remarks) -> ir.Model:
             cause = cause.__cause__
         reason = str(cause).strip().splitlines() or [type(cause).__name__]
         raise SourceError(f"{name}: an invalid ONNX model: {reason[0]}") from error
-    model.opset_imports.update(opsets)
-    return model
 
 
 def _lifted(proto: onnx.ModelProto) -> dict[str, int]:

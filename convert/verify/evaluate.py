@@ -118,7 +118,10 @@ class Evaluator:
             keep = [v for v in _all_values(self.graph) if v.name in names]
         with np.errstate(all="ignore"):
             self._run_graph(self.graph, values, keep)
-            return {str(v.name): self._get(values, v) for v in keep}
+            found = {str(v.name): self._get(values, v) for v in keep}
+        if nothing := [name for name, value in found.items() if value is None]:
+            raise CannotEvaluate(f"nothing is given for {nothing[0]!r} by its operator")
+        return found
 
     def run_node(self, node_index: int, inputs: Mapping[str, Array]) -> dict[str, Any]:
         """Evaluate one node of the main graph on given inputs, by value name."""

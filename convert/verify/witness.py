@@ -95,7 +95,10 @@ class OnnxRuntime:
             raise Abstains(f"its run failed ({_first_line(e)})") from e
         finally:
             timer.cancel()
-        return dict(zip(self._outputs, results, strict=True))
+        found = dict(zip(self._outputs, results, strict=True))
+        if nothing := [name for name, value in found.items() if value is None]:
+            raise Abstains(f"nothing is given for {nothing[0]!r} by its operator")
+        return found
 
     def close(self) -> None:
         """Free the session."""

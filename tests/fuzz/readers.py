@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import compared, language, mutate, others, seeds, served, tabular
+from tests.fuzz import compared, hostile, language, mutate, others, seeds, served, tabular
 
 Mutate = Callable[[bytes, random.Random], bytes]
 Act = Callable[[Path], int]
@@ -110,6 +110,11 @@ def _models(folder: Path) -> Iterator[Reader]:
     yield Reader("onnx", ".onnx", onnx_files, bytes_only, [command("inspect", "{}")])
     check = command("check", "{}", "-t", "onnxruntime", "-t", "android")
     yield Reader("onnx-check", ".onnx", onnx_files, bytes_only, [check])
+    made = [
+        check,
+        command("convert", "{}", "-t", "onnxruntime", "-o", f"{folder}/n.edge", "--overwrite"),
+    ]
+    yield Reader("numbers", ".onnx", hostile.seeds(), [hostile.in_numbers], made)
     tflite = seeds.tflite(folder)
     yield Reader("tflite", ".tflite", [tflite], bytes_only, [command("inspect", "{}")])
     program = seeds.exported_program(folder)

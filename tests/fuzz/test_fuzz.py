@@ -16,7 +16,7 @@ from tests.fuzz.readers import Reader
 
 CORPUS = Path(__file__).parent / "corpus"
 CHECK = ["check", "{}", "-t", "onnxruntime", "-t", "android"]
-COMMANDS = {"onnx-check": CHECK, "tabular": CHECK}
+COMMANDS = {"numbers": CHECK, "onnx-check": CHECK, "tabular": CHECK}
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")
 
