@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 """Operators that give all elements of their first operand in the same order."""
 
@@ -25,3 +27,12 @@ RANDOM = frozenset({
     "RandomUniformLike",
 })  # fmt: skip
 """Operators that draw."""
+
+
+def rounds_to_integers(node: ir.Node) -> bool:
+    """Whether a run rounds numbers to integers at a node, or may do so."""
+    if node.op_type == "MatMulNBits":
+        level = node.attributes.get("accuracy_level")
+        # From 4 on, ONNX Runtime may round what is multiplied by the weights to 8 bits.
+        return level is not None and level.as_int() >= 4
+    return node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul")

@@ -19,7 +19,13 @@ from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 from edgeinfer.convert.families import RECURRENT
 from edgeinfer.convert.verify import contrib
 from edgeinfer.convert.verify.beyond_half import beyond_half
-from edgeinfer.convert.verify.operators import OPERATORS, TABULAR, Operator, Unhandled
+from edgeinfer.convert.verify.operators import (
+    MICROSOFT,
+    OPERATORS,
+    TABULAR,
+    Operator,
+    Unhandled,
+)
 from edgeinfer.convert.verify.operators.recurrent import NOISE
 from edgeinfer.convert.verify.submodel import used_values
 from edgeinfer.convert.verify.sums import ADDING, PRODUCTS, moved, of_states, rounded_again
@@ -241,7 +247,7 @@ class Evaluator:
             domain, version, fit = "", max(known.since, self._opsets.get("", 1)), known.fit
             node = known.standard(node)
             return lambda *inputs: fall_back(*fit(inputs))
-        known_here = {"": OPERATORS, "ai.onnx.ml": TABULAR}.get(domain, {})
+        known_here = _BY_DOMAIN.get(domain, {})
         own = known_here.get(node.op_type) if self._own else None
         if own is None:
             return fall_back
@@ -349,6 +355,8 @@ def _in_single(
 
 
 _HALVES = ("float16", "bfloat16")
+
+_BY_DOMAIN = {"": OPERATORS, "ai.onnx.ml": TABULAR, contrib.DOMAIN: MICROSOFT}
 
 _NEWER = {"Scatter": "ScatterElements"}
 """Operators that only changed their name."""

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.bundle.scratch import Scratch
+from edgeinfer.convert.families import rounds_to_integers
 from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.passes.fuse_mish import FuseSoftplus
 from edgeinfer.convert.passes.interface import input_specs, output_specs
@@ -591,9 +592,8 @@ def _agreement(model: ir.Model, original: Original | None) -> Budget:
     """How far two evaluations of a model may lie apart and still mean the same."""
     graph = model.graph
     dtypes = {v.dtype for v in [*graph.inputs, *graph.outputs, *graph.initializers.values()]}
-    if any(n.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for n in graph.all_nodes()):
-        # A value near the middle of two steps goes either way by its last bit; kernels of integers
-        # round elsewhere than floats do.
+    if any(map(rounds_to_integers, graph.all_nodes())):
+        # What is near the middle of two steps goes either way, and kernels of integers round apart.
         return BUDGETS["static_wi8_ai16" if original is None else "static_wi8_ai8"]
     if ir.DataType.BFLOAT16 in dtypes:
         return BUDGETS["bf16"]

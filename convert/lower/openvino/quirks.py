@@ -18,7 +18,7 @@ from edgeinfer.convert.lower.faults import (
     move_batch,
     sum_channels,
 )
-from edgeinfer.convert.lower.openvino import apart, conditions, moves, sixteen_bits
+from edgeinfer.convert.lower.openvino import apart, blocks, conditions, moves, sixteen_bits
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
 from edgeinfer.convert.lower.openvino.heads import equal_axes, transpose_five
 from edgeinfer.convert.lower.openvino.pooling import pad_before_average
@@ -372,6 +372,7 @@ RULES: tuple[Rule, ...] = (
         source="openvino 2026.4.1: see heads.py",
         repair=transpose_five,
     ),
+    *blocks.RULES,
     *DIGITS,
     *WHOLE,
 )

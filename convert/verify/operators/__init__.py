@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.verify.operators import forest, tabular
+from edgeinfer.convert.verify.operators import blocks, forest, tabular
 from edgeinfer.convert.verify.operators.batch_norm import batch_normalization
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
@@ -120,3 +120,6 @@ TABULAR: dict[str, Operator] = {
     "TreeEnsembleRegressor": forest.regressor,
 }
 """Of ``ai.onnx.ml``."""
+
+MICROSOFT: dict[str, Operator] = {"MatMulNBits": blocks.matmul_nbits}
+"""Of ``com.microsoft``."""

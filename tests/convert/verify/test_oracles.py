@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -15,7 +16,7 @@ from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime
 from edgeinfer.errors import RunError, VerifyError
-from edgeinfer.metrics import budget_for, check
+from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -402,3 +403,38 @@ def test_what_rounding_moves_is_what_an_engine_shows(text: str) -> None:
     np.testing.assert_array_equal(summed, again)
     ours, theirs = (np.sqrt(np.mean(np.square(a - exact))) for a in (summed, engine))
     assert theirs / 5 < ours < theirs * 5
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_what_lets_kernels_round_to_eight_bits_is_a_rounding_apart(level: int) -> None:
+    """By its accuracy level ONNX Runtime may round what it multiplies by weights of 4 bits."""
+    rng = np.random.default_rng(0)
+    node = onnx.helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=64, N=8, bits=4
+    )
+    options = {"block_size": 32, "accuracy_level": level}
+    node.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in options.items())
+    known = {
+        "w": rng.integers(0, 256, (8, 2, 16), dtype=np.uint8),
+        "s": rng.uniform(0.1, 1, 16).astype(np.float32),
+    }
+    info, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [node],
+        "g",
+        [info("x", kind, [2, 64])],
+        [info("y", kind, [2, 8])],
+        [onnx.numpy_helper.from_array(a, n) for n, a in known.items()],
+    )
+    sets = [onnx.helper.make_opsetid(*v) for v in (("", 21), ("com.microsoft", 1))]
+    proto = onnx.helper.make_model(graph, opset_imports=sets, ir_version=10)
+    x = rng.standard_normal((2, 64)).astype(np.float32)
+    low, high = known["w"] & 15, known["w"] >> 4
+    whole = np.stack([low, high], axis=-1).reshape(8, 64).astype(np.float64) - 8
+    right = x @ (whole * np.repeat(known["s"].reshape(8, 2), 32, axis=1)).T
+    with Oracles(ir.from_proto(proto)) as oracles:
+        answer = oracles.expected([Vector({"x": x}, "user:a")]).answers[0]
+    judged = budget_for("fp32").widened(answer.spread["y"])
+    exact = compare(answer.outputs["y"], right.astype(np.float32))
+    assert not check(exact, judged)
+    assert bool(check(exact, budget_for("fp32"))) == (level == 4)
