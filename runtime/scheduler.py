@@ -275,7 +275,8 @@ class Scheduler:
         if self._mine.lane is not None:
             with self._lock:
                 self._finished()
-                if not (self._is_watched and self._jobs and self._jobs[0].lane.is_brief):
+                waits = self._growing or self._jobs
+                if waits and not (self._is_watched and self._jobs and self._jobs[0].lane.is_brief):
                     self._call_worker()
 
     def wait(self, answer: PendingOutputs, timeout: float | None) -> None:

@@ -52,7 +52,11 @@ class InFlight:
 
     def is_free(self, size: int, own: int, share: bytes = b"") -> bool:
         """Whether so many bytes more fit, and nobody waits before."""
-        return not self._waiting and not self._lacks(size, own, share)
+        if self._waiting:
+            return False
+        # Most are nobody's, and fit.
+        fits = not share and self.used + size <= self._limit
+        return fits or not self._lacks(size, own, share)
 
     def _lacks(self, size: int, own: int, share: bytes) -> int:
         """Return the status that says why so many bytes more do not fit; 0 where they do."""

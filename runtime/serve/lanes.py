@@ -120,7 +120,7 @@ class Lane:
             EdgeInferError: the engine failed.
         """
         feeds = self._model.check(feeds)
-        if self._waiting or size_of(feeds) > self._largest or self._rests():
+        if self._waiting or size_of(feeds) > self._largest or (self._late and self._rests()):
             return None
         start = time.perf_counter()
         found = self._model.run_here([feeds])
@@ -150,7 +150,7 @@ class Lane:
             InputError: an input is not what the model takes.
         """
         feeds = self._model.check(feeds)
-        if size_of(feeds) > self._largest or self._rests():
+        if size_of(feeds) > self._largest or (self._late and self._rests()):
             answer.set_result(
                 self._model.submit(feeds, priority=priority, deadline_s=deadline_s, owner=owner)
             )

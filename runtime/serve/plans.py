@@ -107,9 +107,11 @@ class Plans:
         """Return the body of an answer as ``tensors.write`` does, its JSON written once."""
         if request.id or not request.binary:
             return write(model, request, results, specs)
-        shapes = tuple((name, array.shape, array.nbytes) for name, array in results.items())
-        key = (request.outputs, request.binary, shapes)
-        known = self._heads.get(key)
+        # A generator would be a call for each tensor of each answer.
+        key: list[object] = [request.outputs, request.binary]
+        for name, array in results.items():
+            key += (name, array.shape, array.nbytes)
+        known = self._heads.get(tuple(key))
         if known is not None:
             head, names = known
             return b"".join([head, *[to_buffer(results[name]) for name in names]]), len(head)
@@ -120,5 +122,5 @@ class Plans:
         if size is not None and is_raw:
             if len(self._heads) >= MOST:
                 self._heads.clear()
-            self._heads[key] = body[:size], names
+            self._heads[tuple(key)] = body[:size], names
         return body, size
