@@ -61,7 +61,7 @@ _HEAD = """# Models
 
 {models} models, converted by the command that a user types, in float32: what each device gets, how
 large it is, how far its numbers are from the source model's, computed in float64 by definition, and
-where it was measured, the time beside the plain engine's. Every artifact was run through the gate,
+where it was measured, the time next to the plain engine's. Every artifact was run through the gate,
 on a PC, by the engine that is named: **no time here is of a phone or a board**, and what was not
 timed says so. Weights are those of public packages, or random where the second column says so;
 small architectures have few layers, so that each of their operators is there. A language model
