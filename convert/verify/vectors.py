@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.bundle.vectors import native
 from edgeinfer.convert.verify.allowed import USUAL_MOST, Declared, Ranges
 from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
@@ -518,7 +519,7 @@ def _from_user(data: UserData, inputs: Sequence[TensorSpec], outputs: list[str])
         Vector(
             {s.name: _fitting(arrays, s, origin) for s in inputs},
             f"user:{origin}",
-            given={n: np.asarray(arrays[n]) for n in outputs if n in arrays},
+            given={n: native(np.asarray(arrays[n])) for n in outputs if n in arrays},
         )
         for origin, arrays in _user_arrays(data)
         if _known_names(arrays, inputs, outputs, origin)
@@ -554,7 +555,7 @@ def _fitting(arrays: Feeds, spec: TensorSpec, origin: str) -> Array:
         from edgeinfer.media.arrays import lacking
 
         raise InputError(spec.name, str(spec), lacking(arrays, origin))
-    array = np.asarray(arrays[spec.name])
+    array = native(np.asarray(arrays[spec.name]))
     dtype = "string" if array.dtype.kind in "OSUT" else array.dtype.name
     shape = spec.shape
     fits = shape is None or (

@@ -105,7 +105,14 @@ def plain_array(read: Callable[[], Array]) -> Array:
     # A header of a hundred bytes may list 2**60 of them, and NumPy writes none.
     if array.size and not array.dtype.itemsize:
         raise ValueError(f"it has {array.size} elements without any bytes")
-    return array
+    return native(array)
+
+
+def native(array: Array) -> Array:
+    """Return the same numbers in this machine's order of bytes: engines look at no other."""
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def _plain(array: Array) -> Array:

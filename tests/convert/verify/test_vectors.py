@@ -173,6 +173,17 @@ def test_feeds_in_memory() -> None:
     assert {v.feeds["x"].shape[0] for v in found} == {3, 1}
 
 
+def test_data_of_another_machine_is_the_same_numbers(tmp_path: Path) -> None:
+    """ONNX Runtime took such bytes as if they were in this machine's order."""
+    x = np.arange(24, dtype=">f4").reshape(3, 8)
+    np.savez(tmp_path / "a.npz", x=x, y=x)
+    for data in ([{"x": x, "y": x}], tmp_path):
+        first = vectors(model(PLAIN), user_data=data)[0]
+        for array in (first.feeds["x"], first.given["y"]):
+            assert array.dtype == np.float32
+            np.testing.assert_array_equal(array, x)
+
+
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
