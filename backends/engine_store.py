@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 from edgeinfer.bounded import sha256_of
 from edgeinfer.bundle.cache import exposure, private_folder
+from edgeinfer.bundle.kept import write_through
 from edgeinfer.errors import LoadError
 from edgeinfer.records import dataclass
 
@@ -144,9 +145,9 @@ class EngineStore:
             record = staged / RECORD
             record.write_text(json.dumps({**key.to_json(), "files": digests}, indent=1))
             for file in (*files, record, staged):
-                _write_through(file)
+                write_through(file)
             os.rename(staged, target)
-            _write_through(target.parent)
+            write_through(target.parent)
         except BaseException:
             shutil.rmtree(staged, ignore_errors=True)
             raise
@@ -225,16 +226,6 @@ def _hashed(path: str, *_: int) -> str:
     """Hash a file; the further arguments tell versions of it apart."""
     with open(path, "rb") as file:
         return sha256_of(file).hex()
-
-
-def _write_through(path: Path) -> None:
-    if sys.platform == "win32" and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import threading
 from dataclasses import replace
@@ -54,12 +55,14 @@ def signature(config: LlmConfig) -> tuple[TensorSpec, TensorSpec]:
     return INPUT, TensorSpec("logits", "float32", (config.vocab,))
 
 
-def open_executor(folder: Path, sizes: ExecutorSizes) -> TapeExecutor:
+def open_executor(folder: Path, sizes: ExecutorSizes, contents: str = "") -> TapeExecutor:
     """Open the files of a variant.
 
     Args:
         folder: that holds them.
         sizes: what there is to be room for.
+        contents: Hashes of the files, where whoever opens them has checked these; without, what
+            the tape says of its weights and code is believed.
 
     Raises:
         LoadError: files lack, are damaged, or are not for this processor.
@@ -67,14 +70,17 @@ def open_executor(folder: Path, sizes: ExecutorSizes) -> TapeExecutor:
         NotAvailableError: memory or threads lack.
     """
     try:
-        config = LlmConfig.from_json((folder / description.FILE_NAME).read_bytes())
-        tape = tapes.Tape.from_json((folder / tapes.FILE_NAME).read_bytes())
+        texts = [(folder / n).read_bytes() for n in (description.FILE_NAME, tapes.FILE_NAME)]
+        config, tape = LlmConfig.from_json(texts[0]), tapes.Tape.from_json(texts[1])
     except (OSError, BundleError) as e:
         raise LoadError(f"llm refuses {folder}: {one_line(e)}") from e
+    # Ropes, windows and scales are in no code: pages of a cache depend on them all the same.
+    parts = (*texts, contents.encode())
+    digest = hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in parts)).hexdigest()[:32]
     weights, library = folder / tapes.WEIGHTS_NAME, folder / tapes.LIBRARY_NAME
     if is_for_gpu(tape.machine):
-        return CudaExecutor(config, tape, weights, sizes)
-    return NativeExecutor(config, tape, weights, library, sizes)
+        return CudaExecutor(config, tape, weights, sizes, digest)
+    return NativeExecutor(config, tape, weights, library, sizes, digest)
 
 
 def open_native(folder: Path, sizes: ExecutorSizes) -> NativeExecutor:

@@ -85,6 +85,7 @@ class CudaExecutor(TapeExecutor):
         tape: Tape of the model.
         weights: path of the packed weights; code lies beside it.
         sizes: what there is room for.
+        digest: Digest of all that the model's numbers depend on.
 
     Raises:
         UsageError: sizes contradict one another or the model.
@@ -92,8 +93,10 @@ class CudaExecutor(TapeExecutor):
         NotAvailableError: there is no GPU that the code is for, or too little of its memory.
     """
 
-    def __init__(self, config: LlmConfig, tape: Tape, weights: Path, sizes: ExecutorSizes) -> None:
-        super().__init__(config, tape, sizes)
+    def __init__(
+        self, config: LlmConfig, tape: Tape, weights: Path, sizes: ExecutorSizes, digest: str
+    ) -> None:
+        super().__init__(config, tape, sizes, digest)
         self.device: DeviceKind = "gpu"
         self._layer = layer_words(self.cache, config.kv_heads, config.head_dim)
         self.page_bytes = self._layer * 2 * config.layers

@@ -81,6 +81,7 @@ class NativeExecutor(TapeExecutor):
         weights: path of the packed weights.
         library: path of the kernels.
         sizes: what there is room for.
+        digest: Digest of all that the model's numbers depend on.
 
     Raises:
         UsageError: sizes contradict one another or the model.
@@ -89,13 +90,19 @@ class NativeExecutor(TapeExecutor):
     """
 
     def __init__(
-        self, config: LlmConfig, tape: Tape, weights: Path, library: Path, sizes: ExecutorSizes
+        self,
+        config: LlmConfig,
+        tape: Tape,
+        weights: Path,
+        library: Path,
+        sizes: ExecutorSizes,
+        digest: str,
     ) -> None:
         about = tvm_library.read(library)
         tvm_library.check_machine(library, about)
         if TILES in about.features:
             ask_for_tiles()
-        super().__init__(config, tape, sizes)
+        super().__init__(config, tape, sizes, digest)
         self.device: DeviceKind = "cpu"
         self.threads = sizes.threads or available_cpus()
         self._made = self._cache(config.layers)

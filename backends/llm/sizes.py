@@ -37,12 +37,13 @@ class TapeExecutor:
         config: Configuration of the model.
         tape: Tape of the model.
         sizes: What there is room for.
+        digest: Digest of all that the model's numbers depend on.
 
     Raises:
         UsageError: sizes contradict one another or the model.
     """
 
-    def __init__(self, config: LlmConfig, tape: Tape, sizes: ExecutorSizes) -> None:
+    def __init__(self, config: LlmConfig, tape: Tape, sizes: ExecutorSizes, digest: str) -> None:
         self._config, self._tape = config, tape
         self.vocab, self.hidden, self.layers = config.vocab, config.hidden, config.layers
         self.context = sizes.context or config.context
@@ -53,7 +54,7 @@ class TapeExecutor:
         self.adapters = tuple(adapter.name for adapter in tape.adapters)
         self.cache = sizes.cache or tape.caches[0]
         _check(sizes, self.context, self.cache, tape)
-        self.fingerprint = f"tape {tape.digest} {self.cache} {self.context}"
+        self.fingerprint = f"tape {digest} {self.cache} {self.context}"
         self._columns = -(-self.context // PAGE)
 
 

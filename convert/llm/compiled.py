@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from typing import Any
 from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.process.child import Child, ChildEndedError
 from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.bundle.kept import is_whole, keep
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.llm.plan import Kernel
 from edgeinfer.convert.lower.tvm.machines import Machine
@@ -25,6 +25,8 @@ from edgeinfer.machine.cgroup import available_cpus
 _FOLDER = "llm-kernels"
 _MODULE = "edgeinfer.convert.llm.compiled"
 _TIMEOUT_S = 1800
+_SUFFIXES = (".json", ".o")
+"""Of a kernel's arguments and its object."""
 _DRIVER = [str(Path(__file__).with_name(name)) for name in ("team.c", "batch.c", "adapters.c")]
 _PROCESSES = 4
 """Compilers at once, at most: each takes some 300 MB."""
@@ -73,10 +75,14 @@ def compile_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[list[P
     base = _sources(machine)
     objects = [folder / f"{_key(base, kernel)}.o" for kernel in kernels]
     named = zip(objects, kernels, strict=True)
-    lacking = {place.stem: kernel for place, kernel in named if not place.exists()}
+    lacking = {place.stem: kernel for place, kernel in named if not _is_whole(place)}
     if lacking:
         _compile(lacking, machine, folder)
     return objects, len(lacking)
+
+
+def _is_whole(place: Path) -> bool:
+    return all(is_whole(place.with_suffix(suffix)) for suffix in _SUFFIXES)
 
 
 def _signature(place: Path) -> tuple[Argument, ...]:
@@ -125,8 +131,8 @@ def _compile(kernels: Mapping[str, Kernel], machine: Machine, folder: Path) -> N
             for child in children:
                 child.kill()
         for stem in kernels:
-            for suffix in (".json", ".o"):
-                os.replace(scratch / f"{stem}{suffix}", folder / f"{stem}{suffix}")
+            for suffix in _SUFFIXES:
+                keep(scratch / f"{stem}{suffix}", folder / f"{stem}{suffix}")
 
 
 def makers(machine: Machine) -> dict[str, Callable[..., Any]]:

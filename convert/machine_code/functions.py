@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import platform
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 from edgeinfer.backends.process.child import Child, ChildEndedError
 from edgeinfer.backends.tvm.plain_functions import FOLDER
 from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.bundle.kept import is_whole, keep
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
 from edgeinfer.errors import NotAvailableError
@@ -121,11 +121,11 @@ def library(
     folder = writable_folder(FOLDER)
     what = f"{'pictures' if pictures else ''} {sorted(map(function_name, spectrograms))}"
     path = folder / f"{machine.name}-{_key(machine, what)}.so"
-    if not path.exists():
+    if not is_whole(path):
         with Scratch(within=folder) as made:
             partial = made / "made.so"
             _build_apart((machine.name, driver, str(partial), pictures, tuple(spectrograms)))
-            os.replace(partial, path)
+            keep(partial, path)
     return path
 
 

@@ -289,4 +289,5 @@ def _executor(
         cache=sizes.kind,
         threads=sizes.threads,
     )
-    return open_executor(folder, room)
+    contents = " ".join(record.sha256 for record in variant.files)
+    return open_executor(folder, room, contents)

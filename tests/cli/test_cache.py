@@ -20,6 +20,8 @@ def fill(folder: Path) -> None:
         b"x" * 2000
     )
     (folder / "history-1.sqlite").write_bytes(b"x" * 500)
+    (folder / "llm-kernels").mkdir()
+    (folder / "llm-kernels" / "abc.o").write_bytes(b"x" * 700)
     (folder / "holiday.jpg").write_bytes(b"x")
 
 
@@ -31,6 +33,7 @@ def test_list(cli: Any, folder: Path) -> None:
         "entry              size\n"
         "bundles            2 kB\n"
         "history-1.sqlite  500 B\n"
+        "llm-kernels       700 B\n"
         "\n"
         "unpacked bundle  size  artifacts\n"
         "abc              2 kB  cpu-onnx-fp32\n"
@@ -39,14 +42,14 @@ def test_list(cli: Any, folder: Path) -> None:
 
 def test_clear_leaves_what_is_not_ours(cli: Any, folder: Path) -> None:
     fill(folder)
-    assert cli("cache", "clear").out == f"{folder}: 2.5 kB freed\n"
+    assert cli("cache", "clear").out == f"{folder}: 3.2 kB freed\n"
     assert [p.name for p in folder.iterdir()] == ["holiday.jpg"]
 
 
 def test_json(cli: Any, folder: Path) -> None:
     fill(folder)
     data = json.loads(cli("cache", "clear", "--json").out)
-    assert data == {"folder": str(folder), "removed": 2, "freed_bytes": 2500}
+    assert data == {"folder": str(folder), "removed": 3, "freed_bytes": 3200}
 
 
 def test_a_link_is_removed_but_not_what_it_points_to(

@@ -12,6 +12,13 @@ from pathlib import Path
 
 ENV = "EDGEINFER_CACHE"
 
+FOLDERS = frozenset({
+    *("bundles", "engines", "code", "llm-kernels", "search"),
+    *("coreml", "onnxruntime-coreml", "locks"),
+    *("litert-trials", "onnxruntime-regions-trials", "tvm-trials"),
+})  # fmt: skip
+"""All folders of the cache: what is not here is not edgeinfer's, and is not emptied."""
+
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -41,9 +48,14 @@ def user_cache() -> Path:
 def writable_folder(*parts: str) -> Path:
     """Make a private folder below the cache.
 
+    Args:
+        parts: its path; the first is one of ``FOLDERS``.
+
     Raises:
         OSError: it cannot be made or written, or others than this user could change what is in it.
     """
+    if parts and parts[0] not in FOLDERS:
+        raise ValueError(f"{parts[0]!r} is no folder of the cache, see FOLDERS")
     return private_folder(cache_root(), *parts)
 
 

@@ -60,8 +60,11 @@ def _entries(root: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    name = path.name
-    return name in ("bundles", "engines") or name.startswith("history-") or name.endswith("-trials")
+    from edgeinfer.bundle.cache import FOLDERS
+
+    # A lock that is removed while it is held could be held twice.
+    known = FOLDERS - {"locks"}
+    return path.name in known or path.name.startswith("history-")
 
 
 def _size(path: Path) -> int:

@@ -195,7 +195,7 @@ class Tape:
         weights: packed, by name.
         kernels: arguments of each.
         phases: in order.
-        digest: Digest of weights and code: what the bits of logits depend on.
+        digest: Digest of weights and code.
         adapters: Adapters of the model, in the order of their numbers.
     """
 

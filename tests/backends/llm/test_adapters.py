@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeinfer.backends.llm.backend import open_executor
+from edgeinfer.backends.llm.sizes import ExecutorSizes
 from edgeinfer.convert.llm.adapters import PARTS, Adapter, LowRank
 from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.oracle import Oracle
@@ -152,10 +156,35 @@ def test_an_adapter_that_is_not_there_is_refused(folder: Path, adapted: Path) ->
         executor.close()
 
 
-def test_fingerprints_tell_models_with_adapters_apart(folder: Path, adapted: Path) -> None:
-    found = set()
-    for place in (folder, adapted):
-        executor, _ = opened(place, CONFIG)
-        found.add(executor.fingerprint)
+def changed(folder: Path, made: Path, name: str, change: Callable[[Any], Any]) -> Path:
+    """Files of a variant, of which one says something else."""
+    shutil.copytree(folder, made)
+    place = made / name
+    place.write_text(json.dumps(change(json.loads(place.read_text()))))
+    return made
+
+
+def test_fingerprints_tell_models_apart(folder: Path, adapted: Path, tmp_path: Path) -> None:
+    """Also those that differ in their description alone: ropes, or an adapter's factor."""
+
+    def turned(config: Any) -> Any:
+        config["ropes"][0]["frequencies"][1] *= 0.5
+        return config
+
+    def louder(tape: Any) -> Any:
+        next(iter(tape["adapters"][0]["matrices"].values()))["scale"] *= 2
+        return tape
+
+    places = [
+        *(folder, adapted),
+        changed(folder, tmp_path / "turned", "llm.json", turned),
+        changed(adapted, tmp_path / "louder", "tape.json", louder),
+    ]
+    room = ExecutorSizes(pages=8)
+    found = []
+    for place, contents in ((places[0], ""), *((p, "") for p in places), (folder, "others")):
+        executor = open_executor(place, room, contents)
+        found.append(executor.fingerprint)
         executor.close()
-    assert len(found) == 2
+    assert found[0] == found[1]
+    assert len(set(found)) == len(found) - 1
