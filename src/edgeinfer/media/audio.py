@@ -15,6 +15,7 @@ import numpy as np
 from edgeinfer.bounded import absence, open_file
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.media.mpeg import is_crowded
 from edgeinfer.types import Array, AudioInput
 
 BLOCK = 1 << 20
@@ -241,7 +242,9 @@ def _sound(file: Any) -> Any:
         file.seek(start)
         head = file.read(12)
         if not head.startswith(b"ID3"):
-            return _Behind(file, start) if _BEGIN.match(head) else None
+            if not _BEGIN.match(head) or (head[0] == 0xFF and is_crowded(file, start)):
+                return None
+            return _Behind(file, start)
         if len(head) < 10:
             return None
         size = 0
