@@ -114,9 +114,9 @@ def _scaled(
 ) -> tuple[ir.Value, ...] | None:
     factor, old = norm.per_element(c, shape), norm.per_element(scale, shape)
     if factor is None:
-        fits = bias is None and norm.exact_shape(c, shape) and norm.all_equal(scale, 1.0)
+        fits = bias is None and norm.exact_shape(c, shape) and norm.is_ones(scale)
         return (c,) if fits else None
-    if old is None or (scale.dtype not in FLOATS and not norm.all_equal(scale, 1.0)):
+    if old is None or (scale.dtype not in FLOATS and not norm.is_ones(scale)):
         return None
     joined = (build.const(old * factor, "scale"),)
     if bias is None:

@@ -99,7 +99,7 @@ class AbsorbRmsNormScale(Fusion):
         shape = norm.normal_shape(x, attr(node, "axis", -1) % len(x.shape))
         if shape is None or (out.shape is not None and len(out.shape) != len(x.shape)):
             return False
-        factor, plain = norm.per_element(c, shape), norm.all_equal(scale, 1.0)
+        factor, plain = norm.per_element(c, shape), norm.is_ones(scale)
         if plain and norm.exact_shape(c, shape):
             joined = c
         elif factor is not None and plain:

@@ -43,8 +43,8 @@ def _axis(node: ir.Node, name: str, default: int, perm: Perm) -> int:
     return perm.index(attr(node, name, default) % len(perm))
 
 
-def _set_int(node: ir.Node, name: str, value: int) -> None:
-    node.attributes[name] = ir.AttrInt64(name, value)
+def _set_axis(node: ir.Node, axis: int) -> None:
+    node.attributes["axis"] = ir.AttrInt64("axis", axis)
 
 
 # Elementwise, with broadcasting.
@@ -140,7 +140,7 @@ def _along(default: int | None = None, last_is_best: bool = False) -> Rule:
                 editor.constant(
                     node, index, np.ascontiguousarray(_array(node, index).transpose(perm))
                 )
-            _set_int(node, "axis", axis)
+            _set_axis(node, axis)
 
         size = weight(node.outputs[0]) if last_is_best else 0
         end = len(perm) - 1
@@ -178,7 +178,7 @@ def split(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     return Move(
         {0: perm},
         perm,
-        lambda _, n: _set_int(n, "axis", axis),
+        lambda _, n: _set_axis(n, axis),
         first=_pieces(node.outputs, now, len(perm) - 1),
         last=_pieces(node.outputs, now, perm[-1]),
     )
@@ -192,7 +192,7 @@ def topk(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     return Move(
         {0: perm},
         perm,
-        lambda _, n: _set_int(n, "axis", axis),
+        lambda _, n: _set_axis(n, axis),
         first=0 if now == end else 2 * size,
         last=0 if axis == end else 2 * size + 1,
     )
@@ -214,7 +214,7 @@ def quantize(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     if constant(node.inputs[0]) is not None:
         return None
     axis = _axis(node, "axis", 1, perm)
-    return Move({0: perm}, perm, lambda _, n: _set_int(n, "axis", axis))
+    return Move({0: perm}, perm, lambda _, n: _set_axis(n, axis))
 
 
 def gather(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
@@ -225,7 +225,7 @@ def gather(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     at = attr(node, "axis", 0) % len(perm)
     axis = perm.index(at)
     output = perm if index_rank == 1 else _without(perm, {at})
-    return Move({0: perm}, output, lambda _, n: _set_int(n, "axis", axis))
+    return Move({0: perm}, output, lambda _, n: _set_axis(n, axis))
 
 
 def _without(perm: Perm, axes: set[int]) -> Perm:
@@ -241,7 +241,7 @@ def pad(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     """Amounts for all axes are permuted, or the axes they are for are renamed."""
     axes = input_at(node, 3)
     if axes is not None:
-        return _renamed_axes(node, perm, 3)
+        return _renamed_axes(node, perm)
     amounts = ints(node.inputs[1])
     if amounts is None or len(amounts) != 2 * len(perm):
         return None
@@ -253,7 +253,7 @@ def pad(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
 def slices(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     """Only the names of the axes change."""
     if input_at(node, 3) is not None:
-        move = _renamed_axes(node, perm, 3)
+        move = _renamed_axes(node, perm)
         axes = ints(input_at(node, 3)) or []
         if move is None or len(axes) != 1:
             return move
@@ -276,12 +276,12 @@ def slices(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     return Move({0: perm}, perm, edit)
 
 
-def _renamed_axes(node: ir.Node, perm: Perm, index: int) -> Move | None:
-    axes = ints(input_at(node, index))
+def _renamed_axes(node: ir.Node, perm: Perm) -> Move | None:
+    axes = ints(input_at(node, 3))
     if axes is None:
         return None
     new = np.array([perm.index(a % len(perm)) for a in axes], np.int64)
-    return Move({0: perm}, perm, lambda e, n: e.constant(n, index, new))
+    return Move({0: perm}, perm, lambda e, n: e.constant(n, 3, new))
 
 
 def tile(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
@@ -346,7 +346,7 @@ def arg(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
         return None
     axis = perm.index(at)
     output = perm if keeps else _without(perm, {at})
-    return Move({0: perm}, output, lambda _, n: _set_int(n, "axis", axis))
+    return Move({0: perm}, output, lambda _, n: _set_axis(n, axis))
 
 
 def transpose(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:

@@ -65,7 +65,7 @@ def exact_shape(value: ir.Value, shape: tuple[int, ...]) -> bool:
     return static_shape(value) == shape
 
 
-def all_equal(value: ir.Value | None, number: float) -> bool:
-    """Whether a constant holds nothing but ``number``."""
+def is_ones(value: ir.Value | None) -> bool:
+    """Whether a constant holds nothing but ones."""
     tensor = constant(value)
-    return tensor is not None and tensor.size <= _FEW and bool(np.all(tensor.numpy() == number))
+    return tensor is not None and tensor.size <= _FEW and bool(np.all(tensor.numpy() == 1.0))

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer.bundle.formats import format_of, refuse_artifact
 from edgeinfer.convert.late import late
 from edgeinfer.convert.options import ConvertOptions
-from edgeinfer.convert.pipeline.request import check_calibrated, check_path, check_request
+from edgeinfer.convert.pipeline.request import (
+    check_calibrated,
+    check_calibration_path,
+    check_request,
+)
 from edgeinfer.convert.quantize.recipe import STORED
 from edgeinfer.convert.sniff import is_llm, sniff
 from edgeinfer.errors import Problem, UsageError
@@ -94,7 +98,7 @@ def _language_model(options: ConvertOptions) -> ExportResult:
     asked = {name: given[name] for name in _TAKEN}
     asked["precision"] = asked["precision"] or STORED
     if asked["calibration"] is not None:
-        check_path("calibration", asked["calibration"], "write the texts to a file")
+        check_calibration_path(asked["calibration"], "write the texts to a file")
         asked["calibration"] = Path(asked["calibration"])
     made: ExportResult = late("llm.pipeline").export(Path(options.model), options.output, **asked)
     return made

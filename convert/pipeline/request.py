@@ -260,25 +260,22 @@ def _check_there(deployment: str, data: object, calibration: object) -> None:
     if deployment:
         late("lower.coreml.deployment").deployment(deployment)
     if calibration is not None:
-        check_path(
-            "calibration", calibration, "numpy.savez(FILE, INPUT=array) writes arrays to one"
-        )
+        check_calibration_path(calibration, "numpy.savez(FILE, INPUT=array) writes arrays to one")
     for what, given in (("", data), ("calibration data ", calibration)):
         if isinstance(given, str | Path) and not Path(given).exists():
             raise UsageError(f"{what}{given}: no such file")
 
 
-def check_path(name: str, given: object, otherwise: str) -> None:
-    """Refuse what is no path.
+def check_calibration_path(given: object, otherwise: str) -> None:
+    """Refuse calibration data that is no path.
 
     Args:
-        name: Name of the option.
         given: its value.
         otherwise: how the user gets to a path.
     """
     if not isinstance(given, str | Path):
         received = f"received {type(given).__name__}; {otherwise}"
-        raise UsageError(f"{name}: expected the path of a folder or a file, {received}")
+        raise UsageError(f"calibration: expected the path of a folder or a file, {received}")
 
 
 def _check_able(chosen: Sequence[Profile], precision: str) -> None:

@@ -7,9 +7,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Mapping
 from datetime import datetime, timezone
-from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -91,15 +89,14 @@ def log_request(
     _write(f"{method} {path} {status}", facts)
 
 
-def log_line(message: str, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
+def log_line(message: str) -> None:
     """Write a line of a request.
 
     Args:
-        message: what it says.
-        facts: Fields of its record.
+        message: Text of the line.
     """
     if LOG.isEnabledFor(logging.INFO):
-        _write(message, dict(facts))
+        _write(message, {})
 
 
 def _write(message: str, facts: dict[str, Any]) -> None:

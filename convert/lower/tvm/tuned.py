@@ -132,7 +132,7 @@ class Tuning:
         return found
 
 
-def for_machine(machine: Machine, files: Sequence[str], *, collect: bool = False) -> Tuning:
+def for_machine(machine: Machine, files: Sequence[str]) -> Tuning:
     """Return the tuning of a machine: what edgeinfer ships, and the user's own files before it.
 
     A level of x86-64 has processors of many designs: what was measured on one of them is used where
@@ -140,7 +140,7 @@ def for_machine(machine: Machine, files: Sequence[str], *, collect: bool = False
     """
     cpu = processor.name() if machine.arch == "x86_64" and not machine.cuda else ""
     known = records.known(machine.name, [Path(f) for f in files], cpu)
-    return Tuning(known, collect=collect)
+    return Tuning(known)
 
 
 Product = Callable[..., Any]
@@ -184,10 +184,10 @@ def product_function(
     return te.create_prim_func([*tensors, *extra, result]).without_attr("global_symbol")
 
 
-def title_of(kind: str, sizes: Sequence[Any], steps: int = 0) -> str:
-    """Name a workload for people: ``conv 1x3x224x224 32x3x3x3 /2 +2``."""
+def title_of(kind: str, sizes: Sequence[Any]) -> str:
+    """Name a workload for people: ``conv 1x3x224x224 32x3x3x3 /2``."""
     text = " ".join("x".join(map(str, s)) if not isinstance(s, str) else s for s in sizes if s)
-    return f"{kind} {text}{f' +{steps}' if steps else ''}"
+    return f"{kind} {text}"
 
 
 def sizes_of(function: tirx.PrimFunc) -> str:

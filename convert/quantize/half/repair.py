@@ -19,13 +19,12 @@ Good = Callable[[frozenset[str]], bool]
 """Whether a model is right when the nodes with these results stay in single precision."""
 
 
-def first_part(model: ir.Model, good: Good, *, seconds: float = SECONDS) -> frozenset[str]:
+def first_part(model: ir.Model, good: Good) -> frozenset[str]:
     """Find the shortest first part of a model that must stay in single precision.
 
     Args:
         model: float, its nodes in order.
         good: asked a few times; more nodes in single precision are taken to be no worse.
-        seconds: Duration in seconds of CPU time.
 
     Returns:
         Names of the nodes' first results; empty where no part with products behind it will do.
@@ -39,7 +38,7 @@ def first_part(model: ir.Model, good: Good, *, seconds: float = SECONDS) -> froz
     low, high = 0, products[-1]
     if high == 0 or not good(frozenset(names[:high])):
         return frozenset()
-    until = time.process_time() + seconds
+    until = time.process_time() + SECONDS
     while high - low > 1 and time.process_time() < until:
         middle = (low + high) // 2
         if good(frozenset(names[:middle])):

@@ -221,8 +221,8 @@ def _extreme(keeps_low: bool) -> Backward:
     return rule
 
 
-def _stepped(below: float, above: float) -> Backward:
-    return lambda _op, _index, need: Span(need.low - below, need.high + above)
+def _rounded(op: BoundedNode, index: int, need: Span) -> Span:
+    return Span(need.low, need.high)
 
 
 def _summed(op: BoundedNode, index: int, need: Span) -> Span:
@@ -278,11 +278,11 @@ def _same(op: BoundedNode, index: int, need: Span) -> Span:
 BACKWARD: dict[str, Backward] = {
     "Abs": _absolute,
     "Add": _add,
-    "Ceil": _stepped(0.0, 0.0),
+    "Ceil": _rounded,
     "Clip": _clip,
     "CumSum": _running,
     "Div": _div,
-    "Floor": _stepped(0.0, 0.0),
+    "Floor": _rounded,
     "Max": _extreme(keeps_low=True),
     "Min": _extreme(keeps_low=False),
     "Mul": _mul,
@@ -291,7 +291,7 @@ BACKWARD: dict[str, Backward] = {
     "Range": _started,
     "ReduceSum": _summed,
     "Relu": _relu,
-    "Round": _stepped(0.0, 0.0),
+    "Round": _rounded,
     "Sub": _sub,
     "Where": _branches,
     **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceMean"), _same),

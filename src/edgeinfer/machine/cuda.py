@@ -55,36 +55,34 @@ AMPERE = (8, 0)
 """Compute capability of the first GPUs with bfloat16 and TF32 (CUDA C++ Programming Guide)."""
 
 
-def check_bf16(backend: str, precision: str, index: int = 0) -> None:
+def check_bf16(backend: str, precision: str) -> None:
     """Refuse an artifact in bfloat16 on a device that has no such arithmetic.
 
     Args:
         backend: its name, for the message.
         precision: Precision of the artifact, as in a manifest.
-        index: Index of the device.
 
     Raises:
         NotAvailableError: the device is older than Ampere.
     """
     if "bf16" in precision.split("+"):
-        _check_ampere(backend, "bf16", "fp16", index)
+        _check_ampere(backend, "bf16", "fp16")
 
 
-def check_tf32(backend: str, index: int = 0) -> None:
+def check_tf32(backend: str) -> None:
     """Refuse products of TF32 on a device that has no such arithmetic.
 
     Args:
         backend: its name, for the message.
-        index: Index of the device.
 
     Raises:
         NotAvailableError: the device is older than Ampere.
     """
-    _check_ampere(backend, "tf32", "fp32", index)
+    _check_ampere(backend, "tf32", "fp32")
 
 
-def _check_ampere(backend: str, kind: str, instead: str, index: int) -> None:
-    found = compute_capability(index)
+def _check_ampere(backend: str, kind: str, instead: str) -> None:
+    found = compute_capability()
     if found and tuple(int(part) for part in found.split(".")) < AMPERE:
         raise NotAvailableError(
             f"backend {backend!r}: the file is computed in {kind}, which NVIDIA's GPUs have from "
