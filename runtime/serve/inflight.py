@@ -103,7 +103,7 @@ class InFlight:
             self._waiting.append(turn)
             try:
                 await asyncio.wait_for(turn, max(0.0, end - asyncio.get_running_loop().time()))
-            except TimeoutError as e:
+            except asyncio.TimeoutError as e:
                 raise _full(status) from e
             finally:
                 if turn in self._waiting:

@@ -8,9 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from edgeinfer.bounded import read_bounded
+from edgeinfer.bounded import read_bounded, split_address
 from edgeinfer.errors import UsageError
 from edgeinfer.records import dataclass
 
@@ -284,7 +283,10 @@ def read_upstream(given: str) -> tuple[str, Upstream]:
             cannot be sent.
     """
     name, sign, url = given.partition("=")
-    parts = urlsplit(url)
+    try:
+        parts = split_address(url)
+    except ValueError as e:
+        raise UsageError(f"{given}: {e}") from e
     if not (sign and NAME.fullmatch(name) and parts.scheme in ("http", "https") and parts.hostname):
         raise UsageError(f"{given}: expected NAME=URL[#MODEL] with http:// or https://")
     if parts.username or parts.password or parts.query:

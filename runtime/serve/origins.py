@@ -39,6 +39,7 @@ class Origins:
             )
         origin = header(scope, b"origin")
         if origin is None:
+            _check_site(scope)
             return
         text = origin.decode("latin-1")
         if text not in self._allowed and text.partition("://")[2] != host:
@@ -55,6 +56,21 @@ class Origins:
             (b"access-control-allow-methods", b"GET, POST"),
             (b"vary", b"origin"),
         )
+
+
+def _check_site(scope: Scope) -> None:
+    """Refuse what a page of another site made without an origin: images, forms of GET, frames.
+
+    A link to this server's page may be followed.
+
+    Raises:
+        RequestError: 403.
+    """
+    if header(scope, b"sec-fetch-site") in (b"cross-site", b"same-site"):
+        is_followed = header(scope, b"sec-fetch-mode") == b"navigate"
+        is_alone = header(scope, b"sec-fetch-dest") == b"document"
+        if not (is_followed and is_alone and scope["path"] == "/"):
+            raise RequestError(403, "pages of other sites may not ask; --cors lets them")
 
 
 @functools.lru_cache(64)

@@ -131,7 +131,7 @@ async def _begun(llm: LLM, request: SequenceRequest) -> Events:
     turn = _TURNS.setdefault(owner(), asyncio.Lock())
     try:
         await asyncio.wait_for(turn.acquire(), COMPILING_S)
-    except TimeoutError as error:
+    except asyncio.TimeoutError as error:
         raise DeadlineError(f"grammars before this one took {COMPILING_S:g} s") from error
     try:
         return await llm.engine.submit_async(request, KEEP_ALIVE_S)
@@ -156,7 +156,7 @@ async def _in_time(events: Events, id: str, wait_s: float) -> Events:
                 yield first
         except StopAsyncIteration:
             return
-        except TimeoutError:
+        except asyncio.TimeoutError:
             error = DeadlineError(f"the first token did not come within {wait_s:g} s")
             yield Event(id, 0, finish="error", error=error)
             return

@@ -8,6 +8,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import stat
 import struct
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, overload
+from urllib.parse import SplitResult, urlsplit
 
 try:
     from lzma import LZMAError
@@ -95,6 +97,23 @@ def _regular(path: Place, flags: int) -> int:
 
 
 _NO_FILE = "is a device or a pipe; give a file"
+
+
+def split_address(text: str) -> SplitResult:
+    """Split an address of a machine, with a port that there can be.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = urlsplit(text)
+    # Read, because only then it is looked at.
+    if found.port == 0:
+        raise ValueError("port 0 is none")
+    # Text beside the brackets of an address of IPv6 is in no part of it.
+    host = found.netloc.rpartition("@")[2]
+    if ("[" in host or "]" in host) and not re.fullmatch(r"\[[^\[\]]*\](:\d*)?", host):
+        raise ValueError(f"{host!r} is no host")
+    return found
 
 
 def leads_out(place: Path, folder: Path) -> bool:

@@ -1,6 +1,7 @@
 """``edgeinfer cache``: shows and removes what edgeinfer put there, and nothing else."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,22 @@ def test_a_loaded_bundle_shows_up(cli: Any, folder: Path, bundle: Path) -> None:
     assert cli("verify", bundle, "-q").code == 0
     names = [e["name"] for e in json.loads(cli("cache", "list", "--json").out)["entries"]]
     assert "bundles" in names
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and modes of POSIX")
+@pytest.mark.parametrize("how", ["link", "mode"])
+@pytest.mark.parametrize("command", ["clear", "list"])
+def test_a_folder_that_others_could_have_put_there_is_left_alone(
+    cli: Any, folder: Path, tmp_path: Path, how: str, command: str
+) -> None:
+    """A link in the cache's place had it remove folders of the user's own elsewhere."""
+    fill(tmp_path / "elsewhere")
+    if how == "link":
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        (tmp_path / "elsewhere").rename(folder)
+        folder.chmod(0o777)
+    found = cli("cache", command)
+    assert found.code == 3
+    assert {"link": "is a link", "mode": "can be written by others"}[how] in found.err
+    assert (folder / "bundles" / "abc").is_dir()

@@ -36,6 +36,13 @@ def test_places(device: str, place: SshAddress) -> None:
         "ssh://pi:word@board",
         "ssh://board?x",
         "ssh://a b",
+        "ssh://[h]",
+        "ssh://[::1",
+        "ssh://x\u2100y",
+        "ssh://board:99999999",
+        "ssh://x`id`[::1]:22",
+        "ssh://[::1]x$(id):22",
+        "ssh://u$(id)@board",
     ],
 )
 def test_what_is_no_place_is_refused(device: str) -> None:

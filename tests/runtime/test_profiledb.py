@@ -237,7 +237,7 @@ def test_a_history_that_others_may_have_made_is_not_believed(
     if how == "theirs":
         # What root has made may be for all.
         if os.getuid():
-            monkeypatch.setattr(cache, "_user", lambda: os.getuid() + 1)
+            monkeypatch.setattr(cache, "owner", lambda: os.getuid() + 1)
         else:
             os.chown(path.parent, 65534, 65534)
     else:

@@ -31,7 +31,7 @@ def cache_root() -> Path:
     if not given:
         return user_cache() / "edgeinfer"
     folder = Path(given)
-    return folder / f"edgeinfer-{_user()}" if _is_everybodys(folder) else folder
+    return folder / f"edgeinfer-{owner()}" if _is_everybodys(folder) else folder
 
 
 def user_cache() -> Path:
@@ -63,7 +63,7 @@ def readable_folder(*parts: str) -> Path | None:
     """Return a folder below the cache that nobody but this user and root could have filled."""
     folder = cache_root().joinpath(*parts)
     try:
-        problem = exposure(cache_root(), folder, owners={_user(), 0})
+        problem = exposure(cache_root(), folder, owners={owner(), 0})
     except OSError:
         return None
     return None if problem else folder
@@ -75,7 +75,7 @@ def is_own_file(path: Path) -> bool:
     Raises:
         OSError: it, or its folder, may not be looked at.
     """
-    owners = {_user(), 0}
+    owners = {owner(), 0}
     if os.name == "posix":
         found = path.lstat()
         if found.st_uid not in owners or not stat.S_ISREG(found.st_mode):
@@ -95,7 +95,7 @@ def private_folder(root: Path, *parts: str) -> Path:
     for level in _levels(root, folder):
         _make(level)
         # Each before the next is made in it.
-        if problem := exposure(root, level, owners={_user()}):
+        if problem := exposure(root, level, owners={owner()}):
             raise PermissionError(errno.EPERM, problem)
     _write_something(folder)
     return folder
@@ -164,5 +164,6 @@ def _is_everybodys(folder: Path) -> bool:
     return bool(os.name == "posix" and mode & stat.S_IWOTH and mode & stat.S_ISVTX)
 
 
-def _user() -> int:
+def owner() -> int:
+    """Return the number of this user; -1 where the system has none."""
     return os.geteuid() if hasattr(os, "geteuid") else -1

@@ -55,7 +55,19 @@ def clear(out: Output) -> None:
 
 
 def _entries(root: Path) -> list[Path]:
-    """List what edgeinfer put there; anything else in a folder of the user's choice stays."""
+    """List what edgeinfer put there; anything else in a folder of the user's choice stays.
+
+    Raises:
+        OutputError: others could have put it there, or a link in the folder's place.
+    """
+    from edgeinfer.bundle.cache import exposure, owner
+
+    try:
+        problem = exposure(root, root, owners={owner()})
+    except OSError:
+        return []
+    if problem:
+        raise OutputError(f"{root}: {problem}: nothing there is taken for edgeinfer's cache")
     return [p for p in sorted(root.glob("*")) if _is_ours(p)] if root.is_dir() else []
 
 

@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import sys
-from urllib.parse import urlsplit
 
+from edgeinfer.bounded import split_address
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.records import dataclass
 
@@ -19,7 +19,7 @@ FAILED = 255
 """Exit code of ssh itself; every other one is the command's."""
 
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
-_HOST = re.compile(r"[\w.:%-]+")
+_HOST, _USER = re.compile(r"[\w.:%-]+"), re.compile(r"[\w.@+\\-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ def place(device: str) -> SshAddress:
     Raises:
         UsageError: that is no place.
     """
-    found = urlsplit(device)
     try:
-        port = found.port
+        found = split_address(device)
     except ValueError as error:
         raise UsageError(f"device {device!r}: {error}") from error
-    host, user = found.hostname or "", found.username or ""
-    wrong = not _HOST.fullmatch(host) or host.startswith("-") or user.startswith("-")
+    host, user, port = found.hostname or "", found.username or "", found.port
+    wrong = not _HOST.fullmatch(host) or host.startswith("-")
+    wrong = wrong or not _USER.fullmatch(user) or user.startswith("-")
     if found.scheme != "ssh" or wrong or found.password or found.query or found.fragment:
         raise UsageError(f"device {device!r}: expected ssh://[USER@]HOST[:PORT][/PYTHON]")
     # Names of hosts in ssh's configuration may have capitals, which ``hostname`` loses.

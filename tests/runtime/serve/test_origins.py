@@ -51,3 +51,18 @@ def test_names_that_somebody_points_here_are_refused(start: Start, host: str) ->
     given = {"host": host, "x-api-key": KEY}
     assert keyed.client.get("/v2", headers=given).status_code == 200
     assert start(insecure=True).client.get("/v2", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_images_of_other_pages_run_nothing(server: Server, site: str) -> None:
+    """Browsers send no origin with what a page shows, and a GET made the server run its models."""
+    sent = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    for path in ("/health/run", "/v2", "/"):
+        assert server.client.get(path, headers=sent).status_code == 403
+    followed = {**sent, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert server.client.get("/health/run", headers=followed).status_code == 403
+    assert server.client.get("/", headers=followed).status_code == 200
+    own = {**sent, "sec-fetch-site": "same-origin"}
+    assert server.client.get("/v2", headers=own).status_code == 200
+    typed = {**followed, "sec-fetch-site": "none"}
+    assert server.client.get("/health/run", headers=typed).status_code == 200
