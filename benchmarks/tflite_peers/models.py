@@ -175,12 +175,6 @@ def _export(net: str, exporter: str, path: str) -> None:
     )
 
 
-def _resnet50(path: Path) -> None:
-    from benchmarks.resnet50 import resnet50
-
-    onnx.save(resnet50(), path)
-
-
 NETS = (
     *("mobilenet-v2", "mobilenet-v3-small", "mobilenet-v3-large", "resnet-18", "resnet-50"),
     *("efficientnet-lite0", "efficientnet-b0", "yolo-head", "unet", "convnext-tiny", "vit-tiny"),

@@ -40,11 +40,6 @@ class _One(_Outputs):
         return super().forward(first)
 
 
-class _Two(_Outputs):
-    def forward(self, first: Any, second: Any) -> Any:
-        return super().forward(first, second)
-
-
 def _timm(name: str, size: int, **options: Any) -> Built:
     if importlib.util.find_spec("timm") is None:
         pytest.skip("could not import 'timm'")

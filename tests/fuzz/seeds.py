@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -152,10 +151,3 @@ def exported_program(folder: Path) -> bytes | None:
     program = torch.export.export(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
     torch.export.save(program, path)
     return path.read_bytes()
-
-
-def manifest_of(raw: bytes) -> dict[str, object]:
-    """Return the manifest of a bundle's bytes."""
-    with zipfile.ZipFile(io.BytesIO(raw)) as opened:
-        found: dict[str, object] = json.loads(opened.read("manifest.json"))
-    return found
