@@ -166,19 +166,23 @@ def _seen(data: Sequence[Feeds], name: str) -> tuple[float, float] | None:
     )
 
 
-def whole_ends(span: Span | None, dtype: np.dtype, most: int = USUAL_MOST) -> tuple[Array, Array]:
+def whole_ends(
+    span: Span | None, dtype: np.dtype, most: int = USUAL_MOST, *, signed: bool = False
+) -> tuple[Array, Array]:
     """Return lowest and highest integers to draw, from zero on where that is possible.
 
     Args:
         span: what is allowed; None where nothing is known.
         dtype: that has to hold them.
         most: how far to go where there is no end.
+        signed: a lowest value below zero is one that comes.
     """
     low, high = (span.low, span.high) if span is not None else (np.asarray(-np.inf),) * 2
     if span is None:
         high = np.asarray(np.inf)
     info = np.iinfo(dtype)
-    low = np.where(high >= 0, np.maximum(low, 0), np.where(np.isneginf(low), high - most, low))
+    from_zero = (high >= 0) & (np.isneginf(low) if signed else True)
+    low = np.where(from_zero, np.maximum(low, 0), np.where(np.isneginf(low), high - most, low))
     high = np.where(np.isposinf(high), np.maximum(low, 0) + most, high)
     held = np.clip(np.ceil(low), info.min, info.max), np.clip(np.floor(high), info.min, info.max)
     return held[0], np.maximum(held[0], held[1])

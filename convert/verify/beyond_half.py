@@ -60,11 +60,18 @@ _RETURN = frozenset({
 """Operators that make ordinary numbers of any."""
 
 _LARGE, _WEIGHED, _SMALL = "large", "weighed", "small"
-"""What a value may be: beyond the range, the same behind weights, or the inverse of such a one.
+"""What a value may be: beyond the range, a product of it with weights or of two values of a run, or
+the inverse of a large one.
 
-Behind weights only roots and quotients are a way back: a layer between a square and some later
-norm is no part of a formula, and stays as fast as it is.
+Behind products only roots, logarithms and quotients are a way back: a layer between a square and
+some later norm is no part of a formula, and stays as fast as it is.
 """
+
+_BACK_OF_ANY = frozenset({"Log"})
+"""Operators of ``_RETURN`` that are a way back behind products too."""
+
+_SHARES = frozenset({"Softmax", "Sigmoid", "HardSigmoid", "OneHot"})
+"""Operators whose results are one at most, so that products with them add up to no more."""
 
 _DOMAINS = ("", "ai.onnx")
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -130,6 +137,8 @@ class _Ways:
         op, first = node.op_type, sizes[0]
         if _squares(node):
             return (first or _LARGE, False) if first != _SMALL else (_SMALL, False)
+        if _is_product(node) and _SMALL not in sizes:
+            return _WEIGHED, False
         if not any(sizes):
             return (_LARGE if op in _LEAVE else None), False
         if op in ("Mul", "Div", "Reciprocal", "Sqrt", "Pow"):
@@ -138,7 +147,7 @@ class _Ways:
             return (_SMALL, False) if op in (*_MOVE, "Neg") else (None, False)
         size = _WEIGHED if _WEIGHED in sizes else _LARGE
         if op in _RETURN or _is_bounded(node):
-            return None, size != _WEIGHED
+            return None, size == _LARGE or op in _BACK_OF_ANY
         if op == "Cast" and first:
             return None, node.attributes.get_int("to") in _WIDE
         if op in _PRODUCTS and first == _LARGE and _number(node.inputs[1]) is not None:
@@ -234,6 +243,23 @@ def _same(a: ir.Value | None, b: ir.Value | None, depth: int) -> bool:
             x is y or _same(x, y, depth - 1) for x, y in zip(one.inputs, other.inputs, strict=True)
         )
     )
+
+
+def _is_product(node: ir.Node) -> bool:
+    """Whether a node adds up products of two values of a run, neither of which is a share."""
+    if node.op_type not in ("MatMul", "Einsum") or len(node.inputs) != 2:
+        return False
+    return all(v is not None and _number(v) is None and not _is_share(v) for v in node.inputs)
+
+
+def _is_share(value: ir.Value, depth: int = _DEPTH) -> bool:
+    node = value.producer()
+    if node is None or not depth:
+        return False
+    if node.op_type in _SHARES:
+        return True
+    passed = node.op_type in _MOVE or node.op_type in ("Cast", "Dropout", "Where")
+    return passed and any(v is not None and _is_share(v, depth - 1) for v in node.inputs)
 
 
 def _is_bounded(node: ir.Node) -> bool:

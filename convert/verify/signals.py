@@ -79,7 +79,8 @@ def signal(
             return np.asarray(mask).astype(spec.dtype)
     dtype = _numpy_type(spec.dtype)
     if dtype.kind in "iu" and kind.name != "image":
-        return _integers(kind, shape, style, rng, dtype, span, most)
+        signed = allowed is not None and allowed.source != "graph"
+        return _integers(kind, shape, style, rng, dtype, span, most, signed)
     values = _numbers(spec, kind, shape, style, rng)
     return values if span is None else _ranged(values, kind, span, style, rng).astype(dtype)
 
@@ -92,8 +93,15 @@ def _integers(
     dtype: np.dtype,
     span: Span | None,
     most: int,
+    signed: bool,
 ) -> Array:
-    """Integers that are allowed; among several the lowest and the highest of them."""
+    """Integers that are allowed; among several the lowest and the highest of them.
+
+    Of a few bits any may come; of wide ones the graph asks for what counts, from zero on.
+    """
+    few = np.iinfo(dtype)
+    if span is None and kind.vocab is None and shape and dtype.itemsize == 1 and most > 1:
+        span = Span.of(few.min, few.max)
     if span is None and kind.vocab is not None:
         span = Span.of(0, kind.vocab - 1)
     if span is None and (not shape or kind.name == "state"):
@@ -101,12 +109,14 @@ def _integers(
         span = Span.of(0, 0) if style == "zeros" else Span.of(min(1, most) if not shape else 0, 1)
         span = Span.of(min(span.least, most), min(span.most, most))
         return rng.integers(int(span.least), int(span.most) + 1, shape).astype(dtype)
-    low, high = (np.broadcast_to(e, shape) for e in whole_ends(span, dtype, most))
+    signed = signed or dtype.itemsize <= np.dtype(np.int16).itemsize
+    ends = whole_ends(span, dtype, most, signed=signed)
+    low, high = (np.broadcast_to(e, shape) for e in ends)
     if kind.name == "positions" and shape:
         along = np.broadcast_to(np.arange(shape[-1]), shape)
         return np.asarray(low + along % (high - low + 1)).astype(dtype)
     if style == "zeros":
-        return low.astype(dtype)
+        return np.asarray(np.clip(0, low, high)).astype(dtype)
     # Ends of 64 bits are no floats; what is drawn stays below.
     top = np.minimum(high, float(1 << 62)).astype(np.int64)
     values = rng.integers(low.astype(np.int64), top + 1, shape)
@@ -119,7 +129,7 @@ def _integers(
             low.reshape(-1)[indices[0]],
             top.reshape(-1)[indices[1]],
         )
-    return flat.reshape(shape).astype(dtype)
+    return np.asarray(flat.reshape(shape).astype(dtype))
 
 
 def _ranged(values: Array, kind: Kind, span: Span, style: Style, rng: np.random.Generator) -> Array:

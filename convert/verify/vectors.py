@@ -51,8 +51,9 @@ _TRIES, _APART = 4, 1000
 _LEAST_STEP = 2.0**-24
 """Half the last bit of a 24-bit recording of full scale: no sensor tells such inputs apart."""
 
-_MEANING = frozenset({"mask", "tokens", "positions", "sample_rate", "state", "image", "audio"})
-"""Kinds of inputs that are no ids, whatever their type could hold."""
+_MEANING = frozenset({"mask", "positions", "sample_rate", "state", "image", "audio"})
+"""Kinds of inputs that are no ids, whatever their type could hold. What only arithmetic reads is no
+token, which a table would be asked for."""
 
 _SLOW_S = 0.4
 """A model whose run takes longer is given fewer vectors: oracle B takes about ten times that."""

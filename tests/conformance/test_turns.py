@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import helper
 
@@ -115,3 +116,58 @@ def test_states_of_a_scan_may_change_places(place: str) -> None:
     found = run(place, model, {"s": START[0], "x": rows}).outputs
     for name, right in zip("tuy", [*states, np.array(turns)], strict=True):
         np.testing.assert_allclose(found[name], right, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+RANGES = ((0, -2, 1), (5, 2, 1), (2, 5, -1), (5, 0, -2), (0, 7, 3), (3, 3, -1))
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
+def test_a_range_that_leads_nowhere_is_empty(place: str) -> None:
+    if why := lacking(place):
+        pytest.skip(why)
+    inputs = ", ".join(
+        f"int64 a{i}, int64 n{i}, int64 s{i}, float f{i}" for i in range(len(RANGES))
+    )
+    outputs = ", ".join(f"int64[K{i}] y{i}, float[J{i}] z{i}" for i in range(len(RANGES)))
+    body = " ".join(
+        f"y{i} = Range(a{i}, n{i}, s{i}) z{i} = Range(zero, f{i}, half)" for i in range(len(RANGES))
+    )
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> g ({inputs}) => ({outputs}) '
+        f"<float zero = {{0}}, float half = {{0.5}}> {{ {body} }}"
+    )
+    feeds: dict[str, Array] = {}
+    for i, (a, n, s) in enumerate(RANGES):
+        feeds |= {f"{k}{i}": np.array(v) for k, v in (("a", a), ("n", n), ("s", s))}
+        feeds[f"f{i}"] = np.array(n / 4, np.float32)
+    found = run(place, model, feeds).outputs
+    for i, (a, n, s) in enumerate(RANGES):
+        np.testing.assert_array_equal(found[f"y{i}"], np.arange(a, n, s))
+        np.testing.assert_array_equal(found[f"z{i}"], np.arange(0, n / 4, 0.5))
+
+
+@pytest.mark.sample(each=("place", "op"))
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
+@pytest.mark.parametrize(("op", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+def test_sequences_have_lengths_of_their_own(place: str, op: str, gates: int) -> None:
+    if why := lacking(place):
+        pytest.skip(why)
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(5, 3, 2)).astype(np.float32)}
+    feeds["n"] = np.array([2, 5, 3], np.int32)
+    w, r = (
+        ", ".join(f"{v:.3f}" for v in rng.normal(size=2 * size * gates).ravel()) for size in (2, 2)
+    )
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float[5,3,2] x, int32[3] n) => (float[5,1,3,2] y, float[1,3,2] h)
+        <float[1,{2 * gates},2] w = {{{w}}}, float[1,{2 * gates},2] r = {{{r}}}> {{
+            y, h = {op}<hidden_size = 2>(x, w, r, , n)
+        }}"""
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    y, h = session.run(None, feeds)
+    found = run(place, model, feeds).outputs
+    np.testing.assert_allclose(found["y"], y, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["h"], h, rtol=1e-5, atol=1e-6)
+    assert not y[2:, :, 0].any()

@@ -21,6 +21,7 @@ from edgeinfer.convert.lower.faults import (
 from edgeinfer.convert.lower.openvino import apart, blocks, conditions, moves, sixteen_bits
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
 from edgeinfer.convert.lower.openvino.heads import equal_axes, transpose_five
+from edgeinfer.convert.lower.openvino.lengths import LENGTHS
 from edgeinfer.convert.lower.openvino.pooling import pad_before_average
 from edgeinfer.convert.lower.openvino.rewrites import (
     bool_by_comparison,
@@ -374,5 +375,6 @@ RULES: tuple[Rule, ...] = (
     ),
     *blocks.RULES,
     *DIGITS,
+    *LENGTHS,
     *WHOLE,
 )

@@ -154,12 +154,18 @@ def _scaled(op: BoundedNode) -> Limits:
     """What floats are that are divided by the most that samples hold, and what divides any."""
     found = {1: Limit(Span.of(1e-2, np.inf))} if op.const(1) is None else {}
     step = op.number(1)
-    if step in (255.0, 256.0, 127.5, 128.0):
-        top = 255.0
-        return {**found, 0: Limit(Span.of(0, top))}
+    if step in (255.0, 256.0, 127.5, 128.0) and not _is_moved(op, 0):
+        return {**found, 0: Limit(Span.of(0, 255))}
     if step in (32767.0, 32768.0):
         return {**found, 0: Limit(Span.of(-step, step - 1))}
     return found
+
+
+def _is_moved(op: BoundedNode, place: int) -> bool:
+    """Whether an operand is a sum or a difference, as ``x - 127.5`` is: pixels no more."""
+    value = op.node.inputs[place]
+    maker = None if value is None else value.producer()
+    return maker is not None and maker.op_type in ("Add", "Sub")
 
 
 def _multiplied(op: BoundedNode) -> Limits:
@@ -169,7 +175,7 @@ def _multiplied(op: BoundedNode) -> Limits:
         if factor is None or op.is_whole(index):
             continue
         for step in (255.0, 256.0, 127.5, 128.0):
-            if math.isclose(factor, 1 / step, rel_tol=1e-5):
+            if math.isclose(factor, 1 / step, rel_tol=1e-5) and not _is_moved(op, index):
                 found[index] = Limit(Span.of(0, 255))
         if any(math.isclose(factor, 1 / s, rel_tol=1e-5) for s in (32767.0, 32768.0)):
             found[index] = Limit(Span.of(-32768, 32767))

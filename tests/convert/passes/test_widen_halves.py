@@ -242,6 +242,41 @@ def test_a_formula_has_a_cast_at_each_end_alone() -> None:
         assert len(casts) == 2, name
 
 
+@pytest.mark.parametrize(
+    ("body", "means"),
+    [
+        (
+            "n = ReduceL2(x, last) t = Transpose(x) p = MatMul(x, t) u = Transpose(n) "
+            "q = Mul(n, u) y = Div(p, q)",
+            lambda x: x @ x.T / np.outer(*[(x**2).sum(1) ** 0.5] * 2),
+        ),
+        (
+            "t = Transpose(x) p = MatMul(x, t) d = Mul(p, two) a = Mul(x, x) "
+            "r = ReduceSum(a, last) u = Transpose(r) f = Add(r, u) g = Sub(f, d) h = Relu(g) "
+            "y = Sqrt(h)",
+            lambda x: ((x[:, None] - x[None]) ** 2).sum(-1) ** 0.5,
+        ),
+        (
+            "a = Mul(x, x) m = MatMul(a, w) e = Add(m, two) y = Log(e)",
+            lambda x: np.log((x * x) @ np.eye(4) + 2),
+        ),
+    ],
+    ids=["likeness", "distance", "loudness"],
+)
+def test_products_that_come_back_are_wide(body: str, means: Callable[[Array], Array]) -> None:
+    bits = {v: int(np.float16(v).view(np.uint16)) for v in (0, 1, 2)}
+    eye = ", ".join(str(bits[int(v)]) for v in np.eye(4).ravel())
+    m = ir.from_onnx_text(
+        f"{HEAD} g (float16[4,4] x) => (float16[a,b] y) <int64[1] last = {{1}}, float16 two = "
+        f"{{{bits[2]}}}, float16[4,4] w = {{{eye}}}> {{ {body} }}"
+    )
+    x = (np.random.default_rng(0).standard_normal((4, 4)) * 3000).astype(np.float16)
+    judged = Evaluator(m, wide=True).run({"x": x})["y"].astype(np.float16)
+    same(judged, means(x.astype(np.float64)), "definition")
+    halved = Evaluator(passes.normalise(m).model, wide=False).run({"x": x})["y"]
+    same(halved, means(x.astype(np.float64)), "normalised")
+
+
 def test_what_is_no_such_formula_stays() -> None:
     """Layers, activations of elements and squares that nothing brings back are as they were."""
     for body in (
@@ -249,6 +284,7 @@ def test_what_is_no_such_formula_stays() -> None:
         "a = Relu(x) q = Mul(a, a) y = MatMul(q, w)",
         "a = Sigmoid(x) y = Mul(x, a)",
         "a = Exp(x) y = MatMul(a, w)",
+        "p = MatMul(x, w) y = Tanh(p)",
         "a = ReduceMax<keepdims=1>(x) y = Sub(x, a)",
     ):
         m = ir.from_onnx_text(

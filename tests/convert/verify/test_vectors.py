@@ -314,6 +314,36 @@ def test_ranges_are_told_from_what_the_graph_does_first(
     assert np.ptp(ordinary[0]) > 0.7 * (high - low)
 
 
+@pytest.mark.parametrize(
+    ("body", "holds"),
+    [
+        ("(int64[8] t) => (int64[8] y) <int64 k = {86400}> { y = Mod(t, k) }", (-(2**62), 2**62)),
+        ("(int32[8] t) => (bool[8] y) <int32 k = {7}> { y = Equal(t, k) }", (-(2**31), 1790000031)),
+        (
+            "(int16[8] t) => (float[8] y) <float k = {32768}> { c = Cast<to=1>(t) y = Div(c, k) }",
+            (-32768, 32767),
+        ),
+        (
+            "(float[1,3,8,8] t) => (float[1,3,8,8] y) <float k = {127.5}> { c = Sub(t, k) "
+            "y = Div(c, k) }",
+            (0, 255),
+        ),
+        (
+            "(uint8[8] t) => (float[8] y) <float k = {0.1}, uint8 z = {128}> "
+            "{ y = DequantizeLinear(t, k, z) }",
+            (0, 255),
+        ),
+    ],
+)
+def test_what_users_feed_is_among_them(body: str, holds: tuple[int, int]) -> None:
+    made = [v.feeds["t"] for v in vectors(model(f"g {body}"))]
+    low, high = min(int(t.min()) for t in made), max(int(t.max()) for t in made)
+    assert low <= holds[0]
+    assert high >= holds[1]
+    if holds[1] < 2**20:
+        assert (low, high) == holds
+
+
 def test_lengths_are_told_by_their_name() -> None:
     m = model("""g (float[1, 7, 2] x, int64[1] x_lengths) => (float[1, 7, 2] y) {
         f = Cast<to=1>(x_lengths) y = Mul(x, f) }""")
