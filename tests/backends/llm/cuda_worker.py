@@ -50,8 +50,8 @@ OTHER = replace(
 )
 ROWS = replace(CONFIG, qk_norm_rows=True, kv_heads=1, heads=3, head_dim=32)
 ROUTED = replace(CONFIG, experts=Experts(4, 2, 64, True))
-SHARED = replace(ROWS, experts=Experts(37, 5, 160, False))
-"""More experts than pairs of a few tokens, and no multiple of anything."""
+SHARED = replace(ROWS, layers=1, layer_rope=(0,), windows=(0,), experts=Experts(3, 2, 2080, False))
+"""Columns of its last products are cut into more slices, as those of ``LONG`` are."""
 LONG = replace(CONFIG, ffn=2080, layers=1, layer_rope=(0,), windows=(0,))
 """Its columns are cut into more slices: a warp has one for few tokens, and several for many."""
 IDS = [int(i) for i in np.random.default_rng(1).integers(0, 119, 36)]

@@ -28,7 +28,7 @@ NAMES = {
     "narrow groups and minima": 9,
     "long columns": 34,
     "experts": 36,
-    "experts of another family": 12,
+    "experts of another family": 28,
     "float32": 6,
     "float16": 6,
     "bfloat16": 6,
