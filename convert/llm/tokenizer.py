@@ -29,10 +29,20 @@ _QWEN = (
 )
 _LLAMA3 = _QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Of Phi-4 mini. Source: ``o200k_base`` of tiktoken."""
+
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
 _PATTERNS = {
     "qwen2": _QWEN,
     "deepseek-r1-qwen": _QWEN,
+    "gpt-4o": _O200K,
     **dict.fromkeys(_LLAMA3_NAMES, _LLAMA3),
 }
 _DIGITS = ("smollm", "smollm3")

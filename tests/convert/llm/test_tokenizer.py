@@ -205,3 +205,13 @@ def test_tokens_of_phi_3_take_the_white_space_behind_them(tmp_path: Path) -> Non
         inner = tokenizers.Tokenizer.from_str(found[TOKENIZER_NAME].decode())
         text = "<|user|>\nh<|end|>\n"
         assert inner.encode(text, add_special_tokens=False).ids == expected
+
+
+def test_texts_are_cut_as_phi_4_mini_was_trained(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    fields = {"model": "gpt2", "pre": "gpt-4o", "tokens": ["a"], "merges": []}
+    found, _ = tokenizer.files(made("gguf", tmp_path, **fields))
+    cut = tokenizers.Tokenizer.from_str(found[TOKENIZER_NAME].decode()).pre_tokenizer
+    parts = [part for part, _ in cut.pre_tokenize_str("HelloWorld's 12345 foo/bar.\n/ X's\n\n y")]
+    wanted = ["Hello", "World's", "Ġ", "123", "45", "Ġfoo", "/bar", ".Ċ/", "ĠX's", "ĊĊ", "Ġy"]
+    assert parts == wanted

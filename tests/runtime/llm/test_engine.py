@@ -355,8 +355,9 @@ def test_kill_while_pages_are_written_leaves_whole_pages(tmp_path: Path) -> None
     sizes: dict[str, Any] = {"page": 16, "context": 4096, "pages": 4096, "max_tokens": 512}
     for delay in (0.2, 0.05, 0.4):
         command = [sys.executable, "-c", KILLED, str(tmp_path)]
+        places = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
         child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}
+            command, stdout=subprocess.PIPE, cwd=root, env=os.environ | {"PYTHONPATH": places}
         )
         assert child.stdout is not None
         child.stdout.readline()
