@@ -20,6 +20,20 @@ class RopeError(Exception):
     """A description that is not understood."""
 
 
+_ANY = ("rope_type", "type", "rope_theta", "original_max_position_embeddings", "finetuned")
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("attention_factor", "factor", "long_factor", "short_factor"),
+    "yarn": (
+        *("attention_factor", "beta_fast", "beta_slow", "factor"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
+}
+"""What each kind of scaling reads, beside what any may say."""
+
+
 def plain(base: float, dims: int) -> Array:
     """Frequencies of all pairs, float32."""
     exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
@@ -39,10 +53,13 @@ def rope(base: float, dims: int, scaling: Mapping[str, Any] | None, context: int
     Raises:
         RopeError: its kind is unknown, or a number lacks or gives no frequencies.
     """
-    given = dict(scaling or {})
+    given = {k: v for k, v in (scaling or {}).items() if v is not None}
     kind = str(given.get("rope_type", given.get("type", "default")))
     kind = {"su": "longrope", "linear": "linear"}.get(kind, kind)
     makers = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+    if kind in _KEYS and (odd := sorted(given.keys() - {*_ANY, *_KEYS[kind]})):
+        said = ", ".join(f"{name} = {given[name]!r:.60}" for name in odd)
+        raise RopeError(f"rope scaling {kind!r} has no {said}")
     if kind == "longrope":
         return _long(base, dims, given, context)
     if kind not in makers:

@@ -181,16 +181,29 @@ def _folder(path: Path, text_only: bool) -> LlmSource:
     )
     if family is None:
         raise _unknown(path, "model_type", kind, [n for f in FAMILIES for n in f.hf])
+    data = {**family.usual, **data}
     named = dict(renamed(family, tensors))
     if data.get("tie_word_embeddings") and "output" in named:
         # Some writers keep a copy.
+        if not _is_same(named["output"], named.get("token_embd")):
+            raise SourceError(
+                f"{path}: tie_word_embeddings is true, and weight 'output' is not the embedding"
+            )
         del named["output"]
-    config = _described(path, family, from_hf(data, named))
+    config = _described(path, family, from_hf(data, named, frozenset(inner or data)))
     if family.split is not None:
         named = family.split(named, config)
     if family.norm_less_one:
         named = {n: _plus_one(t) if _is_norm(n) else t for n, t in named.items()}
     return LlmSource(path, "hf", config, _complete(path, named, config), data, seen)
+
+
+def _is_same(one: StoredTensor, other: StoredTensor | None) -> bool:
+    if other is None or one.shape != other.shape:
+        return False
+    if one.kind == other.kind:
+        return np.array_equal(one.data, other.data)
+    return np.array_equal(one.float32(), other.float32())
 
 
 def _vision(path: Path, config: Mapping[str, Any], seen: Tensors) -> VisionSource:

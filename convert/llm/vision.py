@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from edgeinfer.convert.llm.families.base import MOST_LAYERS, ConfigValues, Tensors
+from edgeinfer.convert.llm.families.base import Tensors
+from edgeinfer.convert.llm.families.keys import MOST_LAYERS, ConfigValues
 from edgeinfer.errors import SourceError
 from edgeinfer.llm.vision import FILTERS, MOST_SIDE, Resize, VisionInput
 from edgeinfer.records import dataclass

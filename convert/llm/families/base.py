@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from edgeinfer.convert.llm.blocks import StoredTensor
+from edgeinfer.convert.llm.families.keys import MOST_LAYERS, ConfigValues, short
 from edgeinfer.convert.llm.rope import RopeError, divided, rope
 from edgeinfer.errors import SourceError
 from edgeinfer.llm import LlmConfig, Rope
@@ -17,98 +15,6 @@ from edgeinfer.records import dataclass
 
 Tensors = dict[str, StoredTensor]
 Activation = Literal["silu", "gelu_tanh"]
-
-
-MOST = 1 << 24
-"""Of any count in a description; what is made for each of them stays small."""
-
-MOST_LAYERS = 4096
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else f"{text[:59]}…"
-
-
-class ConfigValues:
-    """Values of a description, of which those that lack are collected."""
-
-    def __init__(self, data: Mapping[str, Any], prefix: str = "") -> None:
-        self.data, self.prefix = data, prefix
-        self.problems: list[str] = []
-        self.read: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value, where it is there and not null."""
-        self.read.add(name)
-        found = self.data.get(self.prefix + name)
-        return default if found is None else found
-
-    def size(self, name: str, default: int | None = None) -> int:
-        """A count; noted as a problem where it is none."""
-        value = self.get(name, default)
-        if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
-            value = int(value.flat[0])
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-            what = f"expected a count, at most {MOST}, received {_short(value)}"
-            what = "is missing" if value is None else what
-            self.problems.append(f"{self.prefix}{name}: {what}")
-            return 1
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """A number; noted as a problem where it is none."""
-        value = self.get(name, default)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            what = f"expected a number, received {_short(value)}"
-            what = "is missing" if value is None else what
-            self.problems.append(f"{self.prefix}{name}: {what}")
-            return 1.0
-        return float(value)
-
-    def refuse(self, name: str, *, unless: tuple[Any, ...] = (None, False)) -> None:
-        """Note what the block has no place for."""
-        self.read.add(name)
-        value = self.data.get(self.prefix + name)
-        # Lists of numbers are arrays, which are in no tuple.
-        if isinstance(value, np.ndarray) or value not in unless:
-            self.problems.append(f"{self.prefix}{name}: {_short(value)} is not supported")
-
-    def refuse_unread(self, context: int) -> None:
-        """Note what a GGUF file says of its model that nobody asked for and that may matter."""
-        for key in sorted(k for k in self.data if k.startswith(self.prefix)):
-            name = key.removeprefix(self.prefix)
-            if name in self.read or name in _SAYS_NOTHING or name.startswith(_OF_PICTURES):
-                continue
-            if name == "attention.sliding_window" and self.size(name, context) >= context:
-                continue
-            self.refuse(name, unless=(None, *_NEUTRAL.get(name, ())))
-
-
-_SAYS_NOTHING = frozenset({
-    *("vocab_size", "tensor_data_layout", "pooling_type", "rope.scaling.finetuned"),
-    *("attention.layer_norm_epsilon", "feed_forward_length", "expert_feed_forward_length"),
-})  # fmt: skip
-_OF_PICTURES = ("vision.", "mm.")
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "attention.causal": (True,),
-    "expert_gating_func": (0, 1),
-    "use_parallel_residual": (False,),
-    "swin_norm": (False,),
-    **dict.fromkeys(
-        ("leading_dense_block_count", "nextn_predict_layers", "n_deepstack_layers"), (0,)
-    ),
-    **dict.fromkeys(("expert_count", "expert_used_count", "expert_shared_count"), (0,)),
-    **dict.fromkeys(("expert_group_count", "expert_group_used_count"), (0, 1)),
-    **dict.fromkeys(("interleave_moe_layer_step", "moe_every_n_layers"), (0, 1)),
-    **dict.fromkeys(("logit_scale", "residual_scale", "embedding_scale"), (0.0, 1.0)),
-    **dict.fromkeys(("attention.output_scale", "expert_weights_scale"), (0.0, 1.0)),
-    **dict.fromkeys(("attention.clamp_kqv", "attention.max_alibi_bias"), (0.0,)),
-    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (0.0,)),
-    **dict.fromkeys(("router_logit_softcapping", "rope.scaling.yarn_log_multiplier"), (0.0,)),
-}
-"""Values of a GGUF file with which a model computes what it does without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +30,7 @@ class Family:
         paired: in GGUF files rows of queries and keys lie in pairs that are rotated together.
         norm_less_one: Hugging Face's files keep factors of norms less one.
         split: takes fused weights apart; gets names as ours.
+        usual: what a config.json means that leaves it out, as in transformers' class.
     """
 
     name: str
@@ -134,6 +41,7 @@ class Family:
     paired: bool = False
     norm_less_one: bool = False
     split: Callable[[Tensors, LlmConfig], Tensors] | None = None
+    usual: Mapping[str, Any] = field(default_factory=dict)
 
 
 _ACTIVATIONS: dict[Any, Activation] = {
@@ -151,12 +59,14 @@ class Shape:
         is_gguf: Whether it is a GGUF file.
         common: arguments of ``LlmConfig`` that all families read alike.
         tensors: Tensors of the file, by our names where it is a GGUF file, for what these tell.
+        own: names that a config.json has for the decoder.
     """
 
     keys: ConfigValues
     is_gguf: bool
     common: dict[str, Any]
     tensors: Tensors
+    own: Collection[str] = ()
 
     @property
     def layers(self) -> int:
@@ -192,6 +102,8 @@ class Shape:
         values.setdefault("attention_scale", float(values["head_dim"]) ** -0.5)
         if self.is_gguf:
             self.keys.refuse_unread(int(self.common["context"]))
+        else:
+            self.keys.refuse_unknown(self.own)
         made = LlmConfig(**values)
         if found := [*self.keys.problems, *made.problems()]:
             raise SourceError(f"a {family} model's description: " + "; ".join(found))
@@ -200,46 +112,79 @@ class Shape:
     def _activation(self, usual: Activation) -> Activation:
         """The gate's, of a config.json; a family's own where it says nothing."""
         name = "hidden_activation" if usual == "gelu_tanh" else "hidden_act"
+        # Gemma's files have both, of which its class reads the one.
+        self.keys.ignore("hidden_act")
         value = self.keys.get(name, usual)
         if value not in _ACTIVATIONS:
             known = ", ".join(_ACTIVATIONS)
-            what = f"expected {known}, received {_short(value)}"
+            what = f"expected {known}, received {short(value)}"
             self.keys.problems.append(f"{name}: {what}")
             return usual
         return _ACTIVATIONS[value]
 
-    def rope(self, *, base: float | None = None, dims: int = 0, kind: str = "") -> Rope:
+    def rope(
+        self,
+        *,
+        base: float | None = None,
+        kind: str = "",
+        partial: bool = False,
+        scalings: tuple[str, ...] = (),
+    ) -> Rope:
         """Its rope.
 
         Args:
-            base: in place of the file's.
-            dims: elements of a head that are rotated; 0 for what the file says.
+            base: Base of the frequencies; of a GGUF file in place of the file's, and nothing is
+                scaled, of a config.json where its parameters have none.
             kind: Kind of layers, where a config.json has parameters by kind.
+            partial: the family may rotate a part of a head, as a config.json says.
+            scalings: those that a config.json may ask for; empty for all.
         """
         try:
             if self.is_gguf:
-                return self._gguf_rope(base, dims)
-            return self._hf_rope(base, dims, kind)
+                return self._gguf_rope(base)
+            return self._hf_rope(base, kind, partial, scalings)
         except RopeError as e:
             self.keys.problems.append(str(e))
             return Rope((1.0,))
 
-    def _hf_rope(self, base: float | None, dims: int, kind: str) -> Rope:
-        keys, size = self.keys, int(self.common["head_dim"])
-        given = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
-        if kind and kind in given:
-            given = given[kind]
-        share = given.get("partial_rotary_factor", keys.get("partial_rotary_factor", 1.0))
-        whole = dims or int(size * float(share))
-        stated = given.get("rope_theta", keys.get("rope_theta", 10000.0))
-        original = keys.get("original_max_position_embeddings")
-        scaling = {**({"original_max_position_embeddings": original} if original else {}), **given}
-        found = float(stated if base is None else base)
-        return rope(found, whole, scaling, int(self.common["context"]))
+    def _hf_rope(
+        self, base: float | None, kind: str, partial: bool, scalings: tuple[str, ...]
+    ) -> Rope:
+        keys, given = self.keys, self._scaling(kind)
+        share = given.pop("partial_rotary_factor", keys.get("partial_rotary_factor", 1.0))
+        if share != 1.0 and not partial:
+            raise RopeError(f"partial_rotary_factor: {short(share)} is not supported")
+        usual = keys.get("rope_theta", 10000.0) if base is None else base
+        theta = float(given.pop("rope_theta", usual))
+        name = "original_max_position_embeddings"
+        if (original := keys.get(name)) is not None and given.setdefault(
+            name, original
+        ) != original:
+            raise RopeError(f"{name}: {original} of the model, {short(given[name])} of its rope")
+        asked = given.get("rope_type", given.get("type", "default"))
+        if scalings and asked not in scalings:
+            known = ", ".join(scalings)
+            raise RopeError(f"rope scaling: expected {known}, received {short(asked)}")
+        whole = int(int(self.common["head_dim"]) * float(share))
+        return rope(theta, whole, given, int(self.common["context"]))
 
-    def _gguf_rope(self, base: float | None, dims: int) -> Rope:
+    def _scaling(self, kind: str) -> dict[str, Any]:
+        """Parameters of a rope in a config.json, old ones by one name and new ones by another."""
+        old, new = (self.keys.get(n) or {} for n in ("rope_scaling", "rope_parameters"))
+        by_kind = {k for k, v in new.items() if isinstance(v, Mapping)}
+        if by_kind - ({"full_attention", "sliding_attention"} if kind else set()):
+            raise RopeError(f"rope_parameters: by kind of layers, {', '.join(sorted(by_kind))}")
+        if new and not by_kind and (kind or (old and old != new)):
+            what = "expected some for each kind of layers" if kind else "not those of rope_scaling"
+            raise RopeError(f"rope_parameters: {what}")
+        if not kind:
+            return dict(old or new)
+        # The old name is of the layers that see everything.
+        return {**(new.get(kind) or {}), **(old if kind == "full_attention" else {})}
+
+    def _gguf_rope(self, base: float | None) -> Rope:
         keys, size = self.keys, int(self.common["head_dim"])
-        whole = dims or keys.size("rope.dimension_count", size)
+        whole = keys.size("rope.dimension_count", size)
         found = keys.number("rope.freq_base", 10000.0) if base is None else base
         long, short = (self.tensors.get(f"rope_factors_{k}") for k in ("long", "short"))
         scaling: dict[str, Any] = {}
@@ -255,7 +200,8 @@ class Shape:
                 scaling["attention_factor"], share = share, 1.0
         elif kind != "none" and base is None:
             # No factor, or zero, is none.
-            scaling |= {"rope_type": kind, "factor": float(factor or 1.0), **self._yarn()}
+            scaling |= {"rope_type": kind, "factor": float(factor or 1.0)}
+            scaling |= self._yarn() if kind == "yarn" else {}
         made = rope(found, whole, scaling, int(self.common["context"]))
         if share != 1.0 and base is None:
             made = replace(made, factor=made.factor * share)
@@ -303,8 +249,14 @@ def from_gguf(architecture: str, fields: Mapping[str, Any], tensors: Tensors) ->
     return Shape(keys, True, common, tensors)
 
 
-def from_hf(data: Mapping[str, Any], tensors: Tensors) -> Shape:
-    """Read the sizes of a config.json."""
+def from_hf(data: Mapping[str, Any], tensors: Tensors, own: Collection[str]) -> Shape:
+    """Read the sizes of a config.json.
+
+    Args:
+        data: its contents, with what the family means where it says nothing.
+        tensors: Tensors by our names.
+        own: names that it has for the decoder, and not for images.
+    """
     keys = ConfigValues(data)
     heads, hidden = keys.size("num_attention_heads"), keys.size("hidden_size")
     common: dict[str, Any] = {
@@ -321,25 +273,30 @@ def from_hf(data: Mapping[str, Any], tensors: Tensors) -> Shape:
     }
     for name in ("mlp_bias", "clip_qkv", "quantization_config"):
         keys.refuse(name)
-    if common["tied"] and keys.get("tie_word_embeddings", True) is False:
+    if not keys.get("tie_word_embeddings", False) and common["tied"]:
         keys.problems.append("weight 'output' is missing, and tie_word_embeddings is false")
-    return Shape(keys, False, common, tensors)
+    return Shape(keys, False, common, tensors, own)
 
 
-def hf_windows(shape: Shape, default: Callable[[int], bool] | None = None) -> tuple[int, ...]:
-    """Windows by layer, from a config.json.
+def hf_windows(shape: Shape, size: int, default: Callable[[int], bool]) -> tuple[int, ...]:
+    """Windows by layer, from a config.json that may list its kinds of layers.
 
     Args:
         shape: Shape of the model.
-        default: whether a layer has the window, where the file does not list its kinds of layers.
+        size: Size of the window; 0 for none.
+        default: whether a layer has the window, where the file does not list kinds.
     """
-    keys, size = shape.keys, shape.keys.get("sliding_window") or 0
-    kinds = keys.get("layer_types")
-    if kinds is not None:
-        unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
-        if unknown:
-            keys.problems.append(f"layer_types: {', '.join(map(repr, unknown))} not supported")
-        return tuple(size if kind == "sliding_attention" else 0 for kind in kinds)
-    if default is None:
-        return (0,) * shape.layers
-    return tuple(size if default(i) else 0 for i in range(shape.layers))
+    kinds = shape.keys.get("layer_types")
+    if kinds is None:
+        return tuple(size if default(i) else 0 for i in range(shape.layers))
+    unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+    if unknown:
+        what = f"{', '.join(map(repr, unknown))} not supported"
+        shape.keys.problems.append(f"layer_types: {what}")
+    return tuple(size if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+def one_window(shape: Shape) -> tuple[int, ...]:
+    """The window of all layers, from a config.json or a GGUF file."""
+    name = "attention.sliding_window" if shape.is_gguf else "sliding_window"
+    return (int(shape.keys.get(name, 0)),) * shape.layers

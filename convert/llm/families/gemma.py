@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from edgeinfer.convert.llm.families.base import ConfigValues, Family, Shape, hf_windows
+from edgeinfer.convert.llm.families.base import Family, Shape, hf_windows
 from edgeinfer.llm import LlmConfig
 
 _NAMES = {
@@ -24,8 +24,14 @@ _STEP = {"gemma2": 2, "gemma3": 6}
 def _windows(shape: Shape, family: str) -> tuple[int, ...]:
     keys = shape.keys
     if not shape.is_gguf:
-        step = keys.get("sliding_window_pattern", _STEP[family])
-        return hf_windows(shape, lambda i: (i + 1) % step != 0)
+        step = _STEP[family]
+        if family == "gemma3":
+            step = keys.get("sliding_window_pattern", step)
+        else:
+            keys.refuse("sliding_window_pattern", unless=(None, step))
+        # Another name of the same, which no class reads.
+        keys.ignore("sliding_window_size")
+        return hf_windows(shape, keys.get("sliding_window", 0), lambda i: (i + 1) % step != 0)
     size = keys.size("attention.sliding_window")
     listed = keys.get("attention.sliding_window_pattern", _STEP[family])
     if not isinstance(listed, np.ndarray):
@@ -52,11 +58,12 @@ def _scale(shape: Shape, family: str) -> float:
 def _cap(shape: Shape, ours: str, theirs: str, default: float) -> float:
     if shape.is_gguf:
         return shape.keys.number(ours, default)
-    return float(shape.keys.data.get(theirs, default) or 0.0)
+    return float(shape.keys.get(theirs, 0.0))
 
 
 def _gemma2(shape: Shape) -> LlmConfig:
     shape.keys.refuse("attention_bias")
+    shape.keys.refuse("use_bidirectional_attention")
     return shape.make(
         "gemma2",
         windows=_windows(shape, "gemma2"),
@@ -75,13 +82,8 @@ def _gemma3(shape: Shape) -> LlmConfig:
     keys.refuse("use_bidirectional_attention")
     windows = _windows(shape, "gemma3")
     local = keys.get("rope.freq_base_swa" if shape.is_gguf else "rope_local_base_freq")
-    by_kind = "sliding_attention" in (keys.get("rope_parameters") or {})
-    if by_kind:
-        ropes = (shape.rope(kind="full_attention"), shape.rope(kind="sliding_attention"))
-    else:
-        base = _LOCAL_BASE if local is None else float(local)
-        plain = Shape(_without_scaling(shape), shape.is_gguf, shape.common, shape.tensors)
-        ropes = (shape.rope(), plain.rope(base=base))
+    base = _LOCAL_BASE if local is None else float(local)
+    ropes = (shape.rope(kind="full_attention"), shape.rope(kind="sliding_attention", base=base))
     return shape.make(
         "gemma3",
         ropes=ropes,
@@ -97,14 +99,20 @@ def _gemma3(shape: Shape) -> LlmConfig:
     )
 
 
-def _without_scaling(shape: Shape) -> ConfigValues:
-    rest = {k: v for k, v in shape.keys.data.items() if "rope_scaling" not in k}
-    made = ConfigValues(rest, shape.keys.prefix)
-    made.problems, made.read = shape.keys.problems, shape.keys.read
-    return made
-
+_USUAL = {
+    **{"head_dim": 256, "num_key_value_heads": 4, "sliding_window": 4096},
+    "tie_word_embeddings": True,
+}
+_GEMMA2 = {**_USUAL, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+_GEMMA3 = {**_USUAL, "rope_theta": 1e6}
 
 FAMILIES = (
-    Family("gemma2", ("gemma2",), ("gemma2",), _gemma2, _NAMES, norm_less_one=True),
-    Family("gemma3", ("gemma3",), ("gemma3_text", "gemma3"), _gemma3, _NAMES, norm_less_one=True),
+    Family(
+        *("gemma2", ("gemma2",), ("gemma2",), _gemma2, _NAMES), norm_less_one=True, usual=_GEMMA2
+    ),
+    Family(
+        *("gemma3", ("gemma3",), ("gemma3_text", "gemma3"), _gemma3, _NAMES),
+        norm_less_one=True,
+        usual=_GEMMA3,
+    ),
 )

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeinfer.convert.llm.families.base import Family, Shape, Tensors, hf_windows
+from edgeinfer.convert.llm.families.base import Family, Shape, Tensors, one_window
 from edgeinfer.llm import LlmConfig
 
 _NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
 
 def _phi3(shape: Shape) -> LlmConfig:
-    keys = shape.keys
-    keys.refuse("attention_bias")
-    if shape.is_gguf:
-        window = int(keys.get("attention.sliding_window", 0))
-        return shape.make("phi3", windows=(window,) * shape.layers)
-    return shape.make("phi3", windows=hf_windows(shape, lambda _: True))
+    shape.keys.refuse("attention_bias")
+    rope = shape.rope(partial=True, scalings=("default", "longrope", "su"))
+    return shape.make("phi3", ropes=(rope,), windows=one_window(shape))
 
 
 def _split(tensors: Tensors, config: LlmConfig) -> Tensors:
@@ -36,4 +33,6 @@ def _split(tensors: Tensors, config: LlmConfig) -> Tensors:
     return made
 
 
-FAMILIES = (Family("phi3", ("phi3",), ("phi3",), _phi3, _NAMES, split=_split),)
+_USUAL = {"original_max_position_embeddings": 4096}
+
+FAMILIES = (Family("phi3", ("phi3",), ("phi3",), _phi3, _NAMES, split=_split, usual=_USUAL),)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from edgeinfer.convert.llm.families.base import Family, Shape, hf_windows
+from edgeinfer.convert.llm.families.base import Family, Shape, hf_windows, one_window
 from edgeinfer.llm import Experts, LlmConfig
 
 
 def _windows(shape: Shape) -> tuple[int, ...]:
-    if not shape.keys.get("use_sliding_window", False):
-        return (0,) * shape.layers
-    first = shape.keys.get("max_window_layers", shape.layers)
-    return hf_windows(shape, lambda i: i >= first)
+    keys = shape.keys
+    window, first = keys.get("sliding_window", 0), keys.get("max_window_layers", shape.layers)
+    size = window if keys.get("use_sliding_window", False) else 0
+    return hf_windows(shape, size, lambda i: i >= first)
 
 
 def _qwen2(shape: Shape) -> LlmConfig:
@@ -40,7 +40,13 @@ def _qwen3moe(shape: Shape) -> LlmConfig:
     keys.refuse("mlp_only_layers", unless=(None, []))
     keys.refuse("decoder_sparse_step", unless=(None, 1))
     experts = _experts(shape, normalised=shape.is_gguf)
-    return shape.make("qwen3moe", windows=_windows(shape), qk_norm=True, experts=experts)
+    windows = None
+    if keys.get("use_sliding_window", False):
+        # Its class has the window in all layers.
+        keys.refuse("max_window_layers", unless=(None, 0))
+        windows = one_window(shape)
+    keys.ignore("intermediate_size", "max_window_layers", "sliding_window")
+    return shape.make("qwen3moe", windows=windows, qk_norm=True, experts=experts)
 
 
 def _olmoe(shape: Shape) -> LlmConfig:
@@ -48,9 +54,12 @@ def _olmoe(shape: Shape) -> LlmConfig:
     return shape.make("olmoe", qk_norm_rows=True, experts=_experts(shape, normalised=False))
 
 
+_QWEN2 = {"num_key_value_heads": 32, "max_window_layers": 28, "sliding_window": 4096}
+_EXPERTS = {"num_key_value_heads": 4, "sliding_window": 4096}
+
 FAMILIES = (
-    Family("qwen2", ("qwen2",), ("qwen2",), _qwen2),
-    Family("qwen3", ("qwen3",), ("qwen3",), _qwen3),
-    Family("qwen3moe", ("qwen3moe",), ("qwen3_moe",), _qwen3moe),
+    Family("qwen2", ("qwen2",), ("qwen2",), _qwen2, usual=_QWEN2),
+    Family("qwen3", ("qwen3",), ("qwen3",), _qwen3, usual={**_QWEN2, "head_dim": 128}),
+    Family("qwen3moe", ("qwen3moe",), ("qwen3_moe",), _qwen3moe, usual=_EXPERTS),
     Family("olmoe", ("olmoe",), ("olmoe",), _olmoe),
 )

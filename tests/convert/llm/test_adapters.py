@@ -184,7 +184,7 @@ def test_scales_are_those_of_peft(config: Any, tmp_path: Path) -> None:
         (GOOD, {"layers_to_transform": ["0"]}, "expected numbers of layers"),
         (GOOD, {"layers_to_transform": 0, "layers_pattern": "h"}, "leaves it out"),
         (GOOD, {"layers_pattern": "h"}, "layers_pattern: 'h' is not supported"),
-        (GOOD, {"target_modules": ".*", "layers_to_transform": 0}, "expected none beside an expr"),
+        (GOOD, {"target_modules": ".*", "layers_to_transform": 0}, "expected none next to an expr"),
         (GOOD, {"r": 4.0}, "r: expected a whole number"),
         (
             {**GOOD, f"{Q}A": np.full((4, 64), 10)},
