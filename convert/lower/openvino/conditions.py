@@ -12,6 +12,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
 )
 from edgeinfer.convert.lower.resizes import copied
 from edgeinfer.convert.lower.rules import attribute, given
+from edgeinfer.convert.passes.infra import constant
 
 _SIGNED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -123,12 +124,35 @@ def _looks_for_infinity(node: ir.Node) -> bool:
 
 
 def repeats(node: ir.Node) -> str:
-    """Find a Tile whose repeats are not known."""
+    """Find a Tile whose repeats are not known, or of four and more axes with an open size."""
     value, x = given(node, 1), given(node, 0)
-    known = value is not None and value.const_value is not None
-    if known or x is None or (x.shape is not None and len(x.shape) < 3):
+    if x is None or (x.shape is not None and len(x.shape) < 3):
         return ""
-    return "repeats that are not known give unwritten memory"
+    if value is None or value.const_value is None:
+        return "repeats that are not known give unwritten memory"
+    is_open = x.shape is None or not x.shape.is_static()
+    if not is_open or (x.shape is not None and len(x.shape) < 4):
+        return ""
+    repeated = bool((value.const_value.numpy() != 1).any())
+    return "repeats along axes of one element are put in another order" if repeated else ""
+
+
+def skipped_slice(node: ir.Node) -> str:
+    """Find positions in what is the start of a tensor along another axis."""
+    x, axis = given(node, 0), int(str(attribute(node, "axis", 0)))
+    cut = x.producer() if x is not None else None
+    if cut is None or cut.op_type != "Slice" or x is None:
+        return ""
+    starts, steps = (constant(given(cut, i)) for i in (1, 4))
+    if starts is None or starts.numpy().any():
+        return ""
+    if given(cut, 4) is not None and (steps is None or (steps.numpy() != 1).any()):
+        return ""
+    axes = constant(given(cut, 3))
+    rank = len(x.shape) if x.shape is not None else 0
+    along = {0} if axes is None or not rank else {int(a) % rank for a in axes.numpy().ravel()}
+    only = bool(rank) and axes is not None and along == {axis % rank}
+    return "" if only else "the slice before it is left out"
 
 
 def to_bool(node: ir.Node) -> str:

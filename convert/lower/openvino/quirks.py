@@ -26,6 +26,7 @@ from edgeinfer.convert.lower.openvino.pooling import pad_before_average
 from edgeinfer.convert.lower.openvino.rewrites import (
     bool_by_comparison,
     compress_flat,
+    gather_from_a_copy,
     gather_from_a_part,
     keep_infinite_extreme,
     narrower_axes,
@@ -184,6 +185,12 @@ RULES: tuple[Rule, ...] = (
         repair=gather_from_a_part,
     ),
     Rule(
+        ops=frozenset({"GatherElements"}),
+        fault=conditions.skipped_slice,
+        source="GatherElements(Slice(x, 0, 5, axis 2), i) along axis 0, openvino 2026.4.1",
+        repair=gather_from_a_copy,
+    ),
+    Rule(
         ops=frozenset({"Unique"}),
         fault=conditions.unsorted_whole,
         source="without inverse_indices [3, 1, 3, 2] give [3, 1, 0], openvino 2026.4.1",
@@ -292,7 +299,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ops=frozenset({"Tile"}),
         fault=conditions.repeats,
-        source="ONNX node test test_tile, openvino 2026.4.1: three or more axes repeated",
+        source="ONNX node test test_tile: three or more axes repeated; [n,1,1,3] by [1,2,2,1], "
+        "openvino 2026.4.1",
         repair=tile_by_expand,
         reason="requires_constant",
     ),

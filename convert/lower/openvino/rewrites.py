@@ -116,6 +116,27 @@ def gather_from_a_part(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def gather_from_a_copy(model: ir.Model, node: ir.Node) -> bool:
+    """Read all of the last axis before positions are looked up: what is between, OpenVINO keeps.
+
+    Given: ``y = GatherElements(Slice(x, [0], end), i)``
+    Result: ``y = GatherElements(Gather<axis=-1>(s, Range(0, Shape<start=-1>(s), 1)), i)``
+    """
+    cut, indices = given(node, 0), given(node, 1)
+    if cut is None or indices is None:
+        return False
+    build = builder(model, node)
+    zero, one, none = (
+        build.const(np.asarray(v, np.int64), n)
+        for v, n in ((0, "zero"), (1, "one"), ([], "scalar"))
+    )
+    size = build.op("Reshape", build.op("Shape", cut, start=-1), none)
+    whole = build.op("Gather", cut, build.op("Range", zero, size, one), axis=-1)
+    build.op("GatherElements", whole, indices, axis=int(str(attribute(node, "axis", 0))))
+    build.commit(model.graph, node)
+    return True
+
+
 def state_frame_length(model: ir.Model, node: ir.Node) -> bool:
     """Say how long a frame is, which is as long as its window.
 

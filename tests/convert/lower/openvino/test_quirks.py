@@ -94,6 +94,17 @@ X4 = RNG.standard_normal((2, 3, 4, 5)).astype(F)
             {"x": X4, "r": np.asarray([1, 2, 3, 2], I)},
         ),
         (
+            "g (float[N,1,1,3] x) => (float[A,B,C,D] y) <int64[4] r = {2,2,2,1}>"
+            " { y = Tile(x, r) }",
+            {"x": RNG.standard_normal((4, 1, 1, 3)).astype(F)},
+        ),
+        (
+            "g (float[2,3,N,5] x, int64[2,3,2,5] i) => (float[A,B,C,D] y) <int64[1] zero = {0}, "
+            "int64[1] end = {2}, int64[1] axis = {2}> { s = Slice(x, zero, end, axis) "
+            "y = GatherElements<axis = 1>(s, i) }",
+            {"x": X4, "i": RNG.integers(0, 3, (2, 3, 2, 5))},
+        ),
+        (
             "g (float[4] x) => (bool[4] y) { y = Cast<to = 9>(x) }",
             {"x": np.asarray([0, -0.0, 0.1, np.nan], F)},
         ),
