@@ -20,6 +20,18 @@ from edgeinfer.errors import Remarks
 LONGEST = 512
 """Keys up to which attention in single precision becomes products; measured at 197."""
 
+_LARGEST_MEAN = 1024
+"""Elements of an image whose mean may be that of a pool in floats."""
+
+_LAYERS_APART = 8
+_KEEP_BLOCKS = frozenset(
+    {
+        *("Add", "AveragePool", "Clip", "DequantizeLinear", "Elu", "HardSigmoid", "HardSwish"),
+        *("LeakyRelu", "MaxPool", "Mul", "QuantizeLinear", "Relu", "Sigmoid", "Swish", "Tanh"),
+    }
+)
+"""Operators whose results lie as their first input does."""
+
 _NUMPY = {
     ir.DataType.FLOAT: np.float32,
     ir.DataType.FLOAT16: np.float16,
@@ -74,6 +86,63 @@ def _is_between_bytes(x: ir.Value, node: ir.Node) -> bool:
     users = [user for user, _ in node.outputs[0].uses() if user.op_type == "QuantizeLinear"]
     kinds = [None if user.inputs[2] is None else user.inputs[2].dtype for user in users]
     return stored is not None and {stored.dtype, *kinds} == {ir.DataType.UINT8} and bool(kinds)
+
+
+def is_mean_of_map(node: ir.Node) -> bool:
+    """Whether the mean over the two spatial axes is of what a convolution made, layers apart."""
+    x, axes = given(node, 0), given(node, 1)
+    known = None if axes is None else ir.convenience.get_const_tensor(axes)
+    if x is None or x.shape is None or len(x.shape) != 4 or known is None:
+        return False
+    height, width = x.shape[2:]
+    if {int(axis) % 4 for axis in known.numpy().ravel()} != {2, 3}:
+        return False
+    small = isinstance(height, int) and isinstance(width, int) and height * width <= _LARGEST_MEAN
+    stored = {user.op_type for user, _ in node.outputs[0].uses()} == {"QuantizeLinear"}
+    return (small or stored) and _is_of_convolution(x)
+
+
+def _is_of_convolution(value: ir.Value) -> bool:
+    for _ in range(_LAYERS_APART):
+        maker = value.producer()
+        if maker is None or maker.op_type not in _KEEP_BLOCKS:
+            return maker is not None and maker.op_type == "Conv"
+        above = given(maker, 0)
+        if above is None:
+            return False
+        value = above
+    return False
+
+
+def mean_by_pool(model: ir.Model, node: ir.Node) -> bool:
+    """Take the mean over height and width as a pool, which reads the order of convolutions.
+
+    ``ReduceMean`` has what is stored by blocks of channels, or channels last between bytes, put
+    back in rows first. Behind a convolution the pool takes 0.70 to 0.86 of the time, both together
+    (n = 40, processor time); a small net with three squeezes takes 0.97, and 0.83 as integers.
+    Where there is no convolution the pool is the slower one. Its sums are eight times as far off
+    for large images (2e-6 of the mean at 56 x 56), so these stay unless they end in bytes.
+
+    Given::
+
+        y = ReduceMean<keepdims = 0>(x, [2, 3])
+
+    Result::
+
+        y = Flatten(GlobalAveragePool(x))
+    """
+    x, y = given(node, 0), node.outputs[0]
+    if x is None or x.shape is None:
+        return False
+    build = builder(model, node)
+    if bool(attribute(node, "keepdims", 1)):
+        build.op("GlobalAveragePool", x)
+    else:
+        pooled = build.op("GlobalAveragePool", x)
+        pooled.type, pooled.shape = y.type, ir.Shape([*x.shape[:2], 1, 1])
+        build.op("Flatten", pooled, axis=1)
+    build.commit(model.graph, node)
+    return True
 
 
 def contrib_gelu(_: ir.Model, node: ir.Node) -> bool:

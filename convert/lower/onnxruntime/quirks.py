@@ -19,6 +19,8 @@ from edgeinfer.convert.lower.faults import (
 )
 from edgeinfer.convert.lower.onnxruntime.faster import (
     contrib_gelu,
+    is_mean_of_map,
+    mean_by_pool,
     repeat_mask_rows,
     silu_by_sigmoid,
 )
@@ -97,6 +99,10 @@ def _mish(node: ir.Node) -> str:
 def _gelu(node: ir.Node) -> str:
     exact = attribute(node, "approximate", "none") == "none"
     return "the contrib kernel is faster" if exact and _is_single(node) else ""
+
+
+def _mean_of_map(node: ir.Node) -> str:
+    return "a pool keeps its order" if _is_single(node) and is_mean_of_map(node) else ""
 
 
 def _is_single(node: ir.Node) -> bool:
@@ -339,3 +345,6 @@ FASTER: tuple[Rule, ...] = (
     Rule(frozenset({"Gelu"}), _gelu, "see faster.py", repair=contrib_gelu),
 )
 """Slow forms; a repair that does not apply leaves the node as it is."""
+
+MEANS = Rule(frozenset({"ReduceMean"}), _mean_of_map, "see faster.py", repair=mean_by_pool)
+"""Slow on x86-64, where convolutions have an order of their own."""

@@ -29,6 +29,7 @@ from edgeinfer.convert.lower.onnxruntime.product_biases import round_product_bia
 from edgeinfer.convert.lower.onnxruntime.quirks import (
     DIGITS,
     FASTER,
+    MEANS,
     PROBABILITIES,
     RULES,
     SWISH,
@@ -173,7 +174,8 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         # TensorRT has all digits; a CPU that checks the file or takes its place has not.
         apply(model, (PROBABILITIES,), notes)
     else:
-        apply(model, (*DIGITS, *FASTER), notes)
+        by_blocks = (MEANS,) if not profile.arch or "x86_64" in profile.arch else ()
+        apply(model, (*DIGITS, *FASTER, *by_blocks), notes)
         multiply_stored(model)
     own = model.opset_imports.get("", opset.OLDEST)
     if not takes(own):

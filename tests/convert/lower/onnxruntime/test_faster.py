@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
+from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, MEANS, RULES
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.errors import Remarks
 from tests.convert.lower.running import check, model, ops, run
@@ -128,3 +128,49 @@ def test_bytes_on_one_side_alone_leave_floats() -> None:
     wide = model(BYTES.replace("uint8", "uint16"))
     apply(wide, FASTER, Remarks())
     assert ops(wide).count("QuantizeLinear") == 2
+
+
+MEAN = """g (float[1,8,12,12] x, float[8,8,3,3] w) => (float[1,8,1,1] y)
+<int64[2] axes = {2, 3}> {
+    c = Conv(x, w)
+    a = HardSwish(c)
+    y = ReduceMean(a, axes)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ((), ["Conv", "HardSwish", "GlobalAveragePool"]),
+        (("{2, 3}", "{-1, -2}"), ["Conv", "HardSwish", "GlobalAveragePool"]),
+        (
+            ("ReduceMean(", "ReduceMean<keepdims=0>(", "[1,8,1,1] y", "[1,8] y"),
+            ["Conv", "HardSwish", "GlobalAveragePool", "Flatten"],
+        ),
+        # A mean over all, of rows of a transposed value, and of an image that is large.
+        (("{2, 3}", "{1, 3}", "[1,8,1,1] y", "[1,1,10,1] y"), ["Conv", "HardSwish", "ReduceMean"]),
+        (
+            ("HardSwish", "Transpose", "[1,8,1,1] y", "[10,10,1,1] y"),
+            ["Conv", "Transpose", "ReduceMean"],
+        ),
+        (("[1,8,12,12]", "[1,8,36,36]"), ["Conv", "HardSwish", "ReduceMean"]),
+        (("HardSwish", "Relu", "c = Conv(x, w)", "c = Exp(x)"), ["Exp", "Relu", "ReduceMean"]),
+    ],
+)
+def test_a_mean_of_what_a_convolution_made_is_a_pool(
+    changes: tuple[str, ...], expected: list[str]
+) -> None:
+    text = MEAN
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        text = text.replace(old, new)
+    before, after = model(text), model(text)
+    apply(after, (*FASTER, MEANS), Remarks())
+    assert ops(after) == expected
+    check(after)
+    feeds = {
+        value.name or "": RNG.standard_normal(value.shape.numpy()).astype(np.float32)
+        for value in before.graph.inputs
+        if value.shape is not None
+    }
+    got, want = run(after, feeds)[0], run(before, feeds)[0]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
