@@ -185,7 +185,9 @@ class Shape:
     def _gguf_rope(self, base: float | None) -> Rope:
         keys, size = self.keys, int(self.common["head_dim"])
         whole = keys.size("rope.dimension_count", size)
-        found = keys.number("rope.freq_base", 10000.0) if base is None else base
+        # Ollama's converter names it otherwise.
+        usual = keys.get("rope.global.freq_base", 10000.0)
+        found = keys.number("rope.freq_base", usual) if base is None else base
         long, short = (self.tensors.get(f"rope_factors_{k}") for k in ("long", "short"))
         scaling: dict[str, Any] = {}
         factor = keys.get("rope.scaling.factor", keys.get("rope.scale_linear"))

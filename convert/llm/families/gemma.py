@@ -81,7 +81,10 @@ def _gemma3(shape: Shape) -> LlmConfig:
     keys.refuse("attention_bias")
     keys.refuse("use_bidirectional_attention")
     windows = _windows(shape, "gemma3")
-    local = keys.get("rope.freq_base_swa" if shape.is_gguf else "rope_local_base_freq")
+    # The second name is that of Ollama's converter.
+    names = ("rope.freq_base_swa", "rope.local.freq_base")
+    given = [keys.get(n) for n in (names if shape.is_gguf else ("rope_local_base_freq",))]
+    local = next((value for value in given if value is not None), None)
     base = _LOCAL_BASE if local is None else float(local)
     ropes = (shape.rope(kind="full_attention"), shape.rope(kind="sliding_attention", base=base))
     return shape.make(

@@ -264,8 +264,11 @@ def test_windows_of_gemma_are_those_of_the_file() -> None:
         made = described("gemma3", **of_every, attention__sliding_window_pattern=pattern)
         assert made.windows == windows
     assert described("gemma3", **of_every).windows == (64, 64, 64, 64, 64, 0)
-    other = described("gemma3", **of_every, rope__freq_base_swa=500.0)
-    assert other.ropes[1] == rope(500.0, 16, None, 256)
+    named = {"rope__freq_base": 900.0, "rope__freq_base_swa": 500.0}
+    otherwise = {"rope__global__freq_base": 900.0, "rope__local__freq_base": 500.0}
+    for given in (named, otherwise):
+        ropes = described("gemma3", **of_every, **given).ropes
+        assert ropes == (rope(900.0, 16, None, 256), rope(500.0, 16, None, 256))
 
 
 @pytest.mark.parametrize(
