@@ -156,7 +156,8 @@ class Lane:
             )
             return
         turn = self._rounds.of(owner)
-        self._rounds.take(owner, turn)
+        if owner:
+            self._rounds.take(owner, turn)
         self._is_mixed |= bool(priority or (self._waiting and turn < self._waiting[-1].turn))
         self._waiting.append(_Waiting(feeds, priority, deadline_s, answer, owner, turn))
         if len(self._waiting) == 1:
@@ -188,16 +189,19 @@ class Lane:
     def _next(self) -> list[_Waiting]:
         """Take the requests that run next; none where none are left."""
         waiting, batch, others = self._waiting, list[_Waiting](), list[_Waiting]()
+        turn = 0
         while waiting and len(batch) < self._size:
             each = waiting.popleft()
             if each.answer.done():
                 continue
             if not batch or alike(batch[0].feeds, each.feeds):
-                self._rounds.reach(each.turn)
+                turn = max(turn, each.turn)
                 batch.append(each)
             else:
                 others.append(each)
-        waiting.extendleft(reversed(others))
+        if others:
+            waiting.extendleft(reversed(others))
+        self._rounds.reach(turn)
         return batch
 
     def _run_batch(self, batch: list[_Waiting]) -> None:
