@@ -123,7 +123,7 @@ kernels of other processors give 0 and 1. Two more steps over every element woul
 def _ladder() -> Array:
     sizes = [0, 1e-40, 1e-30, 1e-21, 1e-12, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.25, 0.3]
     sizes += [0.499, 0.5, 0.7, 0.9, 0.999, 0.9999999, 1, 1.0000001, 1.001, 1.5, 2, 2.5, 3, 3.5, 4]
-    sizes += [5, 6, 7, 8.5, 10, 15, 20, 30, 50, 80, 87, 100, 1000, 8191.5, 1e5, 1e6, 16777217]
+    sizes += [5, 6, 7, 8.5, 10, 15, 20, 30, 50, 80, 87, 88.5, 100, 1000, 8191.5, 1e5, 1e6, 16777217]
     sizes += [2.0**31, 1e10, 1e15, 1e20, 1e25, 1e30, np.inf]
     row = np.array([*sizes, *(-s for s in sizes), np.nan], np.float32)
     # Each in several places: kernels have another way for the last few elements.

@@ -166,7 +166,7 @@ def sinh(g: Builder, input: Tensor) -> Tensor:
     size = g.unary("ABS", input)
     # With t = 1 - exp(-|x|): sinh(|x|) = t * (exp(|x|) + 1) / 2.
     t = g.unary("ELU", g.unary("NEG", size))
-    grown = g.binary("MUL", g.binary("ADD", g.unary("EXP", size), 1), -0.5)
+    grown = g.binary("SUB", -0.5, _half_exponential(g, size))
     return g.binary("MUL", g.unary("SIGN", input), g.binary("MUL", t, grown))
 
 
@@ -174,8 +174,14 @@ def sinh(g: Builder, input: Tensor) -> Tensor:
 @widened
 def cosh(g: Builder, input: Tensor) -> Tensor:
     """Hyperbolic cosine."""
-    grown = g.unary("EXP", g.unary("ABS", input))
-    return g.binary("MUL", g.binary("ADD", grown, g.binary("DIV", 1, grown)), 0.5)
+    grown = _half_exponential(g, g.unary("ABS", input))
+    return g.binary("ADD", grown, g.binary("DIV", 0.25, grown))
+
+
+def _half_exponential(g: Builder, x: Tensor) -> Tensor:
+    """``exp(x) / 2``, finite where that is: XNNPACK's exponential ends at 88.37."""
+    root = g.unary("EXP", g.binary("MUL", x, 0.5))
+    return g.binary("MUL", g.binary("MUL", root, 0.5), root)
 
 
 def _polynomial(g: Builder, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
