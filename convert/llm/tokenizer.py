@@ -89,7 +89,7 @@ def _of_gguf(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
     )
     found = {TOKENIZER_NAME: _json(made), FILE_NAME: generation.to_json().encode()}
     template = fields.get("tokenizer.chat_template")
-    notes = []
+    notes = [_ENDED] if own.get("add_eos_token") or own.get("add_sep_token") else []
     if template:
         found[TEMPLATE_NAME] = str(template).encode()
     else:
@@ -132,6 +132,11 @@ _ENDS = (
 """Tokens that end a turn, where a file names one end only.
 
 Source: ``llama-vocab.cpp`` of llama.cpp."""
+
+_ENDED = (
+    "its tokenizer ends texts with a token, as models of embeddings want it, which nothing here "
+    "does: give texts whose vectors are asked for as tokens, with that one at the end"
+)
 
 _KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
 """Of Phi-3's tokens; the others take away the white space behind them, which files do not say."""
@@ -295,7 +300,7 @@ def _of_folder(path: Path) -> tuple[dict[str, bytes], list[str]]:
         **_advised(advice),
     )
     found[FILE_NAME] = generation.to_json().encode()
-    notes = []
+    notes = [_ENDED] if _ends(about, _read(tokenizer)) else []
     beside = path / "chat_template.jinja"
     # Older processors keep theirs in a file of its own.
     template = _read(path / "chat_template.json").get("chat_template", about.get("chat_template"))
@@ -324,6 +329,19 @@ def _bos(
     if (adds := about.get("add_bos_token")) is not None:
         return ids[first] if adds else None
     return ids[first] if json.dumps(first) in json.dumps(tokenizer.get("post_processor")) else None
+
+
+def _ends(about: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> bool:
+    """Whether the tokenizer puts a token behind every text."""
+    if (adds := about.get("add_eos_token")) is not None:
+        return bool(adds)
+    whole = tokenizer.get("post_processor") or {}
+    steps = whole.get("processors", [whole]) if isinstance(whole, dict) else []
+    return any(
+        step.get("type") == "TemplateProcessing"
+        and "SpecialToken" in (step.get("single") or [{}])[-1]
+        for step in steps
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -107,7 +107,11 @@ _USUAL = {
     "tie_word_embeddings": True,
 }
 _GEMMA2 = {**_USUAL, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-_GEMMA3 = {**_USUAL, "rope_theta": 1e6}
+_GEMMA3 = {
+    **{**_USUAL, "rope_theta": 1e6, "num_attention_heads": 8, "vocab_size": 262208},
+    **{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6},
+}
+"""Files with images leave most of it out."""
 
 FAMILIES = (
     Family(

@@ -108,7 +108,8 @@ _NEUTRAL_HERE: Mapping[str, tuple[Any, ...]] = {
 _BESIDE = frozenset({
     *("architectures", "auto_map", "dtype", "model_type", "name_or_path", "torch_dtype"),
     *("transformers_version", "transformers.js_config", "unsloth_fixed", "unsloth_version"),
-    *("is_llama_config", "model_name", "tokenizer_class", "vocab_file"),
+    *("is_llama_config", "model_name", "tokenizer_class", "vocab_file", "is_decoder"),
+    *("max_sequence_length", "model_max_length", "seq_length", "classifier_dropout"),
     # How it is trained, and what other tasks have.
     *("attention_dropout", "embd_pdrop", "hidden_dropout", "resid_pdrop", "initializer_range"),
     *("gradient_checkpointing", "neftune_noise_alpha", "output_router_logits"),

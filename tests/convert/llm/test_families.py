@@ -198,6 +198,22 @@ def test_ropes_of_a_folder_begin_from_its_family_s_base() -> None:
     assert len(of_folder("phi3", partial_rotary_factor=0.5).ropes[0].frequencies) == 4
 
 
+def test_the_language_part_of_gemma_3_says_little() -> None:
+    """Of 4B its published file leaves out what is the class's own."""
+    (family,) = (f for f in FAMILIES if f.name == "gemma3")
+    given: dict[str, Any] = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "sliding_window": 1024,
+    }
+    given |= {"num_hidden_layers": 34, "model_type": "gemma3_text"}
+    given |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
+    made = family.config(from_hf({**family.usual, **given}, {}, given))
+    assert (made.heads, made.kv_heads, made.head_dim, made.vocab) == (8, 4, 256, 262208)
+    assert (made.context, made.norm_epsilon, made.attention_scale) == (131072, 1e-6, 1 / 16)
+    assert made.windows[4:7] == (1024, 0, 1024)
+
+
 def test_a_head_beside_a_tied_embedding_is_its_copy(tmp_path: Path) -> None:
     """Versions of transformers disagree which of two that differ is used."""
     safetensors = pytest.importorskip("safetensors.numpy")

@@ -64,7 +64,7 @@ def model(path: Path, **changes: Any) -> Path:
 
 
 def test_what_says_nothing_to_language_models_is_listed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="it heeds nothing of data, labels"):
+    with pytest.raises(UsageError, match="it ignores data, labels"):
         export(model(tmp_path / "a.gguf"), data="x", labels=("y",))
     with pytest.raises(UsageError, match="calibration: it is for w4 and w8, and stored rounds"):
         export(model(tmp_path / "a.gguf"), calibration="x")

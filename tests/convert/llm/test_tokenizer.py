@@ -215,3 +215,27 @@ def test_texts_are_cut_as_phi_4_mini_was_trained(tmp_path: Path) -> None:
     parts = [part for part, _ in cut.pre_tokenize_str("HelloWorld's 12345 foo/bar.\n/ X's\n\n y")]
     wanted = ["Hello", "World's", "Ġ", "123", "45", "Ġfoo", "/bar", ".Ċ/", "ĠX's", "ĊĊ", "Ġy"]
     assert parts == wanted
+
+
+def test_a_token_that_ends_every_text_is_noted(tmp_path: Path) -> None:
+    """Models of embeddings read their vector from it, and nothing here puts it there."""
+    fields: dict[str, Any] = {"model": "gpt2", "pre": "qwen2", "tokens": ["a", "<end>"]}
+    fields |= {"merges": [], "template": "{{ x }}", "eos_token_id": 1}
+    assert tokenizer.files(made("gguf", tmp_path, **fields))[1] == []
+    (note,) = tokenizer.files(made("gguf", tmp_path, **fields, add_eos_token=True))[1]
+    assert "ends texts with a token" in note
+    (tmp_path / "chat_template.jinja").write_text("{{ x }}")
+    text, first, last = ({"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "b"}}, "<end>")
+    for single, about, is_ended in (
+        ([first, text], {}, False),
+        ([text, {"SpecialToken": {"id": last}}], {}, True),
+        ([text, {"SpecialToken": {"id": last}}], {"add_eos_token": False}, False),
+        ([text], {"add_eos_token": True}, True),
+    ):
+        template = {"type": "TemplateProcessing", "single": single}
+        whole = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, template]}
+        for processor in (template, whole):
+            said: dict[str, Any] = {"added_tokens": [], "post_processor": processor}
+            (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+            (tmp_path / "tokenizer_config.json").write_text(json.dumps(about))
+            assert tokenizer.files(made("hf", tmp_path))[1] == ([note] if is_ended else [])
