@@ -43,6 +43,9 @@ def _is_rounded(value: ir.Value, root: ir.Graph) -> bool:
     return value.const_value is None and value.graph is not root
 
 
+_SCORES = 4 * NOISE
+"""Of a score: one that adds up some hundred products is rounded by more than an input."""
+
 DRAW = "edgeinfer_draw"
 """Input of a shaken model, of which each number is another noise."""
 
@@ -91,7 +94,7 @@ def _moving(value: ir.Value, draw: ir.Value, name: str) -> list[ir.Node]:
         return op("Constant", **{kind: value})
 
     apart = op("Greater", op("ReduceMax", value, keepdims=0), op("ReduceMin", value, keepdims=0))
-    step = op("Where", apart, number(NOISE), number(0.0))
+    step = op("Where", apart, number(_SCORES), number(0.0))
     positions = op("Cast", op("Range", number(0), op("Size", value), number(1)), to=1)
     angle = op("Add", op("Mul", positions, number(12.9898)), op("Mul", draw, number(78.233)))
     steep = op("Mul", op("Sin", angle), number(43758.547))
