@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import mmap
 import os
@@ -103,15 +104,19 @@ def trim() -> None:
 
     Of a program that runs for months, which asks for blocks of all sizes, that grows for long.
     """
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        if hasattr(library, "malloc_trim"):
-            library.malloc_trim(0)
+    if sys.platform == "linux" and hasattr(_library(), "malloc_trim"):
+        _library().malloc_trim(0)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """Return the library of C; one more each time would be a ring of garbage each time."""
+    return ctypes.CDLL(None)
 
 
 def _drop(table: str, kind: str) -> None:
     """Drop the pages of mappings of one kind."""
-    library = ctypes.CDLL(None)
+    library = _library()
     try:
         with open(table, encoding="utf-8", errors="replace") as file:
             maps = file.read()
