@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from edgeinfer._version import __version__
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
 from edgeinfer.backends.checks import (
     check_buffers,
@@ -74,8 +75,9 @@ def open_executor(folder: Path, sizes: ExecutorSizes, contents: str = "") -> Tap
         config, tape = LlmConfig.from_json(texts[0]), tapes.Tape.from_json(texts[1])
     except (OSError, BundleError) as e:
         raise LoadError(f"llm refuses {folder}: {one_line(e)}") from e
-    # Ropes, windows and scales are in no code: pages of a cache depend on them all the same.
-    parts = (*texts, contents.encode())
+    # Ropes, windows and scales are in no code: pages of a cache depend on them all the same, and on
+    # how this version takes them.
+    parts = (*texts, contents.encode(), __version__.encode())
     digest = hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in parts)).hexdigest()[:32]
     weights, library = folder / tapes.WEIGHTS_NAME, folder / tapes.LIBRARY_NAME
     if is_for_gpu(tape.machine):
@@ -110,8 +112,6 @@ class LlmBackend:
 
     def probe_cpu(self) -> Probe:
         """Likewise; NVIDIA's driver is not started."""
-        from edgeinfer._version import __version__
-
         if platform.system() != "Linux":
             reason = f"code of language models is made for Linux, this is {platform.system()}"
             return Probe(NAME, __version__, reason=reason)
