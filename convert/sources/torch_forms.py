@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.sources import torch_quotients, torch_special
+from edgeinfer.convert.sources import torch_equations, torch_quotients, torch_special
 from edgeinfer.convert.sources.torch_script import like, opset, whole
 
 INT32, INT64, FLOAT, BOOL = 6, 7, 1, 9
@@ -69,6 +69,7 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten.logcumsumexp.default: _logcumsumexp,
         **torch_quotients.forms(),
         **torch_special.forms(),
+        **torch_equations.forms(),
     }
 
 
