@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import onnx_ir as ir
+
 from edgeinfer.convert.sources.torch_quotients import as_pair, signbit
 from edgeinfer.convert.sources.torch_script import like, opset, whole
 
@@ -89,6 +91,11 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten.special_i1e.default: _i1e,
         aten.rrelu_with_noise_functional.default: _rrelu,
         aten.sort.stable: _sort,
+        aten.kaiser_window.default: _kaiser_window,
+        aten.kaiser_window.periodic: _kaiser_window,
+        aten.kaiser_window.beta: _kaiser_window,
+        aten.bartlett_window.default: _bartlett_window,
+        aten.bartlett_window.periodic: _bartlett_window,
         aten.masked_select.default: _masked_select,
         aten.nonzero_static.default: _nonzero_static,
     }
@@ -320,6 +327,35 @@ def _bessel(x: Any, order: int, *, scaled: bool) -> Any:
     if not scaled:
         found = op.Where(op.IsInf(x), size, found)
     return op.Where(op.Less(x, like(0.0, x)), op.Neg(found), found) if order else found
+
+
+# ---- windows of spectrograms
+
+
+def _kaiser_window(
+    window_length: int, periodic: bool = True, beta: float = 12.0, dtype: int = -1, **rest: Any
+) -> Any:
+    import torch
+
+    return _window(torch.kaiser_window, dtype, window_length, periodic, beta)
+
+
+def _bartlett_window(
+    window_length: int, periodic: bool = True, dtype: int = -1, **rest: Any
+) -> Any:
+    import torch
+
+    return _window(torch.bartlett_window, dtype, window_length, periodic)
+
+
+def _window(made: Callable[..., Any], dtype: int, length: int, *about: Any) -> Any:
+    if not isinstance(length, int):
+        raise NotImplementedError("a window of an open length")
+    import torch
+
+    wanted = ir.DataType.FLOAT if dtype == -1 else ir.DataType(dtype)
+    array = made(length, *about, dtype=torch.float64).numpy().astype(wanted.numpy())
+    return opset().Constant(value=ir.tensor(array))
 
 
 # ---- elements that are chosen

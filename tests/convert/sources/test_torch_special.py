@@ -85,3 +85,19 @@ def test_elements_that_are_chosen() -> None:
     model = _read(_chosen, x)
     for found, want in zip(run(model, {"x": x.numpy()}), _chosen(x), strict=True):
         np.testing.assert_array_equal(found, want.numpy())
+
+
+def _windowed(x: Any) -> Any:
+    return (
+        x * torch.kaiser_window(5),
+        x * torch.kaiser_window(5, periodic=False, beta=3.0),
+        x.double() * torch.bartlett_window(5, dtype=torch.float64),
+    )
+
+
+def test_windows_of_spectrograms() -> None:
+    x = torch.tensor([[3.0, 1, 1, 3, 2]])
+    model = _read(_windowed, x)
+    for found, want in zip(run(model, {"x": x.numpy()}), _windowed(x), strict=True):
+        assert found.dtype == want.numpy().dtype
+        np.testing.assert_allclose(found, want.numpy(), rtol=1e-6)
