@@ -146,10 +146,13 @@ def test_a_range_that_leads_nowhere_is_empty(place: str) -> None:
         np.testing.assert_array_equal(found[f"z{i}"], np.arange(0, n / 4, 0.5))
 
 
-@pytest.mark.sample(each=("place", "op"))
+@pytest.mark.sample(each=("place", "op", "steps"))
 @pytest.mark.parametrize("place", [p for p in PLACES if p != "coreai"])
+@pytest.mark.parametrize("steps", [5, "T"])
 @pytest.mark.parametrize(("op", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
-def test_sequences_have_lengths_of_their_own(place: str, op: str, gates: int) -> None:
+def test_sequences_have_lengths_of_their_own(
+    place: str, op: str, gates: int, steps: int | str
+) -> None:
     if why := lacking(place):
         pytest.skip(why)
     rng = np.random.default_rng(0)
@@ -160,7 +163,7 @@ def test_sequences_have_lengths_of_their_own(place: str, op: str, gates: int) ->
     )
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 21]>
-        g (float[5,3,2] x, int32[3] n) => (float[5,1,3,2] y, float[1,3,2] h)
+        g (float[{steps},3,2] x, int32[3] n) => (float[{steps},1,3,2] y, float[1,3,2] h)
         <float[1,{2 * gates},2] w = {{{w}}}, float[1,{2 * gates},2] r = {{{r}}}> {{
             y, h = {op}<hidden_size = 2>(x, w, r, , n)
         }}"""

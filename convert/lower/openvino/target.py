@@ -136,6 +136,17 @@ def _is_iterated(node: ir.Node) -> bool:
     return any(v.const_value is None for v in weights) or any(n in node.attributes for n in own)
 
 
+def _loop_scans(model: ir.Model) -> int:
+    """Write each Scan as a Loop; return how many there were.
+
+    Its TensorIterator (2026.4.1) gives a state another's memory, or that of a row, from the second
+    turn on, fails without rows and holds no other, and takes nothing from outside; its Loop does
+    none of that.
+    """
+    scans = [node for _, node in walk(model) if is_op(node, "Scan")]
+    return sum(as_loop(model, node) for node in scans)
+
+
 def _prepare(
     source: ir.Model, probe: OpenVinoProbe, notes: Remarks
 ) -> tuple[ir.Model, tuple[str, ...], list[Problem]]:
@@ -144,11 +155,7 @@ def _prepare(
     squeezed = strip_squeezes(model)
     for name in squeezed:
         notes.add(f"output {name!r}: its rank follows from the sizes: squeezed by the runtime")
-    for _, node in list(walk(model)):
-        # Its TensorIterator (2026.4.1) gives a state another's memory, or that of a row, from the
-        # second turn on, fails without rows and holds no other; its Loop does none of that.
-        if is_op(node, "Scan"):
-            as_loop(model, node)
+    _loop_scans(model)
     keep_first_states(model, notes, _is_iterated)
     settle_loops(model)
     cut_unturned(model, notes)
@@ -162,6 +169,10 @@ def _prepare(
         # What a definition is made of has rules of its own, which look at constants.
         LiftConstants()(model)
         problems = [*borders, *apply(model, RULES, notes)]
+        if _loop_scans(model):
+            settle_loops(model)
+            cut_unturned(model, notes)
+            continue
         lacking = probe.lacking(model)
         names = {id(n): n.op_type for n in lacking}
         done = expand(model, lacking) if lacking else []

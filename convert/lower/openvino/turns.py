@@ -6,9 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.single import walk
-from edgeinfer.convert.passes.infra import small
+from edgeinfer.convert.passes.infra import Namer, small
 from edgeinfer.errors import Remarks
 from edgeinfer.types import Array
+
+_SEEN = "rows without turns are cut"
+"""Metadata of a loop that was looked at."""
 
 _EVERY = 1 << 30
 """More rows than memory holds; openvino 2026.4.1 takes the largest int32 for an end to be none."""
@@ -23,13 +26,15 @@ def cut_unturned(model: ir.Model, notes: Remarks) -> None:
     The CPU plugin of openvino 2026.4.1 does not touch the results of a loop without turns; carried
     values it copies, rows it leaves as they were. Changed in place.
     """
+    namer = Namer(model)
     for name, node in list(walk(model)):
-        if node.op_type != "Loop" or node.domain or _turns_surely(node):
+        if node.op_type != "Loop" or node.domain or _SEEN in node.meta or _turns_surely(node):
             continue
+        node.meta[_SEEN] = True
         rows = [o for o in node.outputs[len(node.inputs) - 2 :] if o.uses() or o.is_graph_output()]
         if not rows:
             continue
-        made = _Nodes()
+        made = _Nodes(namer)
         zero = made.constant(np.array([0], np.int64))
         conditions = [made.add("Greater", node.inputs[0], zero)] if node.inputs[0] else []
         conditions += [node.inputs[1]] if node.inputs[1] else []
@@ -59,8 +64,9 @@ def _turns_surely(node: ir.Node) -> bool:
 class _Nodes:
     """New nodes, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, namer: Namer) -> None:
         self.nodes: list[ir.Node] = []
+        self._namer = namer
 
     def constant(self, array: Array) -> ir.Value:
         return self._added(ir.node("Constant", [], attributes={"value": ir.tensor(array)}))
@@ -70,4 +76,5 @@ class _Nodes:
 
     def _added(self, node: ir.Node) -> ir.Value:
         self.nodes.append(node)
+        node.outputs[0].name = self._namer.fresh("turns")
         return node.outputs[0]
