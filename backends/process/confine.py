@@ -47,6 +47,13 @@ _FORBIDDEN: dict[str, tuple[int, ...]] = {
 _STARTS = {"x86_64": (59, 322), "aarch64": (221, 281)}
 """execve, execveat."""
 
+_FORKS = {"x86_64": (57, 58), "aarch64": ()}
+"""fork, vfork."""
+
+_CLONE, _CLONE3, _THREAD = {"x86_64": 56, "aarch64": 220}, 435, 0x10000
+"""What makes threads as well as processes, which its flags say; of the newer one a filter does not
+see them, and libraries of C fall back to the older one where there is none."""
+
 _SIGNALS = {"x86_64": (62, 200, 234), "aarch64": (129, 130, 131)}
 """kill, tkill, tgkill: abort() signals this very process."""
 
@@ -56,8 +63,8 @@ _CONTROL = {"x86_64": 16, "aarch64": 29}
 _TYPE, _PASTE = 0x5412, 0x541C
 """What puts letters into a terminal's input, as if its user had typed them: TIOCSTI, TIOCLINUX."""
 
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050001, 0x80000000
+_LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _DENY, _LACK, _KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 _X32 = 0x40000000
 
 
@@ -66,7 +73,8 @@ def confine(writable: Sequence[Path], *, programs: bool = False) -> tuple[str, .
 
     Args:
         writable: folders that it may go on writing in; those of devices always stay so.
-        programs: it may start others, which are kept from the same.
+        programs: it may start others, which are kept from the same; else it makes no process at
+            all, so that it leaves none behind, and none forks without end.
 
     Returns:
         What stands: ``landlock``, ``seccomp``, both, or nothing where the kernel has neither.
@@ -146,6 +154,18 @@ def program(machine: str, process: int, *, programs: bool = False) -> bytes:
     allowed = _STARTS[machine] if programs else ()
     for number in (n for n in _FORBIDDEN[machine] if n not in allowed):
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
+    if not programs:
+        for number in _FORKS[machine]:
+            steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
+        steps += [
+            (_EQUAL, 0, 1, _CLONE3),
+            (_RETURN, 0, 0, _LACK),
+            (_EQUAL, 0, 4, _CLONE[machine]),
+            (_LOAD, 0, 0, 16),
+            (_HAS, 1, 0, _THREAD),
+            (_RETURN, 0, 0, _DENY),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
     steps += [
         (_EQUAL, 0, 5, _CONTROL[machine]),
         (_LOAD, 0, 0, 24),

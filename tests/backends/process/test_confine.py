@@ -106,6 +106,40 @@ def test_jumps_of_the_filter_stay_inside(machine: str) -> None:
     assert code[-8] == 0x06
 
 
+_FORK = """
+import ctypes, os, sys, threading
+from edgeinfer.backends.process.confine import confine
+stands = confine([], programs=bool(sys.argv[1:]))
+print("seccomp" in stands)
+threads = [threading.Thread(target=print, args=("thread",)) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+system = ctypes.CDLL(None, use_errno=True)
+sys.stdout.flush()
+child = system.fork()
+if child == 0:
+    os._exit(0)
+print("forked" if child > 0 else ctypes.get_errno())
+"""
+
+
+@pytest.mark.parametrize("programs", [[], ["programs"]])
+def test_what_starts_no_programs_makes_no_process(programs: list[str]) -> None:
+    """One that forks without end took all the processes that its user may have."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FORK, *programs],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    stands, *threads, made = done.stdout.split()
+    assert threads == ["thread", "thread"]
+    assert made == ("1" if stands == "True" and not programs else "forked")
+
+
 _START = """
 import subprocess, sys
 from pathlib import Path
