@@ -24,6 +24,7 @@ from benchmarks.gemv import compiled, machines_here
 from benchmarks.kernels import Call, bound, interleaved, rounds_asked
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.defs import spectrum
+from edgeinfer.media import stages
 from edgeinfer.media.spectrogram import filters, mel_spectrogram
 from edgeinfer.types import Array, SpectrogramInput
 
@@ -89,7 +90,7 @@ def main() -> None:
                     cpu = replace(cpu, lanes=cpu.lanes // 2)
                 kernel = spectrum.mel_spectrogram(cpu, made)
                 out = np.zeros((frames, mels), np.float32)
-                tables = spectrum.tables(made, window, filters(record))
+                tables = stages.tables(window, filters(record), made.dtype)
                 given = [tvm_ffi.from_dlpack(a) for a in (single, *tables, out)]
                 title = f"{name}, wide" if wide else name
                 calls[title] = partial(compiled(kernel, name), *given)

@@ -15,9 +15,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import fourier, math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, KernelCpu, function, load, loop, splat, store
-from edgeinfer.media import stages
 from edgeinfer.records import dataclass
-from edgeinfer.types import Array
 
 _LOGS = {"none": 0.0, "natural": 1.0, "log10": 1 / np.log(10), "db": 10 / np.log(10)}
 
@@ -71,26 +69,6 @@ class Mel:
     def dtype(self) -> str:
         """Of the arithmetic and of its tables."""
         return "float64" if self.wide else "float32"
-
-
-def tables(mel: Mel, window: Array, filters: Array) -> tuple[Array, ...]:
-    """What the kernel takes besides the audio.
-
-    Args:
-        mel: what kind.
-        window: (fft,), what samples are multiplied by.
-        filters: (bands, bins), what each band takes of each frequency.
-
-    Returns:
-        As ``media.stages.tables``.
-
-    Raises:
-        ValueError: a shape does not fit.
-    """
-    if window.shape != (mel.fft,) or filters.shape != (mel.bands, mel.bins):
-        wanted = f"({mel.fft},) and ({mel.bands}, {mel.bins})"
-        raise ValueError(f"window {window.shape} and filters {filters.shape}: {wanted} expected")
-    return stages.tables(window, filters, mel.dtype)
 
 
 def mel_spectrogram(cpu: KernelCpu, mel: Mel, weights: int | None = None) -> tirx.PrimFunc:

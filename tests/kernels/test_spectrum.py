@@ -8,6 +8,7 @@ import pytest
 from tests.kernels.run import HERE, Array, compiled, cpu, misaligned
 
 from edgeinfer.kernels.defs import spectrum  # isort: skip
+from edgeinfer.media import stages  # isort: skip
 
 RNG = np.random.default_rng(0)
 ODD = 2 * int(RNG.choice([15, 21, 35, 45, 63, 105]))
@@ -29,7 +30,7 @@ def _filters(mel: spectrum.Mel) -> Array:
 def _run(mel: spectrum.Mel, machine: str, frames: int) -> tuple[Array, Array]:
     window, filters = RNG.random(mel.fft), _filters(mel)
     sound = RNG.standard_normal((frames - 1) * mel.hop + mel.fft).astype(np.float32)
-    made = spectrum.tables(mel, window, filters)
+    made = stages.tables(window, filters, mel.dtype)
     kernel = compiled(spectrum.mel_spectrogram(cpu(machine), mel, made[3].size), machine)
     shape = (frames, mel.bands) if mel.time_first else (mel.bands, frames)
     out = misaligned(np.full(shape, np.nan, np.float32))
@@ -57,7 +58,7 @@ def test_wide_arithmetic_tells_quiet_bands_from_none(fft: int) -> None:
     sound = np.cos(2 * np.pi * 3 / fft * np.arange(40 * 16 + fft)).astype(np.float32)
     filters = np.zeros((5, mel.bins))
     filters[:, 10:15] = np.eye(5)
-    made = spectrum.tables(mel, window, filters)
+    made = stages.tables(window, filters, mel.dtype)
     kernel = compiled(spectrum.mel_spectrogram(cpu(HERE[0]), mel), HERE[0])
     out = misaligned(np.full((41, 5), np.nan, np.float32))
     kernel(*map(misaligned, (sound, *made)), out)
@@ -90,9 +91,3 @@ def test_logarithms(log: str, by) -> None:  # type: ignore[no-untyped-def]
 def test_refused(given: dict[str, int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         spectrum.Mel(**{"fft": 16, "hop": 4, "bands": 3, **given})  # type: ignore[arg-type]
-
-
-def test_tables_of_another_shape() -> None:
-    mel = spectrum.Mel(16, 4, 3)
-    with pytest.raises(ValueError, match=r"\(16,\) and \(3, 9\) expected"):
-        spectrum.tables(mel, np.ones(15), np.ones((3, 9)))

@@ -35,7 +35,7 @@ def thinned(corners: Array, angles: Array, classes: Array, overlap: float) -> Ar
         corners: (n, 4): the boxes before they are rotated, the best first.
         angles: (n,): radians.
         classes: (n,).
-        overlap: the share, by ``likeness``.
+        overlap: Largest overlap, 0..1, of two boxes that are both kept.
     """
     kept = []
     count, step = len(corners), max(1, _MOST // max(len(corners), 1))
@@ -48,19 +48,6 @@ def thinned(corners: Array, angles: Array, classes: Array, overlap: float) -> Ar
     return np.concatenate(kept) if kept else np.zeros(0, np.int64)
 
 
-def likeness(one: tuple[Array, Array], other: tuple[Array, Array]) -> Array:
-    """Return how far pairs of boxes overlap, 0..1 (Llerena et al. 2021, eq. 9 to 12).
-
-    A box is a normal distribution with its middle and the variances of its sides; the figure is one
-    less the Hellinger distance of two of them.
-
-    Args:
-        one: corners before they are rotated (n, 4), and angles (n,).
-        other: the same number of them.
-    """
-    return _likeness(_distributions(*one), _distributions(*other))
-
-
 def _distributions(corners: Array, angles: Array) -> Array:
     """Return middle, variances and covariance of each box: (n, 5)."""
     middle = (corners[:, :2] + corners[:, 2:]) / 2
@@ -71,6 +58,10 @@ def _distributions(corners: Array, angles: Array) -> Array:
 
 
 def _likeness(one: Array, other: Array) -> Array:
+    """Return how far pairs of normal distributions overlap: 1 less their Hellinger distance.
+
+    Source: Llerena et al. 2021, eq. 9 to 12.
+    """
     x, y, a, b, c = (one[..., i] + (-1 if i < 2 else 1) * other[..., i] for i in range(5))
     both = a * b - c**2
     apart = (a * y**2 + b * x**2 - 2 * c * x * y) / (4 * (both + _LEAST))
