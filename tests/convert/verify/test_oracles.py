@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -414,7 +415,7 @@ def test_what_lets_kernels_round_to_eight_bits_is_a_rounding_apart(level: int) -
     )
     options = {"block_size": 32, "accuracy_level": level}
     node.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in options.items())
-    known = {
+    known: dict[str, Any] = {
         "w": rng.integers(0, 256, (8, 2, 16), dtype=np.uint8),
         "s": rng.uniform(0.1, 1, 16).astype(np.float32),
     }

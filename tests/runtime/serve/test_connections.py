@@ -64,12 +64,19 @@ def test_what_waits_is_written_before_the_end() -> None:
     assert asyncio.run(told()) == [b"last"]
 
 
+def called(read: Any) -> Any:
+    """What gRPC gives a call, as far as streams use it."""
+    return SimpleNamespace(
+        invocation_metadata=lambda: (), read=read, peer=str, add_done_callback=lambda done: None
+    )
+
+
 def test_a_stream_whose_answers_nobody_reads_is_not_read_further() -> None:
     pytest.importorskip("grpc")
     from edgeinfer.runtime.serve.rpc import Rpc
 
     class Echo(Rpc):
-        async def _streamed(self, raw: list[bytes], held: Held, problem: Any) -> Any:
+        async def _streamed(self, raw: list[bytes], held: Held, problem: Any, step: Any) -> Any:
             held.release()
             return raw[0], held
 
@@ -84,7 +91,7 @@ def test_a_stream_whose_answers_nobody_reads_is_not_read_further() -> None:
     async def run() -> None:
         options = ServeOptions()
         hub: Any = SimpleNamespace(memory=InFlight(1 << 20), options=options)
-        context: Any = SimpleNamespace(invocation_metadata=lambda: (), read=read, peer=str)
+        context = called(read)
         answers = Echo(hub, Keys(()))._stream(None, context)
         assert await anext(answers) == b"0"
         for _ in range(20_000):
@@ -128,7 +135,7 @@ def test_of_a_message_without_memory_nothing_is_kept(monkeypatch: pytest.MonkeyP
     kept: list[tuple[bytes, int]] = []
 
     class Echo(Rpc):
-        async def _streamed(self, raw: list[bytes], held: Held, problem: Any) -> Any:
+        async def _streamed(self, raw: list[bytes], held: Held, problem: Any, step: Any) -> Any:
             kept.append((raw[0], problem.status if problem else 200))
             return raw[0], held
 
@@ -140,7 +147,7 @@ def test_of_a_message_without_memory_nothing_is_kept(monkeypatch: pytest.MonkeyP
     async def run() -> None:
         monkeypatch.setattr("edgeinfer.runtime.serve.inflight.WAIT_S", 0.0)
         hub: Any = SimpleNamespace(memory=InFlight(8), options=ServeOptions())
-        context: Any = SimpleNamespace(invocation_metadata=lambda: (), read=read, peer=str)
+        context = called(read)
         async for _ in Echo(hub, Keys(()))._stream(None, context):
             pass
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -62,7 +64,12 @@ def test_scattered_updates_have_fewer_rows_than_the_data() -> None:
     x = np.arange(18, dtype=np.float32).reshape(2, 3, 3)
     places = np.array([[[0, 1], [1, 0]]])
     new = np.array([[[3, 5], [-1, 7]]], np.float32)
-    for reduction, combine in {"none": lambda a, b: b, "add": np.add, "mul": np.multiply}.items():
+    combined: dict[str, Callable[[Any, Any], Any]] = {
+        "none": lambda a, b: b,
+        "add": np.add,
+        "mul": np.multiply,
+    }
+    for reduction, combine in combined.items():
         text = (
             "(float[2,3,3] x, int64[1,2,2] p, float[1,2,2] u) => (float[2,3,3] y) "
             f'{{ y = ScatterElements<axis=0, reduction="{reduction}">(x, p, u) }}'
