@@ -376,8 +376,8 @@ class Quantizer:
             layout = lay_out(model, limits, kept)
             units = layout.units
             unknown = {u.name for u in units if not observed([u]).keys() <= self.ranges.keys()}
-            joins = apart(units, self.ranges)
-            joins |= crowded(layout, self.ranges, self.seen.spreads, self.recipe.activations)
+            joins = crowded(layout, self.ranges, self.seen.spreads, self.recipe.activations)
+            joins |= apart(units, self.ranges)
             self.notes += [line for line in joins.values() if line not in self.notes]
             if not unknown and not joins:
                 return kept, units

@@ -22,7 +22,9 @@ def test_floats_that_no_target_has_are_refused_with_what_is_as_small(name: str) 
     for target in profiles.names():
         if name not in profiles.load(target).precisions:
             text = refusal(name, target)
-            assert text.startswith(f"precision {name!r}: not possible on {target}; all targets")
+            assert text.startswith(
+                f"precision {name!r}: not possible on {target}; all requested targets"
+            )
             assert "\n" not in text
 
 

@@ -36,8 +36,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is joined gets one scale, as it would where nobody looked at ranges."""
+    """Whatever is joined gets one scale, as it would where nobody looked at ranges or spreads."""
     monkeypatch.setattr(calibration, "apart", lambda units, ranges: {})
+    monkeypatch.setattr(calibration, "crowded", lambda layout, ranges, spreads, bits: {})
 
 
 @pytest.mark.sample(1)
