@@ -48,6 +48,21 @@ def openvino_sums_saturate() -> bool:
     return not np.array_equal(found, np.full((16, 16), 255.0 * 127 * width, np.float32))
 
 
+@functools.cache
+def openvino_cuts_bfloat16() -> bool:
+    """Whether OpenVINO cuts float32 off instead of rounding it where an output is bfloat16."""
+    import openvino
+    from openvino import opset13
+
+    x = opset13.parameter([4], np.float32)
+    model = openvino.Model([opset13.convert(x, "bf16")], [x], "cut")
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(model, "CPU", options)
+    # The nearest is 0.12598 (0x3E01); cut off it is 0.125 (0x3E00).
+    found = compiled([np.full(4, 0.1259, np.float32)])[0]
+    return bool(np.asarray(found).view(np.uint16)[0] != 0x3E01)
+
+
 def skip_where_openvino_saturates() -> None:
     """Skip the calling test, by name, where the processor lacks exact products."""
     pytest.importorskip("openvino")

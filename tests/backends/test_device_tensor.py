@@ -67,7 +67,7 @@ def executable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxRuntimeEx
     nothing = SimpleNamespace(
         wait=lambda: waited.append("wait"), pin=lambda _: None, close=lambda: None
     )
-    monkeypatch.setattr(cuda, "Transfers", lambda _: nothing)
+    monkeypatch.setattr("edgeinfer.machine.cuda.Transfers", lambda _: nothing)
     monkeypatch.setattr(cuda, "_DEVICE", "cpu")
     monkeypatch.setattr(engine, "plain_run_options", lambda _: None)
     return made

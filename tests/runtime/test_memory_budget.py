@@ -186,7 +186,7 @@ def test_a_runtime_keeps_within_the_process_too(
         runtime = Runtime(threads=1000, history=history)
     runtime.close()
     assert runtime.threads <= len(os.sched_getaffinity(0))
-    assert "1000 threads were asked for" in caplog.text
+    assert "1000 threads were requested" in caplog.text
 
 
 def test_a_runtime_s_own_threads_are_on_the_fast_cores(

@@ -15,7 +15,7 @@ ENV = "EDGEINFER_CACHE"
 FOLDERS = frozenset({
     *("bundles", "engines", "code", "llm-kernels", "search"),
     *("coreml", "onnxruntime-coreml", "locks"),
-    *("litert-trials", "onnxruntime-regions-trials", "tvm-trials"),
+    *("litert-trials", "onnxruntime-regions-trials", "tvm-trials", "code-trials"),
 })  # fmt: skip
 """All folders of the cache: what is not here is not edgeinfer's, and is not emptied."""
 

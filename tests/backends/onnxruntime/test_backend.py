@@ -231,9 +231,9 @@ def test_tf32_is_for_gpus_that_have_it(write: Write, monkeypatch: pytest.MonkeyP
     artifact = write("(float[2] x) => (float[2] y) { y = Neg(x) }")
     told = replace(artifact, computed_in="tf32")
     assert module._told(artifact, gpu) is gpu
-    monkeypatch.setattr(cuda, "compute_capability", lambda index: "8.6")
+    monkeypatch.setattr(cuda, "compute_capability", lambda: "8.6")
     assert module._split_extra(module._told(told, gpu))[1]["use_tf32"] == "1"
-    monkeypatch.setattr(cuda, "compute_capability", lambda index: "7.5")
+    monkeypatch.setattr(cuda, "compute_capability", lambda: "7.5")
     with pytest.raises(NotAvailableError, match=r"in tf32, .* from compute capability 8.0 on"):
         module._told(told, gpu)
     with pytest.raises(NotAvailableError, match="computed in tf32, which it does on NVIDIA's"):

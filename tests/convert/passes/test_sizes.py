@@ -47,7 +47,7 @@ def read(text: str, **constants: list[int] | int) -> ir.Model:
     ],
 )
 def test_they_are_refused(text: str, constants: dict[str, list[int] | int]) -> None:
-    with pytest.raises(SourceError, match="more than any engine holds"):
+    with pytest.raises(SourceError, match=r"more than any engine holds|no engine can compute this"):
         read(text, **constants)
 
 

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 
 class Inner(torch.nn.Module):  # type: ignore[misc,name-defined]
     def forward(self, x: Any) -> Any:
-        return torch.linalg.inv(x) + 1  # the line
+        return torch.linalg.matrix_exp(x) + 1  # the line
 
 
-class Inverse(torch.nn.Module):  # type: ignore[misc,name-defined]
+class Deep(torch.nn.Module):  # type: ignore[misc,name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.blocks = torch.nn.ModuleList([torch.nn.Identity(), Inner()])
@@ -62,7 +62,7 @@ X, N = torch.ones(2, 4, 5), torch.tensor([4, 2])
 @pytest.mark.parametrize(
     ("make", "examples", "words", "kind"),
     [
-        (Inverse, (torch.eye(3) + 1,), r"torch's linalg_inv_ex .*\(at blocks\.1: ", Inner),
+        (Deep, (torch.eye(3) + 1,), r"torch's linalg_matrix_exp .*\(at blocks\.1: ", Inner),
         (
             Projected,
             (X,),

@@ -95,4 +95,4 @@ def test_a_network_that_takes_no_name_keeps_nobody_from_serving(
     asyncio.run(main())
     assert closed == [True]
     why = {"taken": "no name was free in 0.1 s", "broken": "no such device"}[fault]
-    assert f"the local network is not told of this server: {why}" in caplog.text
+    assert f"this server is not announced in the local network: {why}" in caplog.text
