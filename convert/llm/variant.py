@@ -90,7 +90,7 @@ def _fastest(made: TapePlan, weights: Path) -> Reading:
             made.read_by(choice)
             folder = scratch / name
             folder.mkdir()
-            (folder / tape.WEIGHTS_NAME).symlink_to(weights)
+            (folder / tape.WEIGHTS_NAME).symlink_to(weights.resolve())
             _finish(made, folder)
             return folder
 

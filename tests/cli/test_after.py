@@ -47,6 +47,13 @@ def test_what_runs_here_is_run_here() -> None:
     assert len(lines(made("openvino"))) == 1
 
 
+def test_a_language_model_continues_a_text() -> None:
+    result = made("openvino")
+    variants = (replace(result.manifest.variants[0], format="llm"),)
+    (line,) = lines(replace(result, manifest=replace(result.manifest, variants=variants)))
+    assert line.startswith('run it here: edgeinfer generate net.edge "Once upon a time"; time it')
+
+
 def test_code_that_is_there_is_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     result = made("cpu")
     variants = (replace(result.manifest.variants[0], format="tvm"),)
@@ -83,7 +90,7 @@ def test_sounds_are_named_and_profiles_of_files_are_left_alone() -> None:
     given = made("cpu", "my-own-board")
     given.manifest = replace(given.manifest, preprocessing={"x": AudioInput(16000)})
     line, _ = lines(given)
-    assert "edgeinfer run net.edge SOUND" in line
+    assert "edgeinfer run net.edge AUDIO" in line
 
 
 def test_every_shipped_target_has_a_line() -> None:

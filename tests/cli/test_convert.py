@@ -102,7 +102,7 @@ def test_what_is_told(cli: Any, model: Path, export: Export) -> None:
         "note: 1 node had no name\n"
         "note: tvm was left out: not installed\n"
         f"full report: edgeinfer inspect {path} --report report.html\n"
-        f"run it here: edgeinfer run {path} PICTURE; time it: edgeinfer bench {path}\n"
+        f"run it here: edgeinfer run {path} IMAGE; time it: edgeinfer bench {path}\n"
         "maybe faster here: convert with --machine-code all, which takes longer\n"
     )
 

@@ -38,12 +38,11 @@ def next_lines(result: ExportResult) -> Iterator[str]:
     if result.files:
         yield from (f"for {p.title}: {_in_app(p, path)}" for p in apps)
         return
-    given = _input(result)
     if here:
-        yield f"run it here: edgeinfer run {path} {given}; time it: edgeinfer bench {path}"
+        yield f"run it here: edgeinfer {_run(result, path)}; time it: edgeinfer bench {path}"
     if any(p.machine_code for p in here) and not _has_code(result):
         yield "maybe faster here: convert with --machine-code all, which takes longer"
-    yield from (_copied(p, path, given) for p in others if p not in apps)
+    yield from (_copied(p, path, result) for p in others if p not in apps)
     for profile in apps:
         extract = f"edgeinfer extract {path} -t {profile.name} -o {profile.name}/"
         yield f"for {profile.title}: {extract}; {_in_app(profile, f'{profile.name}/')}"
@@ -66,17 +65,21 @@ def _in_app(profile: Profile, place: str) -> str:
     return next(APPS[s] for s in profile.os if s in APPS).format(what=what)
 
 
-def _copied(profile: Profile, path: str, given: str) -> str:
+def _copied(profile: Profile, path: str, result: ExportResult) -> str:
     name = path.rstrip("/").rpartition("/")[2]
     copy = f"scp -r {path}" if path.endswith("/") else f"scp {path}"
     build = f"edgeinfer build {name} && " if profile.strongly_typed else ""
-    run = f"{build}edgeinfer verify {name} && edgeinfer run {name} {given}"
+    run = f"{build}edgeinfer verify {name} && edgeinfer {_run(result, name)}"
     return f"on {profile.title}: {copy} DEVICE:; there: {run}"
 
 
-def _input(result: ExportResult) -> str:
-    """Return what stands for an input: of which kind it is."""
+def _run(result: ExportResult, path: str) -> str:
+    """Return the command that gives a first answer, with what stands for an input of its kind."""
+    from edgeinfer.llm.generation import FORMAT
     from edgeinfer.types import AudioInput, ImageInput
 
+    if any(v.format == FORMAT for v in result.manifest.variants):
+        return f'generate {path} "Once upon a time"'
     kinds = {type(record) for record in result.manifest.preprocessing.values()}
-    return "PICTURE" if ImageInput in kinds else "SOUND" if AudioInput in kinds else "INPUT.npz"
+    given = "IMAGE" if ImageInput in kinds else "AUDIO" if AudioInput in kinds else "INPUT.npz"
+    return f"run {path} {given}"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import platform
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from edgeinfer.backends.llm import cuda
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.convert.llm import adapters, cuda_code, judge, source
+from edgeinfer.convert.llm import adapters, cuda_code, judge, reading, source
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.pipeline.entry import export
 from edgeinfer.errors import InputError, NotAvailableError, SourceError, UsageError, VerifyError
@@ -120,6 +122,28 @@ def test_limits_name_what_left_them() -> None:
     lines = judge.LIMITS["w4"].breaches(found)
     assert [line.split()[0] for line in lines] == ["KL", "same", "perplexity"]
     assert judge.LIMITS["w4"].breaches(judge.Quality(100, 0.1, 0.8, 0.95, 11.0, 10.0)) == []
+
+
+@pytest.mark.slow
+def test_a_name_in_the_working_folder_is_enough_where_nothing_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tvm")
+    pytest.importorskip("tokenizers")
+    if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
+        pytest.skip("no code of language models for this machine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(reading, "measured", _opened)
+    export(model(tmp_path / "a.gguf"), Path("a.edge"), targets=["cpu"])
+    assert (tmp_path / "a.edge").exists()
+
+
+def _opened(folders: Sequence[Path], widths: Sequence[int]) -> list[dict[str, float]]:
+    """Microseconds of no kernel; each folder has all files of a model."""
+    assert all((folder / "weights.bin").stat().st_size for folder in folders)
+    assert widths
+    return [defaultdict(lambda: 1.0) for _ in folders]
 
 
 @pytest.mark.slow
