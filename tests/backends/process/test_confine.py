@@ -111,7 +111,7 @@ import ctypes, os, sys, threading
 from edgeinfer.backends.process.confine import confine
 stands = confine([], programs=bool(sys.argv[1:]))
 print("seccomp" in stands)
-threads = [threading.Thread(target=print, args=("thread",)) for _ in range(2)]
+threads = [threading.Thread(target=sys.stdout.write, args=("thread ",)) for _ in range(2)]
 for thread in threads:
     thread.start()
 for thread in threads:
