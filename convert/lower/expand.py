@@ -82,7 +82,7 @@ def with_definitions(
     source: ir.Model,
     lower: Callable[[ir.Model], T],
     notes: Remarks,
-    unless: Collection[str] = (),
+    unless: Callable[[ir.Node], bool] = lambda node: False,
 ) -> T:
     """Lower a normalised model; forms that are refused take their definitions, if they have any.
 
@@ -90,7 +90,7 @@ def with_definitions(
         source: the model.
         lower: what may refuse nodes.
         notes: Notes of what took a definition.
-        unless: Operators whose forms stay refused.
+        unless: Says which nodes stay refused, whatever defines them.
 
     Raises:
         UnsupportedError: with what is refused in the end; of a definition that is refused too, with
@@ -104,9 +104,7 @@ def with_definitions(
             again = model.clone()
             problems = {p.node: p for p in error.problems}
             refused = [
-                n
-                for name, n in walk(again)
-                if {name, n.name} & problems.keys() and n.op_type not in unless
+                n for name, n in walk(again) if {name, n.name} & problems.keys() and not unless(n)
             ]
             kinds = {id(node): node.op_type for node in refused}
             known = {id(node): node.name or "" for node in refused}

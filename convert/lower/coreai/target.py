@@ -16,7 +16,7 @@ from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.loops import as_loop, settle_loops
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
-from edgeinfer.convert.passes.infra import is_op
+from edgeinfer.convert.passes.infra import constant, is_op
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import NotAvailableError, Remarks, UnsupportedError
 from edgeinfer.profiles.schema import Profile
@@ -31,9 +31,14 @@ BETA = (
 )
 
 
-_RUNTIME_FAILS = frozenset({"Resize"})
-"""Operators whose definitions compute sizes in a way that coreai-core's runtime refuses at a run
-(1.0.0b3: invalid parameters of add, divide and broadcast_to)."""
+def _runtime_fails(node: ir.Node) -> bool:
+    """Whether a definition computes sizes in a way that coreai-core's runtime refuses at a run.
+
+    1.0.0b3: invalid parameters of add, divide, mul and broadcast_to.
+    """
+    if node.op_type != "AffineGrid":
+        return node.op_type == "Resize"
+    return constant(node.inputs[1]) is None
 
 
 class CoreAITarget(Target):
@@ -61,7 +66,7 @@ class CoreAITarget(Target):
             return own
 
         try:
-            own = with_definitions(model, lowered, notes, _RUNTIME_FAILS)
+            own = with_definitions(model, lowered, notes, _runtime_fails)
         except UnsupportedError as e:
             return Prepared.refused(e)
         return Prepared([], profile.name, partial(self._write, own, notes))
@@ -104,7 +109,7 @@ def prepared(source: ir.Model, asked: LowerOptions, notes: Remarks) -> ir.Model:
 def _is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
     from edgeinfer.convert.lower.coreai.registry import OPS
 
-    return OPS.find(node.op_type, node.domain) is not None
+    return _runtime_fails(node) or OPS.find(node.op_type, node.domain) is not None
 
 
 def _engine() -> None:
