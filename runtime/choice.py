@@ -37,7 +37,7 @@ from edgeinfer.records import dataclass
 from edgeinfer.runtime import probes, profiledb
 from edgeinfer.runtime.chips import chip_here
 from edgeinfer.runtime.chosen import Choice
-from edgeinfer.runtime.offered_variants import with_requested
+from edgeinfer.runtime.offered_variants import unprepared, with_requested
 from edgeinfer.runtime.options import ChoiceOptions
 from edgeinfer.runtime.prebuilt_engines import artifact_of, as_built, options_named
 from edgeinfer.runtime.profiledb import MeasurementKey, ProfileDB, ended_while_tried, is_being_tried
@@ -123,7 +123,8 @@ class _Chooser:
         self._barred = barred(bundle)
         self._suspects: dict[str, str] = {}
         self._suspected: dict[Pair, Measured] = {}
-        self._notes: list[str] = [*left_out(bundle), *filter(None, [self._cores.note])]
+        foreign = unprepared(bundle.manifest.variants, request.backend)
+        self._notes: list[str] = [*left_out(bundle), *filter(None, [self._cores.note, foreign])]
         self._fallen: dict[Pair, str] = {}
         self._probes = self._probed()
         self._recalled: list[Pair] = []

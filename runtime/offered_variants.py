@@ -42,6 +42,16 @@ def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Va
     )
 
 
+def unprepared(variants: Sequence[Variant], backend: str | None) -> str:
+    """Say of a backend that was requested that no variant is made for it; empty otherwise."""
+    if backend is None or not variants or any(_is_made_for(v, backend) for v in variants):
+        return ""
+    return (
+        f"no artifact is made for {backend}: what others are made for runs on it as requested, "
+        "without repairs of what it gets wrong, and only the bundle's vectors check its numbers"
+    )
+
+
 def _is_made_for(variant: Variant, backend: str) -> bool:
     return any(engine.backend == backend for engine in variant.engines)
 

@@ -226,12 +226,15 @@ def _check_all(
 def _said(verdict: str, variant: Variant, pair: Pair) -> str:
     """Return a verdict with what ran the variant, where that is not what it is meant for."""
     profile, here = meant_for(variant), host()
-    return verdict_on(
+    said = verdict_on(
         verdict,
         stands_in=stands_in(profile, pair),
         is_of_target=profile is None or here.is_kind(profile),
         arch=here.arch,
     )
+    made_for = sorted({engine.backend for engine in variant.engines})
+    # Other inputs may meet what another engine gets wrong, which only its own artifacts repair.
+    return said if pair.backend in made_for else f"{said}, made for {' and '.join(made_for)}"
 
 
 def _check(

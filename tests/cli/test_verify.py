@@ -185,10 +185,15 @@ def test_what_run_takes_by_name_only_is_listed(cli: Any, tmp_path: Path) -> None
     told = cli("verify", bundle).out
     why = "made for onnxruntime; --backend reference tries it all the same"
     assert f"cpu-onnx-fp32 on reference: {why}" in told
-    assert cli("run", bundle, "-b", "reference", bundle_input(tmp_path)).code == 0
+    ran = cli("run", bundle, "-b", "reference", "-v", bundle_input(tmp_path))
+    assert ran.code == 0
+    assert "no artifact is made for reference" in ran.out + ran.err
+    assert "no artifact is made for" not in cli("run", bundle, "-v", bundle_input(tmp_path)).out
     asked = cli("verify", bundle, "-b", "reference")
     assert asked.code == 0
     assert "cpu-onnx-fp32  reference" in asked.out
+    assert "pass, made for onnxruntime" in asked.out
+    assert ", made for" not in told
 
 
 @pytest.mark.parametrize(
