@@ -50,5 +50,5 @@ def all_here() -> Iterator[None]:
 
 
 def needs_trial() -> bool:
-    """Whether a file that was never run is first tried in a process of its own."""
+    """Whether a new file is first tried in a process of its own."""
     return not (_state["expendable"] or _state["untried"])

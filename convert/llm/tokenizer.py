@@ -147,7 +147,7 @@ def _json(data: object) -> bytes:
 
 
 def _is_ordinary(own: Mapping[str, Any], token: int) -> bool:
-    """Whether texts are not cut at a token."""
+    """Whether a token is part of ordinary text, which is not split at it."""
     kinds = own.get("token_type")
     return kinds is None or int(kinds[token]) not in (_CONTROL, _USER, _UNKNOWN)
 
@@ -332,7 +332,7 @@ def _bos(
 
 
 def _ends(about: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> bool:
-    """Whether the tokenizer puts a token behind every text."""
+    """Whether the tokenizer ends every text with a token."""
     if (adds := about.get("add_eos_token")) is not None:
         return bool(adds)
     whole = tokenizer.get("post_processor") or {}

@@ -16,6 +16,7 @@ from collections import Counter
 
 from edgeinfer.runtime.serve.connections import network
 from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.keys import count_share
 from edgeinfer.runtime.serve.turns import own_of
 from edgeinfer.runtime.serve.unread import caller_of, end, place_of, sockets_of
 
@@ -52,16 +53,12 @@ class CallPlaces:
         if self._all >= self._most:
             raise RequestError(503, f"{self._most} {self._what}", 1.0)
         self._all += 1
-        if share:
-            self._of[share] += 1
+        count_share(self._of, share, 1)
 
     def give(self, share: bytes) -> None:
         """Give a place back."""
         self._all -= 1
-        if share:
-            self._of[share] -= 1
-            if not self._of[share]:
-                del self._of[share]
+        count_share(self._of, share, -1)
 
 
 class CallConnections:

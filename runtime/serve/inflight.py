@@ -16,7 +16,7 @@ import numpy as np
 
 from edgeinfer.runtime.serve.exchange import Exchange
 from edgeinfer.runtime.serve.http import Message, Receive, RequestError, too_large
-from edgeinfer.runtime.serve.keys import sharer
+from edgeinfer.runtime.serve.keys import count_share, sharer
 
 LARGE_BYTES = 64 << 10
 """What is as large is read and written in a thread, so that others do not wait for it; an answer
@@ -112,16 +112,12 @@ class InFlight:
     def add(self, size: int, share: bytes) -> None:
         """Count bytes that are there."""
         self.used += size
-        if share:
-            self._of[share] += size
+        count_share(self._of, share, size)
 
     def give(self, size: int, share: bytes) -> None:
         """Give bytes back; who waits looks again."""
         self.used -= size
-        if share:
-            self._of[share] -= size
-            if not self._of[share]:
-                del self._of[share]
+        count_share(self._of, share, -size)
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
@@ -120,6 +121,20 @@ def owner() -> bytes:
     """Return whose the request is that is answered: its key's digest, empty where none is asked."""
     grant = GRANT.get()
     return b"" if grant is None else grant.digest
+
+
+def count_share(of: Counter[bytes], share: bytes, more: int) -> None:
+    """Add to what a key has of several; nobody's is not counted, and a key that has nothing leaves.
+
+    Args:
+        of: by key; changed.
+        share: the key, empty where it is nobody's.
+        more: Number to add, below zero for what is given back.
+    """
+    if share:
+        of[share] += more
+        if not of[share]:
+            del of[share]
 
 
 def sharer() -> bytes:

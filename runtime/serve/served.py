@@ -14,6 +14,7 @@ from edgeinfer.records import dataclass
 from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.serve.answer_size import AnswerSize
 from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.keys import count_share
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import ModelMetrics
 from edgeinfer.runtime.serve.options import Upstream
@@ -112,16 +113,12 @@ class Served:
     def enter(self, share: bytes) -> None:
         """Take a place, which ``leave`` gives back."""
         self.waiting += 1
-        if share:
-            self.waiting_of[share] += 1
+        count_share(self.waiting_of, share, 1)
 
     def leave(self, share: bytes) -> None:
         """Give a place back."""
         self.waiting -= 1
-        if share:
-            self.waiting_of[share] -= 1
-            if not self.waiting_of[share]:
-                del self.waiting_of[share]
+        count_share(self.waiting_of, share, -1)
 
     @property
     def role(self) -> tuple[object, ...]:

@@ -7,9 +7,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower import digits
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
 from edgeinfer.convert.lower.openvino.pooling import overhangs
-from edgeinfer.convert.lower.openvino.rewrites import (
-    SETTLED,
-)
+from edgeinfer.convert.lower.openvino.rewrites import SETTLED
 from edgeinfer.convert.lower.resizes import copied
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.passes.infra import constant
@@ -141,7 +139,7 @@ def skipped_slice(node: ir.Node) -> str:
     """Find positions in what is the start of a tensor along another axis."""
     x, axis = given(node, 0), int(str(attribute(node, "axis", 0)))
     cut = x.producer() if x is not None else None
-    if cut is None or cut.op_type != "Slice" or x is None:
+    if x is None or cut is None or cut.op_type != "Slice":
         return ""
     starts, steps = (constant(given(cut, i)) for i in (1, 4))
     if starts is None or starts.numpy().any():
