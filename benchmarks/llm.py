@@ -42,7 +42,7 @@ from edgeinfer.llm.tape import Products, Tape
 from edgeinfer.types import Array
 
 SEQUENCES = 16
-CONTEXT = 1024
+LEAST_CONTEXT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,17 @@ class Ours:
         return self.executor.step(self.batch(parts))
 
 
-def opened(bundle: Bundle, cache: str, threads: int) -> Ours:
-    """Open the language model of a bundle."""
+def longest(context: int, steps: int) -> int:
+    """Tokens that a sequence has room for, whole pages of both engines, behind that many steps."""
+    return max(LEAST_CONTEXT, -(-(context + steps) // 256) * 256)
+
+
+def opened(bundle: Bundle, cache: str, threads: int, most: int) -> Ours:
+    """Open the language model of a bundle, for sequences of so many tokens."""
     variant = next(v for v in bundle.manifest.variants if v.format == "llm")
     folder = bundle.paths(variant)[0].parent
-    pages = SEQUENCES * CONTEXT // PAGE
-    sizes = ExecutorSizes(pages, 512, SEQUENCES, CONTEXT, cache, threads)
+    pages = SEQUENCES * most // PAGE
+    sizes = ExecutorSizes(pages, 512, SEQUENCES, most, cache, threads)
     order = np.random.default_rng(0).permutation(pages).astype(np.int32)
     return Ours(open_native(folder, sizes), order.reshape(SEQUENCES, -1))
 
@@ -100,8 +105,9 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     asked = parser.parse_args()
     with neighbours(asked.busy) as busy, Bundle.open(asked.bundle, native="allow") as bundle:
-        ours = opened(bundle, asked.cache, asked.threads)
-        ids = np.random.default_rng(0).integers(100, 30000, (SEQUENCES, CONTEXT))
+        most = longest(asked.context, (asked.rounds + 1) * asked.each + SEQUENCES)
+        ours = opened(bundle, asked.cache, asked.threads, most)
+        ids = np.random.default_rng(0).integers(100, 30000, (SEQUENCES, most))
         if asked.profile:
             return profile(ours, ids, asked.context, asked.what)
         kinds = asked.what.split(",")
@@ -113,7 +119,7 @@ def main() -> None:
         peer = Peer(
             *(Library(asked.peer, asked.cpu), asked.gguf),
             threads=asked.threads,
-            context=CONTEXT,
+            context=most,
             sequences=SEQUENCES,
             cache=8 if asked.cache == "uint8" else 1,
         )
