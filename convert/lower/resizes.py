@@ -12,23 +12,73 @@ from edgeinfer.convert.lower.core.resize import AxisResize, ResizePlan, of_node
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.nan import WEIGHED
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.rules import by_definition, given
+from edgeinfer.convert.passes.infra import attr
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 
 
 def copied(node: ir.Node) -> str:
     """Say what goes wrong: along an axis that keeps its size, whatever the scale is."""
-    plan = _planned(node)
-    return _COPIED if plan is not None and any(a.out == a.size for a in plan.axes) else ""
+    return _COPIED if any(_kept(node)) and not _is_open(node) else ""
 
 
 def copied_whole(node: ir.Node) -> str:
     """Say what goes wrong: where all axes keep their size."""
-    plan = _planned(node)
-    still = plan is not None and plan.axes and all(a.out == a.size for a in plan.axes)
-    return _COPIED if still else ""
+    return _COPIED if _all_kept(node) and not _is_open(node) else ""
+
+
+def perhaps_copied(node: ir.Node) -> str:
+    """Find axes that may keep their size with another scale than 1, as a run decides."""
+    return _COPIED if any(_kept(node)) and _is_open(node) else ""
+
+
+def perhaps_copied_whole(node: ir.Node) -> str:
+    """Find what may keep all its sizes with another scale than 1, as a run decides."""
+    return _COPIED if _all_kept(node) and _is_open(node) else ""
 
 
 _COPIED = "a scale that leaves the size as it is is taken for 1"
+
+
+def _all_kept(node: ir.Node) -> bool:
+    axes = _scales(node)
+    return any(_kept(node)) and all(scale == 1 or _keeps(size, scale) for size, scale in axes)
+
+
+def _kept(node: ir.Node) -> list[bool]:
+    """Whether axes may keep their size with another scale than 1."""
+    return [scale != 1 and _keeps(size, scale) for size, scale in _scales(node)]
+
+
+def _keeps(size: int | None, scale: float | None) -> bool:
+    if scale is None:
+        return True
+    if size is None:
+        return 1 <= scale < 2
+    return bool(np.floor(np.float32(size) * np.float32(scale)) == size)
+
+
+def _is_open(node: ir.Node) -> bool:
+    """Whether a run decides a size or a scale."""
+    return any(size is None or scale is None for size, scale in _scales(node) if scale != 1)
+
+
+def _scales(node: ir.Node) -> list[tuple[int | None, float | None]]:
+    """Size and scale of each axis that is named, as far as they are known; empty without scales."""
+    x, scales, sizes = given(node, 0), given(node, 2), given(node, 3)
+    if scales is None or sizes is not None:
+        return []
+    constant = None if scales.const_value is None else scales.const_value.numpy().ravel()
+    if x is None or x.shape is None:
+        known = [None] if constant is None else [float(s) for s in constant]
+        return [(None, scale) for scale in known]
+    rank = len(x.shape)
+    named = [a % rank for a in attr(node, "axes", range(rank))]
+    if constant is not None and len(constant) != len(named):
+        return []
+    have = [d if isinstance(d := x.shape[a], int) else None for a in named]
+    factors = [None] * len(named) if constant is None else [float(s) for s in constant]
+    return list(zip(have, factors, strict=True))
 
 
 def _planned(node: ir.Node) -> ResizePlan | None:
@@ -65,6 +115,11 @@ def resize_by_axis(model: ir.Model, node: ir.Node) -> bool:
         build.op("Identity", x)
     build.commit(model.graph, node)
     return True
+
+
+def resize_by_parts(model: ir.Model, node: ir.Node) -> bool:
+    """Write each axis for itself, with weights that are known or that a run computes."""
+    return resize_by_axis(model, node) or by_definition(model, node)
 
 
 def _resized(build: ReplacementBuilder, x: Any, plan: ResizePlan, axis: AxisResize) -> Any:

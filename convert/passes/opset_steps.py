@@ -274,6 +274,11 @@ def _single_axis(x: ir.Value | None, axis: int) -> int | None:
 def upsample_10(node: ir.Node, edit: Edit) -> None:
     """Upsample became Resize."""
     node.op_type = "Resize"
+    node.meta[_GROWS] = True
+
+
+_GROWS = "edgeinfer.upsample"
+"""On a Resize that was an Upsample, whose scales are not below 1."""
 
 
 @step(11, "Resize")
@@ -289,18 +294,29 @@ def resize_11(node: ir.Node, edit: Edit) -> None:
     if mode != "nearest":
         edit.become(edit.op("Resize", x, roi, scales, **asymmetric))
         return
-    known = small(scales)
-    if known is None:
-        raise CannotRaiseError(f"Resize {node.name!r}: its scales are not constant")
-    up, down = np.maximum(known, 1.0), np.minimum(known, 1.0)
+    up, down = _factors(scales, edit, grows=_GROWS in node.meta)
     y = x
-    if (down < 1.0).any():
-        value = scales if (up == 1.0).all() else edit.const(down, "scales_down")
-        y = edit.op("Resize", y, roi, value, nearest_mode="ceil", **asymmetric)
-    if (up > 1.0).any() or y is x:
-        value = scales if (down == 1.0).all() else edit.const(up, "scales_up")
-        y = edit.op("Resize", y, roi, value, nearest_mode="floor", **asymmetric)
+    if down is not None:
+        y = edit.op("Resize", y, roi, down, nearest_mode="ceil", **asymmetric)
+    if up is not None or y is x:
+        y = edit.op("Resize", y, roi, up or scales, nearest_mode="floor", **asymmetric)
     edit.become(y)
+
+
+def _factors(
+    scales: ir.Value | None, edit: Edit, *, grows: bool
+) -> tuple[ir.Value | None, ir.Value | None]:
+    """Return by what axes grow and shrink; None where none does."""
+    known = small(scales)
+    if grows:
+        return scales, None
+    if known is None:
+        one = edit.const(np.ones(1, np.float32), "one")
+        return edit.op("Max", scales, one), edit.op("Min", scales, one)
+    up, down = np.maximum(known, 1.0), np.minimum(known, 1.0)
+    if (up == 1.0).all() or (down == 1.0).all():
+        return (None, scales) if (down < 1.0).any() else (scales, None)
+    return edit.const(up, "scales_up"), edit.const(down, "scales_down")
 
 
 @step(13, "Resize")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.convert.verify.finding import Finding
-from edgeinfer.convert.verify.locate import all_values
+from edgeinfer.convert.verify.locate import all_values, disputed_node
 from edgeinfer.convert.verify.submodel import ancestors, extract, part_inputs, part_outputs
 from edgeinfer.errors import CrashedError, EdgeInferError
 from edgeinfer.metrics import Budget, OutputMetrics, check, compare
@@ -52,10 +52,7 @@ def explain(
     if not search.fails(nodes, part_outputs(model.graph, nodes)):
         if search.refused:
             return Finding(note=f"not reproduced: {search.refused}")
-        return Finding(
-            note="the engine gives what the normalised graph says, so the difference to the source "
-            "arose before the lowering: in a pass"
-        )
+        return Finding(note=_elsewhere(model, feeds, budget, values, wide))
     end = search.first_failing_prefix()
     start, outputs = search.last_failing_start(end)
     kept, target = search.shrink(nodes[start:end], outputs)
@@ -63,6 +60,24 @@ def explain(
     if not late and len(kept) > _SMALL:
         late = "; no small part fails by itself: the error builds up over many nodes"
     return search.finding(nodes[end - 1], nodes[start], kept, target, f"reproduced{late}")
+
+
+def _elsewhere(
+    model: ir.Model,
+    feeds: Feeds,
+    budget: Budget,
+    values: Mapping[str, Array],
+    wide: Mapping[str, Array],
+) -> str:
+    """Say where the difference to the source is, when the engine does as the graph's oracle."""
+    gives = "the engine gives what the normalised graph says"
+    if node := disputed_node(model, feeds, budget):
+        return f"the engine computes {node} as ONNX Runtime does, which its definition does not"
+    outputs = [str(v.name) for v in model.graph.outputs if str(v.name) in wide]
+    apart = [compare(values[n], wide[n].astype(values[n].dtype)) for n in outputs]
+    if any(check(m, budget) for m in apart):
+        return f"{gives} in float32, and float64 says otherwise: rounding that grows in this model"
+    return f"{gives}, so the difference to the source arose before the lowering: in a pass"
 
 
 class _Search:

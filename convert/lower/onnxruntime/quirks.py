@@ -34,7 +34,12 @@ from edgeinfer.convert.lower.onnxruntime.remainders import (
     guard_divisor,
     inexact_remainder,
 )
-from edgeinfer.convert.lower.onnxruntime.resizes import name_all_axes, some_axes
+from edgeinfer.convert.lower.onnxruntime.resizes import (
+    guard_kept,
+    name_all_axes,
+    some_axes,
+    unguarded,
+)
 from edgeinfer.convert.lower.onnxruntime.wide_sums import (
     SUMS,
     inexact_einsum,
@@ -233,6 +238,14 @@ RULES: tuple[Rule, ...] = (
         fault=some_axes,
         source="onnxruntime 1.32: 'Number of elements of input sizes (0)' of optimised int8 models",
         repair=name_all_axes,
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=unguarded,
+        source="Resize of 4 elements by 1.2 copies, onnxruntime 1.32: upsample.cc, no_scale",
+        repair=guard_kept,
+        reason="dynamic_shape",
+        hint="give sizes instead of scales",
     ),
 )
 """Faults; without a repair the node is refused."""

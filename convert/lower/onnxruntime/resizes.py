@@ -1,15 +1,62 @@
-"""Resize that names some axes only."""
+"""Resize that names some axes only, or that keeps all sizes in some runs."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.expand import definition, expand
 from edgeinfer.convert.lower.faults import builder
+from edgeinfer.convert.lower.resizes import perhaps_copied_whole
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.passes.infra import Namer
 
 _SCALES, _SIZES = 2, 3
+
+_GUARDED = "edgeinfer.resize_guarded"
+"""On a node that runs only where some size changes."""
+
+
+def unguarded(node: ir.Node) -> str:
+    """Say what goes wrong in runs in which all sizes are kept."""
+    return "" if _GUARDED in node.meta else perhaps_copied_whole(node)
+
+
+def guard_kept(model: ir.Model, node: ir.Node) -> bool:
+    """Let the definition compute what keeps all sizes with other scales than 1.
+
+    Given: ``y = Resize(x, , scales)``
+    Result::
+
+        after = Floor(Shape(x) * scales)
+        y = If(after == Shape(x), definition of Resize(x, , scales), Resize(x, , scales))
+    """
+    x, scales, out = given(node, 0), given(node, _SCALES), node.outputs[0]
+    if x is None or x.shape is None or scales is None:
+        return False
+    if definition(node, model.opset_imports.get("", 0)) is None:
+        return False
+    build = builder(model, node)
+    before = build.op("Cast", build.op("Shape", x), to=ir.DataType.FLOAT.value)
+    if (axes := attribute(node, "axes", None)) is not None:
+        named = np.array([a % len(x.shape) for a in axes], np.int64)  # type: ignore[attr-defined]
+        before = build.op("Gather", before, build.const(named, "axes"))
+    apart = build.op("Sub", build.op("Floor", build.op("Mul", before, scales)), before)
+    most = build.op("ReduceMax", build.op("Abs", apart), keepdims=0)
+    branches, namer = [], Namer(model)
+    for case in ("kept", "changed"):
+        own = {k: a.value for k, a in node.attributes.items()}
+        inner = ir.node("Resize", list(node.inputs), own, name=f"{node.name}/{case}")
+        made = inner.outputs[0]
+        made.name, made.type, made.shape = namer.fresh(f"{out.name}.{case}"), out.type, out.shape
+        inner.meta[_GUARDED] = True
+        branches.append(ir.Graph([], [made], nodes=[inner], name=case))
+    still = build.op("Equal", most, build.const(np.zeros((), np.float32), "zero"))
+    attributes = {"then_branch": branches[0], "else_branch": branches[1]}
+    build.op("If", still, **attributes)
+    build.commit(model.graph, node)
+    expand(model, list(branches[0]))
+    return True
 
 
 def some_axes(node: ir.Node) -> str:

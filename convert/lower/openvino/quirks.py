@@ -38,7 +38,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     unique_along,
     zero_without_area,
 )
-from edgeinfer.convert.lower.resizes import resize_by_axis
+from edgeinfer.convert.lower.resizes import perhaps_copied, resize_by_parts
 from edgeinfer.convert.lower.rules import Repair, Rule, by_definition, given
 
 
@@ -249,8 +249,16 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"Resize"}),
         fault=conditions.resize,
         source="ONNX node tests test_resize_*_{exclude_outside,antialias,not_larger}, 2026.4.1",
-        repair=resize_by_axis,
+        repair=resize_by_parts,
         hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=perhaps_copied,
+        source="Resize of 5 rows by 1.1, which a run gives, copies, openvino 2026.4.1",
+        repair=by_definition,
+        reason="dynamic_shape",
+        hint="give sizes instead of scales",
     ),
     Rule(
         ops=frozenset({"RoiAlign"}),
@@ -372,7 +380,7 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"Resize"}),
         fault=conditions.nearest,
         source="tests/golden: resize_nearest_half_pixel_round_prefer_ceil, openvino 2026.4.1",
-        repair=resize_by_axis,
+        repair=resize_by_parts,
         hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
     ),
     Rule(

@@ -303,6 +303,9 @@ def _pad(op: BoundedNode) -> Limits:
 
 
 def _resize(op: BoundedNode) -> Limits:
+    if len(op.node.inputs) == 2:
+        # Of opset 10, which has no regions and no sizes.
+        return {1: _resize_scales(op)}
     shape = op.shape(0)
     if not shape or op.attr("axes") is not None:
         return {2: Limit(Span.of(1, 2), Span.of(1e-2, 1e3))}
@@ -310,16 +313,17 @@ def _resize(op: BoundedNode) -> Limits:
     # Images are resized by height and width, never by batch and channels.
     kept = np.arange(len(shape)) < 2 if len(shape) > 2 else np.zeros(len(shape), bool)
     low, high = np.where(kept, ends, ends), np.where(kept, ends, 2 * ends)
-    return {
-        2: Limit(Span.of(1, np.where(kept, 1.0, 2.0)), Span.of(1e-2, 1e3)),
-        3: Limit(Span.of(low, high), Span.of(1, 1 << 20)),
-    }
+    return {2: _resize_scales(op), 3: Limit(Span.of(low, high), Span.of(1, 1 << 20))}
+
+
+def _resize_scales(op: BoundedNode) -> Limit:
+    rank = op.rank(0) or 0
+    kept = np.arange(rank) < 2 if rank > 2 else np.zeros(max(rank, 1), bool)
+    return Limit(Span.of(1, np.where(kept, 1.0, 2.0)), Span.of(1e-2, 1e3))
 
 
 def _upsample(op: BoundedNode) -> Limits:
-    rank = op.rank(0) or 0
-    kept = np.arange(rank) < 2 if rank > 2 else np.zeros(rank, bool)
-    return {1: Limit(Span.of(1, np.where(kept, 1.0, 2.0)), Span.of(1, 1e3))} if rank else {}
+    return {1: Limit(_resize_scales(op).usual, Span.of(1, 1e3))} if op.rank(0) else {}
 
 
 def _split(op: BoundedNode) -> Limits:

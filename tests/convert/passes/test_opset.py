@@ -274,13 +274,6 @@ def test_bodies_are_raised_too() -> None:
     ("opset", "text", "why"),
     [
         (
-            10,
-            "g (float[1,1,2,2] x, float[4] s) => (float[1,1,N,M] y)"
-            " { a = Squeeze<axes=[0]>(x) b = Unsqueeze<axes=[0]>(a)"
-            ' y = Resize<mode="nearest">(b, s) }',
-            "scales are not constant",
-        ),
-        (
             9,
             "g (float[1,2] x) => (float[1,2] y, float[2] m) <float[2] s={1,2}>"
             " { y, m, v, sm, sv = BatchNormalization(x, s, s, s, s) }",

@@ -305,3 +305,25 @@ def test_an_error_that_builds_up_is_said_to() -> None:
     finding = explain(model, {"v0": FEEDS["x"]}, drift, FP32)
     assert finding.note.endswith("the error builds up over many nodes")
     assert 10 < len(finding.nodes) < 30
+
+
+def test_a_kernel_that_the_oracle_shares_is_named() -> None:
+    """ONNX Runtime copies where all sizes stay; the message blamed a pass."""
+    source = ir.from_onnx_text("""<ir_version: 10, opset_import: ["": 21]>
+        g (float[1,1,1,3] x, float[4] s) => (float[1,1,1,n] y) {
+            y = Resize<mode="linear", coordinate_transformation_mode="asymmetric">(x, , s) }""")
+    feeds = {"x": np.array([[[[1, 2, 4]]]], np.float32), "s": np.array([1, 1, 1, 1.2], np.float32)}
+
+    def as_written(part: ir.Model, given: Feeds) -> dict[str, Array]:
+        session = ort.InferenceSession(ir.to_proto(part).SerializeToString())
+        return dict(
+            zip(
+                [str(v.name) for v in part.graph.outputs],
+                session.run(None, dict(given)),
+                strict=True,
+            )
+        )
+
+    found = explain(source, feeds, as_written, FP32)
+    assert found.note.startswith("the engine computes Resize")
+    assert "as ONNX Runtime does, which its definition does not" in found.note
