@@ -401,6 +401,8 @@ class Front:
                 self._ranges = gathered.ranges
             with self._stage("compute expected outputs"):
                 report.expected = oracles.expected(report.vectors)
+        if report.expected.faults:
+            report.changes.append(Change("oracles", report.expected.faults))
         if against := report.expected.contradictions:
             raise VerifyError(
                 f"the model does not give the expected outputs, so it is another one or its data "

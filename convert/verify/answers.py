@@ -76,6 +76,8 @@ class Expected:
     answers: tuple[Answer, ...]
     notes: tuple[str, ...]
     """For the report: each plain sentence once. Never empty when an answer has one oracle only."""
+    faults: tuple[str, ...] = ()
+    """For the user: oracles that failed at what they should do."""
     contradictions: tuple[str, ...] = ()
     """Outputs that the user expects and the source model does not give: another model is meant."""
 

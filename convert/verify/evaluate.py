@@ -50,6 +50,11 @@ def in_tf32(value: Any) -> Any:
 class CannotEvaluate(Exception):  # noqa: N818 - an oracle that abstains, not an error of the model
     """The evaluator cannot follow the model, and why; or it would take too long."""
 
+    def __init__(self, why: str, *, broke: bool = False) -> None:
+        """Say whether an operator of ours failed, rather than is lacking."""
+        super().__init__(why)
+        self.broke = broke
+
 
 class TookTooLong(CannotEvaluate):
     """The time that an evaluation had is up; another might end."""
@@ -164,9 +169,7 @@ class Evaluator:
         except CannotEvaluate:
             raise
         except Exception as e:
-            text = str(e).strip().splitlines()
-            why = f"{type(e).__name__}: {text[0][:200] if text else ''}"
-            raise CannotEvaluate(f"{_title(node)} failed ({why})") from e
+            raise _failed(node, e) from e
         for value, result in zip(node.outputs, results, strict=False):
             result = self._widen(result)
             if self._summed:
@@ -261,6 +264,8 @@ class Evaluator:
                 return _in_single(own, attrs, version, inputs)
             except Unhandled:
                 return fall_back(*inputs)
+            except Exception as e:
+                raise _failed(node, e, broke=True) from e
 
         return run
 
@@ -436,6 +441,12 @@ def _has_narrow(model: ir.Model) -> bool:
     return any(v.dtype in _NARROW for v in values) or any(
         a is not None and a.as_int() in _NARROW for a in casts
     )
+
+
+def _failed(node: ir.Node, error: Exception, *, broke: bool = False) -> CannotEvaluate:
+    text = str(error).strip().splitlines()
+    why = f"{type(error).__name__}: {text[0][:200] if text else ''}"
+    return CannotEvaluate(f"{_title(node)} failed ({why})", broke=broke)
 
 
 def _title(node: ir.Node) -> str:

@@ -33,24 +33,26 @@ def disputed_node(model: ir.Model, feeds: Feeds, budget: Budget) -> str | None:
 
     Each node is evaluated on what oracle A computed before it, so an error upstream does not
     blame the nodes below. Returns an empty string when every node agrees, None when nobody can
-    tell.
+    tell, as where none of those that can be evaluated differs and some cannot.
     """
     seen = all_values(model, feeds)
     if not seen:
         return None
     evaluator = Evaluator(model, wide=True)
+    unknown = False
     for index, node in enumerate(evaluator.graph):
         expected = {str(v.name): seen[str(v.name)] for v in node.outputs if str(v.name) in seen}
         try:
             results = evaluator.run_node(index, seen)
         except CannotEvaluate:
+            unknown = True
             continue
         for name, value in expected.items():
             if isinstance(value, np.ndarray) and isinstance(results.get(name), np.ndarray):
                 result = results[name].astype(value.dtype)
                 if check(compare(value, result), budget):
                     return f"{node.op_type} {node.name!r}"
-    return ""
+    return None if unknown else ""
 
 
 def all_values(model: ir.Model, feeds: Feeds) -> dict[str, Array]:

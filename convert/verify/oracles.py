@@ -13,19 +13,33 @@ import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.bundle.scratch import Scratch
-from edgeinfer.convert.families import rounds_to_integers
 from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.passes.fuse_mish import FuseSoftplus
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.noise import draws
 from edgeinfer.convert.sources.original import LITERT, Original
+from edgeinfer.convert.verify.agreement import (
+    HALF_STEP,
+    HALF_ULP,
+    STEPPED,
+    agreement,
+    as_real,
+    distances,
+    leaves_float32,
+    may_widen,
+    one_rounding,
+    quantized_outputs,
+    unlike,
+)
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.choosing import DRAW, chooses, shaken
 from edgeinfer.convert.verify.decided import DRAWS, moved_by, nearly, undecided
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
+from edgeinfer.convert.verify.silences import Role, Silences
 from edgeinfer.convert.verify.witness import (
     TIME_LIMIT_S,
     Abstains,
+    Broke,
     LiteRt,
     LiteRtInPieces,
     Numpy,
@@ -36,7 +50,7 @@ from edgeinfer.convert.verify.witness import (
     Witness,
 )
 from edgeinfer.errors import RunError, VerifyError
-from edgeinfer.metrics import BUDGETS, SLACK, Budget, OutputMetrics, check, compare, worst
+from edgeinfer.metrics import BUDGETS, OutputMetrics, check, compare, worst
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 _ROUNDING = (
@@ -95,7 +109,7 @@ class Oracles:
             )
         self._model = model
         self._original = original
-        self._steps = _quantized_outputs(model) if original else frozenset[str]()
+        self._steps = quantized_outputs(model) if original else frozenset[str]()
         engine = "onnxruntime" if has_onnxruntime() else "onnx operators"
         self._first = engine if original is None else LiteRt.name
         if original is not None and original.custom:
@@ -104,19 +118,20 @@ class Oracles:
         confirms = self._first == "onnx operators"
         self._trial = "trial" if confirms else self._first
         self._confirms = confirms
-        self._budget = _agreement(model, original)
-        rounds = original is not None or self._budget in _STEPPED
+        self._budget = agreement(model, original)
+        rounds = original is not None or self._budget in STEPPED
         self._taken = self._first if rounds and not confirms else "float64"
         self._is_half = self._budget == BUDGETS["fp16"]
         self._chooses = chooses(model)
         self._folder = Scratch()
         self._path = save_for_engines(model, self._folder.path)
         self._witnesses: dict[str, Witness | str] = {}
+        self._silences = Silences()
         self._makers: dict[str, Callable[[], Witness]] = {
             "onnxruntime": lambda: _onnxruntime(model, self._path, time_limit_s),
             "onnx operators": lambda: Numpy(model, wide=False, own=False, seconds=seconds),
             "trial": lambda: Tried(model, time_limit_s),
-            "shaken": lambda: _shaken(model, self._folder.path / "shaken", time_limit_s),
+            "shaken": lambda: self._shaken(self._folder.path / "shaken", time_limit_s),
             # What is right must not hang on the time there is.
             "float64": lambda: Numpy(
                 FuseSoftplus()(model.clone()).model,
@@ -209,14 +224,20 @@ class Oracles:
             )
         if alone:
             notes.insert(0, f"{len(alone)} of {len(answers)} vectors have one oracle only")
-        return Expected(tuple(answers), tuple(notes), tuple(c for c in against if c))
+        silences = self._silences
+        return Expected(
+            tuple(answers),
+            (*notes, *silences.lines),
+            tuple(silences.faults),
+            tuple(c for c in against if c),
+        )
 
     def is_decided(self, feeds: Feeds) -> bool:
         """Whether no element of the answer hangs on rounding alone."""
         if not self._chooses:
             return True
         vector = Vector(dict(feeds), "")
-        return not self._undecided(vector, self._try(self._trial, vector), self._trial)
+        return not self._undecided(vector, self._try(self._trial, vector, "near"), self._trial)
 
     def _undecided(
         self, vector: Vector, first: dict[str, Array] | str, name: str = ""
@@ -225,7 +246,7 @@ class Oracles:
         if not self._chooses or isinstance(first, str):
             return {}
         near = (Vector(nearly(vector.feeds, seed), "") for seed in range(DRAWS))
-        draws = [self._try(name or self._first, v) for v in near]
+        draws = [self._try(name or self._first, v, "near") for v in near]
         return undecided(first, [d for d in draws if not isinstance(d, str)])
 
     def _shaky(self, vector: Vector, first: dict[str, Array] | str) -> dict[str, Array]:
@@ -233,16 +254,15 @@ class Oracles:
         if not self._chooses or isinstance(first, str):
             return {}
         draws = (Vector({**vector.feeds, DRAW: np.array(n, np.float32)}, "") for n in count())
-        return moved_by(first, (self._try("shaken", v) for v in draws))
+        return moved_by(first, (self._try("shaken", v, "shaken") for v in draws))
 
     def _rounded(self, answer: Answer) -> Answer:
         """Let valid evaluations of a model that rounds be one of its roundings apart."""
-        share = _HALF_ULP if self._is_half else _HALF_STEP if self._budget in _STEPPED else 0.0
+        share = HALF_ULP if self._is_half else HALF_STEP if self._budget in STEPPED else 0.0
         if not share:
             return answer
         spread = {
-            n: worst([m, *_one_rounding(answer.outputs[n], share)])
-            for n, m in answer.spread.items()
+            n: worst([m, *one_rounding(answer.outputs[n], share)]) for n, m in answer.spread.items()
         }
         return replace(answer, spread=spread)
 
@@ -286,17 +306,31 @@ class Oracles:
                 self._witnesses[name] = self._makers[name]()
             except Abstains as e:
                 self._witnesses[name] = str(e)
+                raise
         witness = self._witnesses[name]
         if isinstance(witness, str):
             raise Abstains(witness)
         return witness.run(feeds)
 
-    def _try(self, name: str, vector: Vector) -> dict[str, Array] | str:
-        """Return the outputs, or why there are none."""
+    def _try(self, name: str, vector: Vector, role: Role = "answer") -> dict[str, Array] | str:
+        """Return the outputs, or why there are none, which is counted."""
         try:
             return self._ask(name, vector.feeds)
         except Abstains as e:
+            self._silences.add(role, name, str(e), broke=isinstance(e, Broke))
             return str(e)
+
+    def _shaken(self, folder: Path, time_limit_s: float) -> Witness:
+        moved = shaken(self._model)
+        folder.mkdir(exist_ok=True)
+        try:
+            return _onnxruntime(moved, save_for_engines(moved, folder), time_limit_s)
+        except Abstains as e:
+            # What takes the model itself takes this one too, or a node of it is written wrongly.
+            broke = has_onnxruntime() and not isinstance(self._witnesses.get(self._first), str)
+            why = f"{e}; NumPy answers instead"
+            self._silences.add("answer", "onnxruntime with moved scores", why, broke=broke)
+            return Numpy(moved, wide=False, seconds=20.0, limit_s=time_limit_s)
 
     def _dismiss(self, name: str) -> None:
         """Free a witness; it is opened again when it is next asked."""
@@ -335,13 +369,12 @@ class Oracles:
         The definitions rounded to float32 have to overflow there too: a kernel's own fault is none.
         """
         ours, wide = said[self._first], said["float64"]
-        suspects = {n: _leaves(ours[n], wide[n]) for n in wide if n in ours}
+        suspects = {n: leaves_float32(ours[n], wide[n]) for n in wide if n in ours}
         suspects = {n: m for n, m in suspects.items() if m is not None and m.any()}
         if not suspects:
             return {}
-        try:
-            single = self._ask("definitions", vector.feeds)
-        except Abstains:
+        single = self._try("definitions", vector, "overflow")
+        if isinstance(single, str):
             return {}
         found = {}
         for name, mask in suspects.items():
@@ -352,7 +385,7 @@ class Oracles:
         return found
 
     def _judged(self, vector: Vector, said: dict[str, dict[str, Array]]) -> Answer:
-        spread = _distance(said[self._first], said["float64"])
+        spread = distances(said[self._first], said["float64"])
         if self._same(spread) or self._steps_agree(said):
             spread = self._by_rounding(vector, said, spread)
             return Answer(said[self._taken], self._taken, tuple(said), spread)
@@ -378,9 +411,9 @@ class Oracles:
         if not self._steps:
             return False
         ours, theirs = (
-            {n: _real(n in self._steps, a) for n, a in s.items()} for s in said.values()
+            {n: as_real(n in self._steps, a) for n, a in s.items()} for s in said.values()
         )
-        return self._same(_distance(ours, theirs))
+        return self._same(distances(ours, theirs))
 
     def _doubted(self, vector: Vector, said: dict[str, dict[str, Array]]) -> Answer:
         """Tell rounding that grows from a reader that is wrong.
@@ -389,14 +422,13 @@ class Oracles:
             VerifyError: the graph that was read computes something else than the file.
         """
         ours, theirs = said[self._first], said["float64"]
-        apart = _distance(ours, theirs)
+        apart = distances(ours, theirs)
         for name in ("sums", "onnxruntime", "onnx reference", "openvino"):
-            try:
-                third = self._ask(name, vector.feeds)
-            except Abstains:
+            third = self._try(name, vector, "vote")
+            if isinstance(third, str):
                 continue
-            near = _distance(ours, third)
-            grown = _distance(theirs, third)
+            near = distances(ours, third)
+            grown = distances(theirs, third)
             if self._same(near) or self._steps_agree({"": ours, name: third}):
                 return _confirmed(ours, name, "", apart, near, self._first)
             if not any(check(m, self._budget.widened(grown[n])) for n, m in apart.items()):
@@ -421,7 +453,7 @@ class Oracles:
         ours, theirs, taken = said[first], said["float64"], said[self._taken]
         node = disputed_node(self._model, vector.feeds, self._budget)
         where = f" at {node}" if node else ""
-        apart = _distance(ours, theirs)
+        apart = distances(ours, theirs)
         judges = self._taken == "float64"
         if node == "":
             apart = self._by_rounding(vector, said, apart)
@@ -429,20 +461,19 @@ class Oracles:
             note = f"{first} alone disagrees{where}; its definition in float64 judges"
             return Answer(theirs, "float64", ("float64", "definitions"), spread, note)
         for name in ("onnx reference", "openvino")[self._confirms :]:
-            try:
-                third = self._ask(name, vector.feeds)
-            except Abstains:
+            third = self._try(name, vector, "vote")
+            if isinstance(third, str):
                 continue
-            if self._same(_distance(ours, third)):
-                if judges and node == "" and not _unlike(apart):
+            if self._same(distances(ours, third)):
+                if judges and node == "" and not unlike(apart):
                     return Answer(theirs, "float64", (first, name), apart, _ROUNDING)
-                return _confirmed(ours, name, node, apart, _distance(ours, third), first)
-            if name == "openvino" and self._same(_distance(theirs, third)):
+                return _confirmed(ours, name, node, apart, distances(ours, third), first)
+            if name == "openvino" and self._same(distances(theirs, third)):
                 note = f"{first} alone disagrees{where}; openvino sides with float64"
                 # Where every node agrees it is rounding that has grown, near as one engine may be.
-                spread = apart if node == "" else _distance(theirs, third)
+                spread = apart if node == "" else distances(theirs, third)
                 return Answer(theirs, "float64", ("float64", "openvino"), spread, note)
-        if node == "" and not _unlike(apart):
+        if node == "" and not unlike(apart):
             return Answer(taken, self._taken, (first, "float64"), apart, _ROUNDING)
         note = f"the oracles disagree{where} and nobody could settle it; {self._taken} is taken"
         return Answer(taken, self._taken, (self._taken,), {}, note)
@@ -452,10 +483,10 @@ class Oracles:
 
         None where it moves it out of the budget, so that nothing is confirmed.
         """
-        try:
-            spread = _distance(theirs, self._ask("definitions", vector.feeds))
-        except Abstains:
+        rounded = self._try("definitions", vector, "defined")
+        if isinstance(rounded, str):
             return None
+        spread = distances(theirs, rounded)
         return spread if self._same(spread) else None
 
     def _by_rounding(
@@ -467,26 +498,12 @@ class Oracles:
         and the same model would be refused there. What a source rounds to halves is rounded then.
         """
         plain = self._budget
-        if plain in _STEPPED or _unlike(apart):
+        if plain in STEPPED or unlike(apart):
             return apart
-        if not any(_may_widen(plain, each) for each in apart.values()):
+        if not any(may_widen(plain, each) for each in apart.values()):
             return apart
-        try:
-            return _distance(said["float64"], self._ask("sums", vector.feeds))
-        except Abstains:
-            return apart
-
-
-def _may_widen(plain: Budget, apart: OutputMetrics) -> bool:
-    """Whether two evaluations of a model are far enough apart to widen a budget."""
-    wide = plain.widened(apart, _NEAR * SLACK)
-    bounds = ("max_rel", "sqnr_db", "channel_sqnr_db", "mismatch")
-    return any(getattr(plain, name) != getattr(wide, name) for name in bounds)
-
-
-def _unlike(apart: dict[str, OutputMetrics]) -> bool:
-    """Whether answers differ by more than rounding can: shapes, types, what is no number."""
-    return any(m.problem or m.nonfinite for m in apart.values())
+        sums = self._try("sums", vector, "rounding")
+        return apart if isinstance(sums, str) else distances(said["float64"], sums)
 
 
 def _onnxruntime(model: ir.Model, path: Path, time_limit_s: float) -> Witness:
@@ -495,19 +512,6 @@ def _onnxruntime(model: ir.Model, path: Path, time_limit_s: float) -> Witness:
         if fault := misread(node):
             raise Abstains(f"its kernel of {node.op_type} is wrong: {fault}")
     return OnnxRuntime(path, time_limit_s)
-
-
-def _shaken(model: ir.Model, folder: Path, time_limit_s: float) -> Witness:
-    moved = shaken(model)
-    folder.mkdir(exist_ok=True)
-    try:
-        return _onnxruntime(moved, save_for_engines(moved, folder), time_limit_s)
-    except Abstains:
-        return Numpy(moved, wide=False, seconds=20.0, limit_s=time_limit_s)
-
-
-_STEPPED = (BUDGETS["static_wi8_ai16"], BUDGETS["static_wi8_ai8"])
-"""How near evaluations of a model come that rounds to integers inside."""
 
 
 def in_pieces(names: Sequence[str]) -> str:
@@ -546,55 +550,3 @@ def _confirmed(
     # Every node agrees on equal inputs, so what lies between is rounding that has grown; another
     # order of sums is off by as much, and only this distance says how much that is.
     return Answer(ours, first, both, apart, _ROUNDING)
-
-
-_NEAR = 8.0
-"""How much nearer to float64 than sums of float32 an engine's kernels may be."""
-
-_HALF_ULP, _HALF_STEP = 2.0**-11, 2.0**-9
-"""Shares of a number that half precision, and eight bits of a range, may round it by."""
-
-
-def _one_rounding(output: Array, share: float) -> list[OutputMetrics]:
-    """Return how far an output is from itself a rounding away."""
-    if isinstance(output, list) or output.dtype.kind != "f" or not output.size:
-        return []
-    away = output.astype(np.float64) * (1.0 + share)
-    return [compare(output.astype(np.float64), away)]
-
-
-def _leaves(ours: Array, wide: Array) -> Array | None:
-    """Say which elements are finite in float64 alone; None for what has none to compare."""
-    if isinstance(ours, list) or np.asarray(ours).dtype.kind != "f" or ours.shape != wide.shape:
-        return None
-    return np.asarray(np.isfinite(wide) & ~np.isfinite(ours))
-
-
-def _real(steps: bool, array: Array) -> Array:
-    return array.astype("float32") if steps else array
-
-
-def _distance(expected: dict[str, Array], actual: dict[str, Array]) -> dict[str, OutputMetrics]:
-    missing = OutputMetrics(problem="output is missing")
-    return {n: compare(e, actual[n]) if n in actual else missing for n, e in expected.items()}
-
-
-def _quantized_outputs(model: ir.Model) -> frozenset[str]:
-    """Outputs whose integers stand for real numbers."""
-    return frozenset(
-        str(v.name)
-        for v in model.graph.outputs
-        if (node := v.producer()) is not None and node.op_type == "QuantizeLinear"
-    )
-
-
-def _agreement(model: ir.Model, original: Original | None) -> Budget:
-    """How far two evaluations of a model may lie apart and still mean the same."""
-    graph = model.graph
-    dtypes = {v.dtype for v in [*graph.inputs, *graph.outputs, *graph.initializers.values()]}
-    if any(map(rounds_to_integers, graph.all_nodes())):
-        # What is near the middle of two steps goes either way, and kernels of integers round apart.
-        return BUDGETS["static_wi8_ai16" if original is None else "static_wi8_ai8"]
-    if ir.DataType.BFLOAT16 in dtypes:
-        return BUDGETS["bf16"]
-    return BUDGETS["fp16" if ir.DataType.FLOAT16 in dtypes else "fp32"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,11 +137,14 @@ def gather_vectors(
     samples = _from_user(calibration_data, inputs, []) if calibration_data else []
     real += [Vector(v.feeds, v.origin.replace("user", "calibration", 1)) for v in samples]
     held.see([v.feeds for v in real])
-    vectors = [*real, *maker.made_up(real, shape_sets)]
+    made = maker.made_up(real, shape_sets)
+    vectors = [*real, *made]
     base = next((v.feeds for v in vectors if not v.edge), vectors[0].feeds if vectors else {})
     recorded = held.recorded({s.name: np.asarray(base[s.name]).shape for s in inputs if base})
     if reach and base:
         vectors += maker.at_the_ends(base, recorded)
+    if made and (note := maker.note):
+        vectors[len(real)] = replace(made[0], note=note)
     return Gathered(vectors, recorded)
 
 
@@ -184,6 +188,7 @@ class _Maker:
         self._until = time.monotonic() + _PATIENCE_S
         self._failure = ""
         self._remarks: list[str] = []
+        self._refused: dict[str, list[str]] = {}
 
     def from_folder(self, folder: Path) -> list[Vector]:
         """Read images or recordings; other inputs are made up beside them."""
@@ -241,11 +246,27 @@ class _Maker:
             vectors += self._digits(base)
             vectors += self._unusual(base)
             vectors += self._at_thresholds(base)
-        remarks = [*filter(None, [found.note]), *self._remarks, *dict.fromkeys(self._held.notes)]
-        if remarks and vectors:
-            first, note = vectors[0], "; ".join(remarks)
-            vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, note)
+        self._remarks[:0] = filter(None, [found.note])
         return vectors
+
+    @property
+    def note(self) -> str:
+        """What is to be said of the vectors that were made, and of those that were not."""
+        refused = (
+            f"left out {', '.join(styles)}, with which the source does not run: {why}"
+            for why, styles in self._refused.items()
+        )
+        return "; ".join([*self._remarks, *dict.fromkeys(self._held.notes), *refused])
+
+    def _ran(self, feeds: Feeds, style: str) -> dict[str, Array] | None:
+        """Run inputs beside the ordinary ones; None where the model refuses them, which is said."""
+        try:
+            outputs = self._oracles.run(feeds)
+        except (RunError, InputError) as e:
+            self._refused.setdefault(str(e), []).append(style)
+            return None
+        self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
+        return outputs
 
     def _digits(self, shapes: Shapes) -> Iterator[Vector]:
         """Yield offsets, ties and magnitudes, where a float input has no unit and no known range.
@@ -267,12 +288,9 @@ class _Maker:
             feeds = self._signals(shapes, "natural", 0)
             moved = self._signals(shapes, style, 0)
             feeds |= {name: moved[name] for name in free}
-            try:
-                outputs = self._oracles.run(feeds)
-            except (RunError, InputError):
-                continue
-            self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
-            if self._hangs_on_rounding(feeds, outputs, least=0.0 if style == "tiny" else 1.0):
+            outputs = self._ran(feeds, style)
+            least = 0.0 if style == "tiny" else 1.0
+            if outputs is None or self._hangs_on_rounding(feeds, outputs, least=least):
                 continue
             yield Vector(feeds, f"synthetic:{style}", edge=True, tiny=style == "tiny")
 
@@ -287,12 +305,8 @@ class _Maker:
         for style, feeds in unusual(self._signals(shapes, "natural", 0), free):
             if self._slow or self._left <= 0 or time.monotonic() > self._until:
                 return
-            try:
-                outputs = self._oracles.run(feeds)
-            except (RunError, InputError):
-                continue
-            self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
-            yield Vector(feeds, f"synthetic:{style}", edge=True)
+            if self._ran(feeds, style) is not None:
+                yield Vector(feeds, f"synthetic:{style}", edge=True)
 
     def _at_thresholds(self, shapes: Shapes) -> Iterator[Vector]:
         """Yield rows that meet the thresholds of trees, if there are any."""
@@ -301,11 +315,8 @@ class _Maker:
         if not rows or not (alone or all(len(r) == shapes[n][0] for n, r in rows.items())):
             return
         feeds = {**self._signals(shapes, "natural", 0), **rows}
-        try:
-            self._oracles.run(feeds)
-        except (RunError, InputError):
-            return
-        yield Vector(feeds, "synthetic:thresholds")
+        if self._ran(feeds, "thresholds") is not None:
+            yield Vector(feeds, "synthetic:thresholds")
 
     def _found(
         self,
@@ -342,11 +353,8 @@ class _Maker:
         """Yield the least and the greatest magnitude that nobody ruled out, where they run."""
         steps = rungs(base, ranges)
         for feeds, step in ((steps[0], LADDER[0]), (steps[-1], LADDER[-1])) if steps else ():
-            try:
-                self._oracles.run(feeds)
-            except (RunError, InputError):
-                continue
-            yield Vector(feeds, f"synthetic:reach {step:g}", edge=True, reach=True)
+            if self._ran(feeds, f"reach {step:g}") is not None:
+                yield Vector(feeds, f"synthetic:reach {step:g}", edge=True, reach=True)
 
     def _ends(self, known: Sequence[Shapes]) -> Iterator[Shapes]:
         """Yield the least and the greatest sizes that are allowed, where there are bounds."""
@@ -446,12 +454,9 @@ class _Maker:
         for shape in shapes if rates else ():
             feeds = self._signals(shape, "natural", 2)
             feeds |= {s.name: np.full_like(feeds[s.name], 8000) for s in rates}
-            try:
-                self._oracles.run(feeds)
-            except (RunError, InputError):
-                continue
-            yield Vector(feeds, "synthetic:natural at 8000 Hz")
-            return
+            if self._ran(feeds, "8000 Hz") is not None:
+                yield Vector(feeds, "synthetic:natural at 8000 Hz")
+                return
 
     def _without_scales(self, shapes: Shapes) -> Iterator[Vector]:
         """Yield ordinary inputs with lone floats at zero: a scale of noise that is switched off."""
@@ -471,11 +476,8 @@ class _Maker:
                 feeds[spec.name] = zero
         if all(np.any(feeds[s.name]) for s in lone):
             return
-        try:
-            self._oracles.run(feeds)
-        except (RunError, InputError):
-            return
-        yield Vector(feeds, "synthetic:natural with scales of 0")
+        if self._ran(feeds, "scales of 0") is not None:
+            yield Vector(feeds, "synthetic:natural with scales of 0")
 
     def _signals(self, shapes: Shapes, style: Style, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)

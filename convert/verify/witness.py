@@ -26,6 +26,10 @@ class Abstains(Exception):  # noqa: N818 - a vote not given, not an error of the
     """A witness cannot answer, and why in half a sentence."""
 
 
+class Broke(Abstains):
+    """A witness failed at what it should do; it lacks no operator, no type, no time."""
+
+
 class Unending(Abstains):
     """A run was ended, because it took longer than one may."""
 
@@ -92,7 +96,7 @@ class OnnxRuntime:
         except Exception as e:
             if options.terminate:
                 raise Unending(self._limit_s) from e
-            raise Abstains(f"its run failed ({_first_line(e)})") from e
+            raise Broke(f"its run failed ({_first_line(e)})") from e
         finally:
             timer.cancel()
         found = dict(zip(self._outputs, results, strict=True))
@@ -131,24 +135,24 @@ class Numpy:
         named = "definitions" if rounded else "float64"
         self.name = named if wide else "onnx reference" if own else "onnx operators"
         self._left, self._limit_s = seconds, limit_s
-        self._broken = ""
+        self._broken, self._is_fault = "", False
         try:
             self._evaluator = Evaluator(model, wide=wide, own=own, rounded=rounded, summed=summed)
         except Exception as e:
-            self._broken = f"it cannot read the model ({_first_line(e)})"
+            self._broken, self._is_fault = f"it cannot read the model ({_first_line(e)})", True
         self._outputs = list(model.graph.outputs)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Evaluate once."""
         if self._broken:
-            raise Abstains(self._broken)
+            raise (Broke if self._is_fault else Abstains)(self._broken)
         start = time.thread_time()
         try:
             results = self._evaluator.run(feeds, seconds=min(self._left, self._limit_s))
         except CannotEvaluate as e:
             # What it cannot do once it cannot do for the next vector either.
-            self._broken = str(e)
-            raise Abstains(self._broken) from e
+            self._broken, self._is_fault = str(e), e.broke
+            raise (Broke if e.broke else Abstains)(self._broken) from e
         finally:
             self._left -= time.thread_time() - start
         return {str(v.name): _as_declared(results[str(v.name)], v) for v in self._outputs}
@@ -169,7 +173,7 @@ class Tried:
         try:
             self._evaluator = Evaluator(model, wide=False)
         except Exception as e:
-            raise Abstains(f"it cannot read the model ({_first_line(e)})") from e
+            raise Broke(f"it cannot read the model ({_first_line(e)})") from e
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Evaluate once."""
@@ -185,7 +189,7 @@ class Tried:
         except TookTooLong as e:
             raise Unending(self._limit_s) from e
         except CannotEvaluate as e:
-            raise Abstains(str(e)) from e
+            raise (Broke if e.broke else Abstains)(str(e)) from e
         return {str(v.name): results[str(v.name)] for v in self._outputs}
 
     def close(self) -> None:
@@ -217,7 +221,7 @@ class OpenVino:
             with _timed("OpenVINO", self._limit_s):
                 results = self._model(dict(feeds))
         except Exception as e:
-            raise Abstains(f"its run failed ({_first_line(e)})") from e
+            raise Broke(f"its run failed ({_first_line(e)})") from e
         return {o.any_name: np.array(results[o]) for o in self._model.outputs}
 
     def close(self) -> None:
@@ -285,7 +289,7 @@ class LiteRt:
             engine.invoke()
             return {name: engine.get_tensor(index) for name, index in original.outputs}
         except (RuntimeError, ValueError) as e:
-            raise Abstains(f"its run failed ({_first_line(e)})") from e
+            raise Broke(f"its run failed ({_first_line(e)})") from e
 
     def close(self) -> None:
         """Free the interpreter."""
@@ -306,7 +310,7 @@ class LiteRtInPieces(LiteRt):
         try:
             results: dict[str, Array] = self._engine.run(feeds)
         except (RuntimeError, ValueError) as e:
-            raise Abstains(f"its run failed ({_first_line(e)})") from e
+            raise Broke(f"its run failed ({_first_line(e)})") from e
         return results
 
 

@@ -157,7 +157,7 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
         for text, names in _noted(engine).items()
     )
     yield from (f"note: {line}" for line in noted)
-    for stage in ("source", "targets"):
+    for stage in ("source", "oracles", "targets"):
         for change in report.changes:
             if change.stage == stage:
                 yield from (f"note: {line}" for line in change.lines)

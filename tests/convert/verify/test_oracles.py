@@ -11,9 +11,11 @@ import pytest
 
 from edgeinfer.convert.passes import input_specs
 from edgeinfer.convert.verify import Vector
+from edgeinfer.convert.verify import operators as evaluation
 from edgeinfer.convert.verify import oracles as module
 from edgeinfer.convert.verify.decided import compared
 from edgeinfer.convert.verify.evaluate import Evaluator
+from edgeinfer.convert.verify.locate import disputed_node
 from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime
 from edgeinfer.errors import RunError, VerifyError
@@ -439,3 +441,67 @@ def test_what_lets_kernels_round_to_eight_bits_is_a_rounding_apart(level: int) -
     exact = compare(answer.outputs["y"], right.astype(np.float32))
     assert not check(exact, judged)
     assert bool(check(exact, budget_for("fp32"))) == (level == 4)
+
+
+TIES = "g (float[4] x) => (int64[1] y) { a = Exp(x) y = ArgMax<axis=0>(a) }"
+
+
+def test_a_witness_that_cannot_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime refused the moved scores of opset 22 and more, and nobody was told."""
+
+    def refuse(*_: object) -> OnnxRuntime:
+        raise Abstains("no kernel for that")
+
+    with Oracles(model(TIES)) as oracles:
+        oracles._makers["shaken"] = refuse
+        expected = oracles.expected([Vector({"x": np.arange(4, dtype=np.float32)}, "user:a")])
+    assert expected.faults == ()
+    assert expected.notes == (
+        "shaken gave no answer 4 times (no kernel for that): these draws do not say what the last "
+        "bits of scores decide",
+    )
+
+
+def test_scores_that_onnxruntime_refuses_to_move_are_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes the model, so what is written to move the scores is wrong."""
+    real = module._onnxruntime
+    asked: list[Path] = []
+
+    def once(of: ir.Model, path: Path, limit: float) -> Any:
+        asked.append(path)
+        if len(asked) > 1:
+            raise Abstains("Mod of float has no version 22")
+        return real(of, path, limit)
+
+    monkeypatch.setattr(module, "_onnxruntime", once)
+    with Oracles(model(TIES)) as oracles:
+        expected = oracles.expected([Vector({"x": np.arange(4, dtype=np.float32)}, "user:a")])
+    (fault,) = expected.faults
+    assert "Mod of float has no version 22; NumPy answers instead" in fault
+
+
+def test_an_operator_of_ours_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("a fault of ours")
+
+    monkeypatch.setitem(evaluation.OPERATORS, "Neg", fail)
+    with Oracles(model(NEGATE)) as oracles:
+        expected = oracles.expected([Vector({"x": X}, "user:a")])
+    assert expected.answers[0].agreed == ("onnxruntime",)
+    (fault,) = expected.faults
+    assert fault.startswith("an oracle is broken: float64 failed: Neg")
+    assert "TypeError: a fault of ours" in fault
+
+
+def test_what_nobody_could_evaluate_is_not_said_to_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that was passed over counted as one that agrees, and the rest as rounding."""
+    source = model(NEGATE)
+    assert disputed_node(source, {"x": X}, budget_for("fp32")) == ""
+
+    def fail(*_: object) -> None:
+        raise TypeError("a fault of ours")
+
+    monkeypatch.setitem(evaluation.OPERATORS, "Neg", fail)
+    assert disputed_node(source, {"x": X}, budget_for("fp32")) is None

@@ -10,8 +10,16 @@ import pytest
 from edgeinfer.convert.verify import Vector
 from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.convert.verify.vectors import UserData, gather_vectors, make_vectors
-from edgeinfer.errors import InputError, UsageError
-from edgeinfer.types import Array, AudioInput, ImageInput, InputRange, NoiseInput, Preprocessing
+from edgeinfer.errors import InputError, RunError, UsageError
+from edgeinfer.types import (
+    Array,
+    AudioInput,
+    Feeds,
+    ImageInput,
+    InputRange,
+    NoiseInput,
+    Preprocessing,
+)
 
 
 def model(text: str, opset: int = 20) -> ir.Model:
@@ -375,3 +383,20 @@ def test_noise_is_noise_in_every_vector() -> None:
         assert 0.4 < noise.std() < 0.6
         assert abs(noise.mean()) < 0.15
     assert found.ranges == {"noise": InputRange(-4.0, 4.0, "declared")}
+
+
+def test_inputs_that_the_source_refuses_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A style that was not judged was left out without a word."""
+    real = Oracles.run
+
+    def run(self: Oracles, feeds: Feeds) -> dict[str, Array]:
+        if 0 < np.abs(feeds["x"]).max() < 1e-3:
+            raise RunError("its kernel knows no tiny numbers")
+        return real(self, feeds)
+
+    monkeypatch.setattr(Oracles, "run", run)
+    made = vectors(model(PLAIN))
+    assert not [v for v in made if "tiny" in v.origin]
+    assert made[0].note.endswith(
+        "left out tiny, with which the source does not run: its kernel knows no tiny numbers"
+    )
