@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from uvicorn.server import ServerState
 
 from benchmarks.serving_load import NETS, Net, Server, ours, prepare
 from edgeinfer.cli.serve import _log_requests
+from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.app import App
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.options import ServeOptions, keys_of
@@ -76,7 +78,7 @@ async def spent_us(net: Net, server: Server, clients: int, stretches: int) -> li
     options = ServeOptions(port=0, threads=1, keys=keys_of(str(net.keys)))
     hub = Hub([f"net={net.bundle}"], options)
     app = App(hub)
-    await hub.changes.run(hub.load_all)
+    await Pool("load", 1, 1).run(partial(hub.loader.load_all, hub.models.values()))
     config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
     config.load()
     state = ServerState()

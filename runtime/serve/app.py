@@ -128,7 +128,8 @@ class App:
                     self._announcement.begin()
                 # Probes are answered while models load.
                 if self._loads:
-                    loading = awaited(self.hub.changes.submit(self.hub.load_all))
+                    load_all = partial(self.hub.loader.load_all, self.hub.models.values())
+                    loading = awaited(Pool("edgeinfer-start", 1, 1).submit(load_all))
                 await send({"type": "lifespan.startup.complete"})
             else:
                 tidying.cancel()
@@ -259,7 +260,7 @@ class App:
     async def _try_all(self, send: Send) -> None:
         """Run every model that is ready, once; what fails is status 503."""
         models = [*self.hub.visible.values()]
-        found = await self.hub.changes.run(partial(self.hub.try_all, models))
+        found = await self.hub.loader.tried(models)
         bad = any(problem for problem in found.values())
         await answer_json(
             send, {name: problem or "good" for name, problem in found.items()}, 503 if bad else 200

@@ -200,7 +200,7 @@ class Replica:
 
         hub = Hub(models, options, trust, text, pipelines)
         # A replica takes requests when its models do.
-        hub.load_all()
+        hub.loader.load_all(hub.models.values())
         if problems := [f"{m.name}: {m.state}" for m in hub.models.values() if not m.is_ready]:
             raise RuntimeError("; ".join(problems))
         node = ray.get_runtime_context().get_node_id()

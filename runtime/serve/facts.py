@@ -144,10 +144,10 @@ def _statistics(model: Served) -> dict[str, Any]:
     found: dict[str, Any] = {"name": model.name, "version": "1", "waiting": model.waiting}
     if model.sequences is not None:
         found["sequences"] = len(model.sequences)
-    if model.text is not None:
-        found["engine"] = asdict(model.text.stats())
-    if model.tensors is not None:
-        stats = model.tensors.stats()
+    if (text := model.text) is not None:
+        found["engine"] = asdict(text.stats())
+    if (tensors := model.tensors) is not None:
+        stats = tensors.stats()
         calls = stats.calls
         mean_ns = int((calls.mean_ms or 0.0) * 1e6)
         found |= {

@@ -114,13 +114,17 @@ class FastPath:
         model, priority, share = facts.model, asked.terms.priority, facts.share
         deadline_s = self.hub.deadline(asked.terms)
         try:
-            if model.lane is not None:
-                model.lane.submit(asked.feeds, priority, deadline_s, call, share)
-            elif model.tensors is not None:
-                found = model.tensors.submit(
+            # A thread may unload it at any time.
+            lane, tensors = model.lane, model.tensors
+            if lane is not None:
+                lane.submit(asked.feeds, priority, deadline_s, call, share)
+            elif tensors is not None:
+                found = tensors.submit(
                     asked.feeds, priority=priority, deadline_s=deadline_s, owner=share
                 )
                 call.set_result(found)
+            else:
+                call.set_exception(model.unloaded())
         except Exception as error:
             call.set_exception(error)
 

@@ -49,13 +49,13 @@ async def generate(hub: Hub, model: Served, is_stream: bool, receive: Receive, s
     body = await read_body(receive, limits.json_bytes, limits.body_s)
     data = await hub.parsed(body)
     with hub.counted(model):
-        if model.text is not None:
+        if (text := model.text) is not None:
             with hub.place(model):
-                asked = await hub.words.run(partial(_asked, model.text, data, is_stream))
+                asked = await hub.words.run(partial(_asked, text, data, is_stream))
                 del data
                 held().drop_data()
                 async with watched(receive):
-                    await _text(model, model.text, asked, is_stream, send, limits.wait_s)
+                    await _text(model, text, asked, is_stream, send, limits.wait_s)
             return
         request = await hub.read(len(body), partial(_request, model, data, limits.elements))
         results = await hub.infer(model, request, lambda: client_left(receive))

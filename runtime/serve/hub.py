@@ -14,21 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import (
-    ClosedError,
-    EdgeInferError,
-    NotAvailableError,
     UsageError,
 )
 from edgeinfer.llm.generation import FORMAT
-from edgeinfer.machine.pages import give_back_start
-from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.bell import Bell
-from edgeinfer.runtime.fleet import FleetModel, ModelStats, Runtime
+from edgeinfer.runtime.fleet import ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
-from edgeinfer.runtime.rows import VECTORS, rows_of
-from edgeinfer.runtime.serve.answer_size import AnswerSize, counted_outputs
+from edgeinfer.runtime.rows import VECTORS
+from edgeinfer.runtime.serve.answer_size import counted_outputs
 from edgeinfer.runtime.serve.answers import Answers
-from edgeinfer.runtime.serve.batching import measure
 from edgeinfer.runtime.serve.http import (
     DisconnectedError,
     Receive,
@@ -36,12 +30,12 @@ from edgeinfer.runtime.serve.http import (
     from_json,
     read_body,
     status_of,
-    without_folders,
 )
 from edgeinfer.runtime.serve.inflight import LARGE_BYTES, InFlight, held, weigh
 from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner, sharer
-from edgeinfer.runtime.serve.lanes import Lane, Ran
+from edgeinfer.runtime.serve.lanes import Ran
 from edgeinfer.runtime.serve.leaving import Left, until_left
+from edgeinfer.runtime.serve.loading import Loader
 from edgeinfer.runtime.serve.metrics import Engine, Metrics
 from edgeinfer.runtime.serve.options import (
     ServeOptions,
@@ -52,10 +46,10 @@ from edgeinfer.runtime.serve.options import (
     read_key,
     read_upstreams,
 )
-from edgeinfer.runtime.serve.plans import Plans
 from edgeinfer.runtime.serve.sequences import KeptStates, Sequences
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.terms import Terms
+from edgeinfer.runtime.serve.turns import SharedPool
 from edgeinfer.types import Array, Feeds
 
 if TYPE_CHECKING:
@@ -65,9 +59,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("edgeinfer")
 
 T = TypeVar("T")
-TRY_S = 10.0
-"""Seconds within which a model that is tried must begin."""
-
 WEIGHING = 16
 """Times as many bytes of JSON are weighed in the time in which others are read."""
 
@@ -86,7 +77,7 @@ class Hub:
         words: reads requests for texts: templates and tokens.
         images: likewise where the model sees images.
         numbers: reads and writes large tensors.
-        changes: loads models, and tries them.
+        loader: loads models, and tries them.
         facts: counts for whoever asks.
 
     Raises:
@@ -103,17 +94,17 @@ class Hub:
         pipelines: Sequence[str] = (),
     ) -> None:
         self.options = options
-        self._trust, self._text = dict(trust or {}), dict(text or {})
+        self._trust = dict(trust or {})
         self.metrics = Metrics(self._engine_stats, self._waiting, self._runs)
         self._runtime = Runtime(threads=options.threads, memory_mb=options.memory_mb, **self._trust)
+        self.loader = Loader(self._runtime, options, self._trust, dict(text or {}))
         self.models: dict[str, Served] = {}
         self.memory = InFlight(options.limits.memory_bytes)
         self.states = KeptStates(options.limits.memory_bytes // 2)
         queue = options.limits.queue
-        self.words = _SharedPool("edgeinfer-words", 2, queue)
-        self.images = _SharedPool("edgeinfer-images", 2, queue)
-        self.numbers = _SharedPool("edgeinfer-numbers", 2, queue)
-        self.changes = Pool("edgeinfer-changes", 2, 64)
+        self.words = SharedPool("edgeinfer-words", 2, queue)
+        self.images = SharedPool("edgeinfer-images", 2, queue)
+        self.numbers = SharedPool("edgeinfer-numbers", 2, queue)
         self.facts = Pool("edgeinfer-facts", 1, 64)
         self.answers = Answers(int(options.answers_mb * 2**20)) if options.answers_mb else None
         self.metrics.answers = self.answers
@@ -200,9 +191,9 @@ class Hub:
         if not isinstance(name, str):
             raise RequestError(400, "model: expected a name")
         model = self.of_kind(name, "text")
-        if model.text is None:
+        if (text := model.text) is None:
             raise RequestError(503, f"model {name!r} was unloaded", 1.0)
-        return data, model, model.text
+        return data, model, text
 
     async def read_json(self, receive: Receive) -> dict[str, Any]:
         """Return the object that the body of a request is.
@@ -235,70 +226,6 @@ class Hub:
         # Weighing is fast: half a megabyte takes a third of a millisecond.
         work = len(body) // WEIGHING
         await held().take_data(await self.read(work, partial(weigh, body)))
-
-    def load_all(self) -> None:
-        """Load every model and run it once; from a thread."""
-        for model in list(self.models.values()):
-            self.load(model)
-        give_back_start()
-
-    def load(self, model: Served) -> None:
-        """Load a model and run it once; what goes wrong is its state."""
-        model.state = "loading"
-        try:
-            if model.upstream is not None:
-                model.down_until = 0.0
-            elif model.kind == "text":
-                if model.text is None:
-                    from edgeinfer.runtime.llm.llm import LLM
-
-                    model.text = LLM(model.path, **self._text, **self._trust)
-                model.text.wake()
-            else:
-                self._load_tensors(model)
-        except Exception as error:
-            # Whatever is wrong with one model, the others are served.
-            is_known = isinstance(error, EdgeInferError)
-            model.state = _without_paths(str(error), model) if is_known else type(error).__name__
-            _log.error("model %s could not be loaded: %s", model.name, error, exc_info=not is_known)
-        else:
-            model.state = "ready"
-
-    def try_all(self, models: Sequence[Served]) -> dict[str, str]:
-        """Run each of some models that is ready once; from a thread.
-
-        Returns:
-            What went wrong, by name; empty where nothing did.
-        """
-        return {m.name: self._tried(m) for m in models if m.is_ready}
-
-    def _tried(self, model: Served) -> str:
-        try:
-            if model.text is not None:
-                from edgeinfer.runtime.llm.params import SamplingParams
-
-                model.text.generate([[0]], SamplingParams(max_tokens=1))
-            elif model.tensors is not None:
-                for feeds in model.warm[:1]:
-                    model.tensors.run(feeds, deadline_s=TRY_S)
-        except Exception as error:
-            _log.error("model %s failed when it was tried", model.name, exc_info=error)
-            return status_of(error).text
-        return ""
-
-    def unload(self, model: Served) -> None:
-        """Free a model's memory; ``load`` brings it back."""
-        model.state = "unloaded"
-        model.loads += 1
-        if model.text is not None:
-            model.text.close()
-            model.text = None
-        model.tensors = model.pipeline = model.lane = None
-        for engine in model.engines:
-            engine.close()
-        model.engines.clear()
-        if model.sequences is not None:
-            model.sequences.clear()
 
     async def read(self, size: int, work: Callable[[], T]) -> T:
         """Read or write something of tensors, in a thread where others would wait for it.
@@ -363,16 +290,17 @@ class Hub:
     async def _run(
         self, model: Served, feeds: Feeds, terms: Terms, left: Left | None
     ) -> Mapping[str, Array]:
-        if model.tensors is None:
-            raise ClosedError(f"model {model.name!r} was unloaded")
+        tensors, lane = model.tensors, model.lane
+        if tensors is None:
+            raise model.unloaded()
         deadline_s, share = self.deadline(terms), sharer()
-        if model.lane is None:
-            future = model.tensors.submit(
+        if lane is None:
+            future = tensors.submit(
                 feeds, priority=terms.priority, deadline_s=deadline_s, owner=share
             )
             return await until_left(future, left)
         answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
-        model.lane.submit(feeds, terms.priority, deadline_s, answer, share)
+        lane.submit(feeds, terms.priority, deadline_s, answer, share)
         found = await answer
         return found if isinstance(found, dict) else await until_left(found, left)
 
@@ -424,9 +352,9 @@ class Hub:
         """End everything; may be called twice."""
         self.is_stopping = True
         for model in self.models.values():
-            if model.text is not None:
-                model.text.close()
+            if (text := model.text) is not None:
                 model.text = None
+                text.close()
         self._runtime.close()
 
     def _add_upstream(self, name: str, upstream: Upstream) -> None:
@@ -487,59 +415,6 @@ class Hub:
                 )
             return served
 
-    def _load_tensors(self, model: Served) -> None:
-        if not model.engines:
-            several = len(model.parts) > 1
-            for i, path in enumerate(model.parts):
-                name = f"{model.name}/{i}" if several else model.name
-                limits: dict[str, Any] = {
-                    "isolate": self.options.isolate,
-                    "allow": self.options.allow,
-                }
-                if self.options.run_timeout_s is not None:
-                    limits["run_timeout_s"] = self.options.run_timeout_s
-                model.engines.append(self._runtime.add(path, name=name, **limits))
-        for engine in model.engines:
-            # Loaded before it is ready, also where the bundle has no vectors to run.
-            engine.engine.warm()
-        if model.kind == "tensors":
-            model.tensors = model.engines[0]
-            for feeds in model.warm[:1]:
-                model.tensors.run(feeds)
-            self._measure(model, model.tensors)
-        if model.has_meaning and model.pipeline is None:
-            from edgeinfer.runtime.serve.meaning import open_pipeline
-
-            try:
-                model.pipeline = open_pipeline(model.parts, model.engines, self._trust)
-            except (UsageError, NotAvailableError) as error:
-                # Its tensors are served all the same, and a request for more gets the reason.
-                model.no_meaning = _without_paths(str(error), model)
-                if model.kind == "pipeline":
-                    raise
-
-    def _measure(self, model: Served, tensors: FleetModel) -> None:
-        """Let a model's requests run together as far as that gains, and is allowed."""
-        model.batch, tensors.batching, model.lane = 1, None, None
-        model.plans = Plans(model.inputs)
-        model.answer_size = AnswerSize(model.inputs, model.outputs)
-        most = self.options.batch
-        try:
-            check_batching(model.name, Batching(max(most, 2)), model.inputs, model.outputs)
-            rows = rows_of(model.warm)
-        except UsageError:
-            # A model that cannot be batched runs alone.
-            rows, most = list(model.warm[:1]), 1
-        table = measure(tensors.run, rows, most)
-        _log.info("model %s: %d requests a run: %s", model.name, table.size, table.reason)
-        if table.size > 1:
-            model.batch, tensors.batching = table.size, Batching(table.size)
-        # How long texts take, the size of their arrays does not say.
-        texts = any(spec.dtype == "string" for spec in model.inputs)
-        if rows and not texts and not self.options.isolate:
-            lane = Lane(tensors, table.seconds, rows[0])
-            model.lane = lane if lane.is_brief else None
-
     def _waiting(self) -> Iterator[tuple[str, int]]:
         for model in list(self.models.values()):
             yield model.name, model.waiting
@@ -553,19 +428,3 @@ class Hub:
         for model in list(self.models.values()):
             if (text := model.text) is not None:
                 yield model.name, text.stats(), text.histograms(), text.sizes()
-
-
-class _SharedPool(Pool):
-    """Threads of which each key of several has its share."""
-
-    async def run(self, function: Callable[[], T], owner: bytes = b"") -> T:
-        """Call a function for the key of the request that is answered."""
-        return await super().run(function, owner or sharer())
-
-
-def _without_paths(text: str, model: Served) -> str:
-    """Return a message for clients, which hides where bundles lie."""
-    for path in sorted({model.path, *model.parts}, key=lambda p: -len(str(p))):
-        for form in (str(path.resolve()), str(path)):
-            text = text.replace(form, path.name)
-    return without_folders(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeinfer.errors import QueueFullError
+from edgeinfer import forks
+from edgeinfer.errors import ClosedError, QueueFullError
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.serve.answer_size import AnswerSize
@@ -59,6 +61,7 @@ class Served:
             not asked.
         fallback: answers in its place where it cannot; None for none.
         spill: requests without an answer from which on that one answers.
+        changing: held while it is loaded or unloaded.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Served:
     loads: int = 0
     fallback: Served | None = None
     spill: int = 0
+    changing: threading.Lock = field(default_factory=forks.lock)
 
     @property
     def is_ready(self) -> bool:
@@ -133,6 +137,10 @@ class Served:
     def is_down(self) -> bool:
         """Whether its server is not asked for now."""
         return self.down_until > 0.0 and time.monotonic() < self.down_until
+
+    def unloaded(self) -> ClosedError:
+        """Return the answer to requests that came before it was unloaded."""
+        return ClosedError(f"model {self.name!r} was unloaded")
 
     def unreachable(self) -> RequestError:
         """Return the answer while its server takes no connection."""

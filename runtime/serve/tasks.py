@@ -206,8 +206,8 @@ class Tasks:
         self, model: Served, receive: Receive, texts: Sequence[Prompt], pooling: str | None
     ) -> tuple[Array, int]:
         """Return a vector of each text, by a model of embeddings or by a language model."""
-        if model.text is not None:
-            work = partial(meaning.states, model.text, texts, pooling or "last")
+        if (text := model.text) is not None:
+            work = partial(meaning.states, text, texts, pooling or "last")
         else:
             pipeline = _pipeline(model)
             if pooling is not None:
@@ -270,9 +270,9 @@ class Tasks:
         if type(top) is not int or top < 1:
             raise RequestError(400, "top_n: expected a whole number, at least 1")
         if _is_judged(data):
-            if model.text is None:
+            if (text := model.text) is None:
                 raise RequestError(400, f"scoring: model {model.name!r} is no language model")
-            work = partial(meaning.judged, model.text, query, documents, data.get("instruction"))
+            work = partial(meaning.judged, text, query, documents, data.get("instruction"))
             scores, tokens = await self._granted(model, receive, work)
         else:
             read = [query, *documents]
@@ -313,17 +313,17 @@ async def _awaited(task: Future[R], receive: Receive, asking: meaning.Asking) ->
 
 
 def _pipeline(model: Served) -> Pipeline:
-    if model.pipeline is None:
+    if (pipeline := model.pipeline) is None:
         why = model.no_meaning or "its bundle does not say what it means"
         raise RequestError(400, f"model {model.name!r} is not a pipeline: {why}")
-    return model.pipeline
+    return pipeline
 
 
 def _described(model: Served) -> dict[str, Any]:
     found: dict[str, Any] = {"name": model.name, "ready": model.is_ready}
-    if model.pipeline is not None:
-        last = model.pipeline.models[-1]
-        found |= {"takes": model.pipeline.takes, "gives": last.head.kind}
+    if (pipeline := model.pipeline) is not None:
+        last = pipeline.models[-1]
+        found |= {"takes": pipeline.takes, "gives": last.head.kind}
         found["labels"] = list(last.labels)
     return found
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
+from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.http import RequestError, in_time
 from edgeinfer.runtime.serve.inflight import WAIT_S
+from edgeinfer.runtime.serve.keys import sharer
+
+T = TypeVar("T")
 
 _SHARES = 2
 """One key of several has one of so many parts."""
@@ -18,6 +23,14 @@ _OPEN = "streams are open (--max-requests-mb)"
 def own_of(most: int) -> int:
     """Return how many of so many slots one key of several may have."""
     return max(1, most // _SHARES)
+
+
+class SharedPool(Pool):
+    """Threads of which each key of several has its share."""
+
+    async def run(self, function: Callable[[], T], owner: bytes = b"") -> T:
+        """Call a function for the key of the request that is answered."""
+        return await super().run(function, owner or sharer())
 
 
 class Turns:

@@ -167,9 +167,7 @@ async def change(hub: Hub, model: Served, what: str, parameters: Any = None) -> 
         raise RequestError(400, "parameters: expected an object")
     if parameters and parameters.keys() - {"unload_dependents"}:
         raise RequestError(400, "parameters: models are loaded from the bundles given at start")
-    await hub.changes.run(partial(getattr(hub, what), model))
-    if what == "load" and not model.is_ready:
-        raise RequestError(503, f"model {model.name!r}: {model.state}")
+    await hub.loader.change(model, what)
 
 
 async def _later(data: object) -> object:

@@ -32,7 +32,7 @@ from edgeinfer.runtime.session import load
 
 def serve():
     hub = Hub([sys.argv[1]], ServeOptions())
-    hub.load_all()
+    hub.loader.load_all(hub.models.values())
     assert hub.is_ready
     hub.close()
 

@@ -97,7 +97,7 @@ def _served(path: Path, options: dict[str, Any]) -> object:
 
     hub = Hub([f"m={path}"], ServeOptions(), options)
     try:
-        hub.load_all()
+        hub.loader.load_all(hub.models.values())
         assert hub.models["m"].is_ready, hub.models["m"].state
         return hub.models["m"].tensors
     finally:

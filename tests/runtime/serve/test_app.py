@@ -160,7 +160,7 @@ def test_tensors_alone_need_no_modules_of_texts_and_pages(tmp_path: Path) -> Non
         "from edgeinfer.runtime.serve.options import ServeOptions\n"
         "hub = Hub([sys.argv[1]], ServeOptions())\n"
         "app = App(hub)\n"
-        "hub.load_all()\n"
+        "hub.loader.load_all(hub.models.values())\n"
         "assert hub.is_ready\n"
         "names = ('edgeinfer.runtime.llm', 'edgeinfer.runtime.pipelines', 'prometheus_client')\n"
         "print([name for name in sys.modules if name.startswith(names)])\n"

@@ -116,10 +116,10 @@ def test_a_model_that_is_loaded_anew_is_read_anew(start: Start, known: list[bool
     server = start(grpc_port=0)
     asked(server, message())
     model = server.hub.models["double"]
-    server.hub.unload(model)
+    server.hub.loader.unload(model)
     with pytest.raises(grpc.RpcError, match="not ready"):
         asked(server, message())
-    server.hub.load(model)
+    server.hub.loader.load(model)
     asked(server, message())
     asked(server, message())
     assert known[-2:] == [False, True]
@@ -138,16 +138,16 @@ def test_what_a_fallback_answers_is_not_kept(
     def names() -> list[str]:
         return [asked(server, message(), key).model_name for key in (KEY, KEY, OTHER)]
 
-    server.hub.unload(model)
+    server.hub.loader.unload(model)
     assert names() == ["small"] * 3
-    server.hub.load(model)
+    server.hub.loader.load(model)
     assert names() == ["double"] * 3
     assert known == [False] * 4 + [True] * 2
     # Also of a message that is known: each is counted once.
-    server.hub.unload(model)
+    server.hub.loader.unload(model)
     assert names() == ["small"] * 3
     assert model.metrics.passed_on == 6
-    server.hub.load(model)
+    server.hub.loader.load(model)
     assert names() == ["double"] * 3
 
 

@@ -17,10 +17,12 @@ import numpy as np
 import psutil
 import pytest
 
+from edgeinfer.runtime.serve.fastpath import FastPath
 from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.conftest import Fakes
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.serve.conftest import Server, Start, Starter
+from tests.runtime.serve.test_fastpath import until
 from tests.runtime.serve.test_v2 import URL, body
 
 DOUBLE = "double (float[N, 3] x) => (float[N, 3] y) { y = Add(x, x) }"
@@ -67,7 +69,8 @@ def test_a_surprise_while_loading_is_a_state(start: Start, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(server.hub._runtime, "add", fail)
         refused = post("/v2/repository/models/double/load")
-    assert (refused.status_code, refused.json()) == (503, {"error": "model 'double': OSError"})
+    assert refused.status_code == 503
+    assert refused.json() == {"error": "model 'double': OSError; the log says more"}
     assert post("/v2/repository/models/double/load").status_code == 200
 
 
@@ -147,6 +150,87 @@ def test_models_are_reloaded_under_load(start: Start, fakes: Fakes) -> None:
         assert set.union(*(each.result() for each in asked)) <= {200, 503}
     assert server.hub.models["double"].waiting == 0
     assert len(fakes["fake"].open) == 1
+
+
+def test_changes_of_one_model_are_made_in_their_order(
+    start: Start, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes while another is made waits for it; other models do not."""
+    server = start()
+    model, add, gate = server.hub.models["double"], server.hub._runtime.add, threading.Event()
+    begun = threading.Event()
+
+    def slow(*args: Any, **named: Any) -> Any:
+        begun.set()
+        assert gate.wait(30)
+        return add(*args, **named)
+
+    def change(what: str, name: str = "double") -> int:
+        return server.client.post(f"/v2/repository/models/{name}/{what}").status_code
+
+    assert change("unload") == 200
+    monkeypatch.setattr(server.hub._runtime, "add", slow)
+    with ThreadPoolExecutor(3) as pool:
+        changes = [pool.submit(change, "load")]
+        assert begun.wait(30)
+        for what in ("unload", "load"):
+            changes.append(pool.submit(change, what))
+            until(lambda: len(server.hub.loader._changes._waiting) == len(changes) - 1)
+        assert (change("unload", "tiny"), change("load", "tiny")) == (200, 200)
+        assert server.client.get("/health/run").json() == {"tiny": "good"}
+        assert not any(each.done() for each in changes)
+        gate.set()
+        assert [each.result() for each in changes] == [200, 200, 200]
+    assert (model.state, model.loads) == ("ready", 2)
+    assert server.client.post(URL, json=body()).status_code == 200
+    assert len(fakes["fake"].open) == 1
+
+
+def test_a_model_that_is_loaded_answers_while_it_is_loaded_again(start: Start) -> None:
+    server = start()
+    model, seen = server.hub.models["double"], list[str]()
+    assert model.tensors is not None
+    engine = model.tensors.engine
+    warm = engine.warm
+
+    def watched() -> None:
+        seen.append(model.state)
+        warm()
+
+    engine.warm = watched  # type: ignore[method-assign]
+    assert server.client.post("/v2/repository/models/double/load").status_code == 200
+    assert (seen, model.state) == (["ready"], "ready")
+
+
+def test_what_was_loaded_of_a_model_that_failed_is_freed(
+    start: Start, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the second try has the first part of two alone."""
+    server = start()
+    runtime, model = server.hub._runtime, server.hub.models["double"]
+    server.hub.loader.unload(model)
+    fakes["fake"].load_error = "no such operator"
+    assert server.hub.loader.load(model)
+    assert "double" not in runtime.models
+    assert (model.engines, model.tensors) == ([], None)
+    fakes["fake"].load_error = ""
+    assert server.hub.loader.load(model) == ""
+
+
+def test_a_request_that_runs_while_its_model_is_unloaded_is_answered(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks at a model a thread may have unloaded it."""
+    server = start()
+    model = server.hub.models["double"]
+    lane, tensors = model.lane, model.tensors
+    model.lane = model.tensors = None
+    # As the loop saw it just before.
+    monkeypatch.setattr(FastPath, "_is_open", lambda *_: True)
+    found = server.client.post(URL, json=body())
+    assert (found.status_code, "unloaded" in found.text) == (503, True)
+    model.lane, model.tensors = lane, tensors
+    assert server.client.post(URL, json=body()).status_code == 200
 
 
 def test_a_head_that_does_not_come_is_not_waited_for(start: Start) -> None:
