@@ -388,6 +388,8 @@ class Scheduler:
             if job is None:
                 return
             self._run(job)
+            # A thread that rests holds nothing: inputs and outputs may be large.
+            del job
 
     def _next(self) -> RunBatch | None:
         """Wait for a job that may run now; None at the end."""

@@ -172,6 +172,8 @@ class PageStore:
                     self._write(*item)
             finally:
                 self._queue.task_done()
+                # Its page is not held until the next one comes.
+                del item
 
     def _write(self, key: bytes, page: Bytes) -> None:
         path = self._path(key)

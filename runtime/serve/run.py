@@ -12,6 +12,7 @@ from typing import Any
 from edgeinfer.bounded import open_file
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.machine.pages import share_heaps
 from edgeinfer.runtime.serve.announce import check_announcing
 from edgeinfer.runtime.serve.options import ServeOptions
 
@@ -66,6 +67,7 @@ def serve(
         UsageError: the port is taken, or two models have one name.
         BundleError: a bundle is damaged.
     """
+    share_heaps()
     check_installed(grpc=options.grpc_port is not None)
     if options.mdns:
         check_announcing()

@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import os
 import re
 import subprocess
 import sys
@@ -111,3 +112,34 @@ def test_an_engine_gives_most_of_its_code_and_what_it_freed_back_and_still_runs(
     assert float(code_mb) > 8
     # Of 12 MB between what is kept, whole pages.
     assert float(freed_mb) > 8
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+@pytest.mark.parametrize(("heaps", "most"), [("", 2), ("5", 5)])
+def test_threads_of_a_server_share_heaps(heaps: str, most: int) -> None:
+    """Else large messages leave up to 64 MB in one for each thread that has read some."""
+    code = (
+        "import ctypes, sys, threading, os\n"
+        "from edgeinfer.machine.pages import share_heaps\n"
+        "library = ctypes.CDLL(None)\n"
+        "library.fdopen.restype = library.malloc.restype = ctypes.c_void_p\n"
+        "if not hasattr(library, 'malloc_info'): sys.exit(77)\n"
+        "share_heaps()\n"
+        "gate = threading.Barrier(7)\n"
+        "def take():\n"
+        "    library.malloc(5000)\n"
+        "    gate.wait(30)\n"
+        "for _ in range(6): threading.Thread(target=take).start()\n"
+        "gate.wait(30)\n"
+        "file = ctypes.c_void_p(library.fdopen(1, b'w'))\n"
+        "library.malloc_info(0, file)\n"
+        "library.fflush(file)\n"
+    )
+    given = {**os.environ, "MALLOC_ARENA_MAX": heaps}
+    if not heaps:
+        del given["MALLOC_ARENA_MAX"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=given)
+    if done.returncode == 77:
+        pytest.skip("another library of C")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("<heap nr=") == most

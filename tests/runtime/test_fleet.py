@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
@@ -93,6 +94,23 @@ def test_engines_are_loaded_with_one_thread_at_the_first_use(
     np.testing.assert_array_equal(k, [0])
     assert fake.loads == 1
     assert fake.open[0].options.threads == 1
+
+
+def test_a_thread_that_rests_holds_nothing_of_its_last_run(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    """Of a server's largest requests each thread kept one, and its answer, for ever."""
+    fakes.add("fake")
+    model = runtime.add(make_bundle("fake", vectors=0))
+    given = feeds()
+    # With a time limit the caller's own thread runs nothing.
+    outputs = model.submit(given).result(10)
+    kept = [weakref.ref(array) for array in (*given.values(), *outputs.values())]
+    del given, outputs
+    end = time.monotonic() + 10
+    while any(each() is not None for each in kept) and time.monotonic() < end:
+        time.sleep(1e-3)
+    assert [each() for each in kept] == [None] * len(kept)
 
 
 def test_models_of_one_bundle_share_the_engine(
