@@ -183,13 +183,14 @@ test-lowest:
 	build/lowest/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m 'not slow and not models' --numprocesses 2 --dist worksteal
 
-# The same commit gives the same bytes.
+# The same commit gives the same bytes; an unpacked archive has its files' time.
+COMMITTED = $$(git log -1 --format=%ct 2>/dev/null || $(PYTHON) -c 'import os; print(int(os.path.getmtime("pyproject.toml")))')
 wheel: $(VENV)/installed
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --wheel
+	SOURCE_DATE_EPOCH=$(COMMITTED) $(BIN)/python -m build --no-isolation --wheel
 
-# What a device installs: no converter, Python 3.10 too, at most 1 MB. It takes no more than what builds wheels.
+# What a device installs: no converter, Python 3.10 too, at most 1 MiB. It takes no more than what builds wheels.
 runtime-wheel: build/wheel-tools/installed
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONPATH=src build/wheel-tools/bin/python -m release.runtime_wheel dist
+	SOURCE_DATE_EPOCH=$(COMMITTED) PYTHONPATH=src build/wheel-tools/bin/python -m release.runtime_wheel dist
 
 build/wheel-tools/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'

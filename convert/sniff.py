@@ -229,7 +229,11 @@ def _folder(path: Path) -> _Refusal:
             "a folder of weights without a graph, not supported as a source yet",
             "pass the torch.nn.Module with example_inputs, or give an ONNX export",
         )
-    return _Refusal("a folder, not a model", "give the path of an .onnx, .pt2 or .tflite file")
+    return _Refusal(
+        "a folder, not a model",
+        "give the path of an .onnx, .pt2, .tflite or .gguf file, or a folder of Hugging Face's "
+        "with a config.json",
+    )
 
 
 def _archive(path: Path) -> Kind:

@@ -118,6 +118,11 @@ def test_submodules_resolve() -> None:
         assert getattr(edgeinfer, name).__name__ == f"edgeinfer.{name}"
 
 
+def test_the_command_has_another_name_here() -> None:
+    with pytest.raises(AttributeError, match=r"'convert'; it is edgeinfer\.export"):
+        edgeinfer.__getattr__("convert")
+
+
 def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(edgeinfer.errors.EdgeInferError, match=r"none\.onnx"):
         edgeinfer.inspect(tmp_path / "none.onnx")

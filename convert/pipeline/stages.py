@@ -527,7 +527,8 @@ def _carried(
     # Integers are asked for to be small.
     if report.quantization is not None and request.precision != AUTO:
         total = sum(sizes.values())
-        if warning := outweighed(total, size_of(kept), report.source_bytes):
+        given = request.data is not None
+        if warning := outweighed(total, size_of(kept), report.source_bytes, given):
             report.changes.append(Change("targets", (warning,)))
     return kept
 

@@ -60,20 +60,22 @@ def doubts(result: VariantResult, source_bytes: int, slower: float | None = None
         )
 
 
-def outweighed(variants: int, vectors: int, source_bytes: int) -> str:
+def outweighed(variants: int, vectors: int, source_bytes: int, is_given: bool = False) -> str:
     """Say that a bundle of integers is no smaller than float weights; empty where it is.
 
     Args:
         variants: bytes of all artifacts.
         vectors: bytes of the test vectors beside them.
         source_bytes: Size in bytes of the float model's weights.
+        is_given: vectors came with --data.
     """
+    less = "what was given with --data always travels, so give less of it; " if is_given else ""
     if variants >= source_bytes or variants + vectors < source_bytes:
         return ""
     return (
         f"with {vectors / 1e6:.2f} MB of test vectors the bundle is no smaller than the float "
-        f"weights ({variants / 1e6:.2f} MB of {source_bytes / 1e6:.2f} MB without them); what was "
-        f"given with --data always travels, so give less of it; {AUTO_FASTER}"
+        f"weights ({variants / 1e6:.2f} MB of {source_bytes / 1e6:.2f} MB without them); "
+        f"{less}{AUTO_FASTER}"
     )
 
 

@@ -99,7 +99,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'edgeinfer' has no attribute {name!r}")
+        instead = "; it is edgeinfer.export" if name == "convert" else ""
+        raise AttributeError(f"module 'edgeinfer' has no attribute {name!r}{instead}")
     from edgeinfer.garbage import collector_paused
 
     try:

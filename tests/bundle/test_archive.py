@@ -233,6 +233,11 @@ def test_a_zip_of_something_else(tmp_path: Path) -> None:
     assert refusal(path) == "is not a bundle: it has no manifest.json"
     rezip(path, {"model/manifest.json": b"{}"})
     assert refusal(path).startswith("has its manifest.json in model/: pack the folder's contents")
+    package = tmp_path / "m.mlpackage"
+    (package / "Data").mkdir(parents=True)
+    for name in ("Manifest.json", "Data/model.mlmodel"):
+        (package / name).write_bytes(b"{}")
+    assert refusal(package).startswith("is a Core ML package, not a bundle; convert with -o")
     (tmp_path / "empty").mkdir()
     assert refusal(tmp_path / "empty") == "is not a bundle: it has no manifest.json"
 

@@ -74,7 +74,7 @@ def test_what_runs_elsewhere_is_copied_there() -> None:
 
 def test_apps_take_the_plain_artifact() -> None:
     iphone, android = lines(made("ios", "android"))
-    assert "edgeinfer extract net.edge -t ios -o ios/; add the .mlpackage in ios/" in iphone
+    assert "edgeinfer extract net.edge -t ios -o ios/; add the .mlpackage in ios/ios" in iphone
     assert "Xcode (docs/phones.md, iPhone)" in iphone
     assert "edgeinfer extract net.edge -t android -o android/; copy the .tflite" in android
 

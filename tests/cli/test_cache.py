@@ -1,9 +1,12 @@
 """``edgeinfer cache``: shows and removes what edgeinfer put there, and nothing else."""
 
+import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,6 +48,17 @@ def test_clear_leaves_what_is_not_ours(cli: Any, folder: Path) -> None:
     fill(folder)
     assert cli("cache", "clear").out == f"{folder}: 3.2 kB freed\n"
     assert [p.name for p in folder.iterdir()] == ["holiday.jpg"]
+
+
+def test_a_folder_that_another_process_fills_says_so(
+    cli: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folder)
+    full = OSError(errno.ENOTEMPTY, "Directory not empty")
+    monkeypatch.setattr(shutil, "rmtree", Mock(side_effect=full))
+    result = cli("cache", "clear")
+    assert result.code == 3
+    assert "Directory not empty; another process writes there: try again" in result.err
 
 
 def test_json(cli: Any, folder: Path) -> None:

@@ -303,6 +303,19 @@ def test_the_table_and_json_claim_the_same_of_what_ran_elsewhere(
     assert [c["latency_ms"] for c in checks] == [{}, {}]
 
 
+def test_what_was_not_timed_is_no_other_machines(
+    cli: Any, model: Path, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = export(model, None)
+    made.report.variants[:] = [
+        replace(v, engines=tuple(replace(e, latency_ms={}) for e in v.engines))
+        for v in made.report.variants
+    ]
+    monkeypatch.setattr(entry, "export", lambda *_, **__: made)
+    told = cli("convert", model, "-t", "cpu").out
+    assert "made on Zen 4 (x86_64, linux), nothing was timed\n" in told
+
+
 def test_a_plain_artifact_is_told(
     cli: Any, model: Path, export: Export, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

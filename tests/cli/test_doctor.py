@@ -1,5 +1,6 @@
 """``edgeinfer doctor``: what is missing, and the line that gets it."""
 
+import importlib.util
 import json
 import re
 import sys
@@ -85,6 +86,23 @@ def test_a_machine_without_an_engine(
     last = result.out.splitlines()[-1]
     assert last.startswith("no engine can run here: ")
     assert 'pip install "edgeinfer[onnxruntime]"' in last
+
+
+def test_an_engine_of_texts_needs_its_tokenizers(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = Probe("llm", "0.1.0", CPU)
+    probes(monkeypatch, texts, ABSENT)
+    result = cli("doctor")
+    assert result.code == 0
+    assert "\nready for language models alone; for others: " in result.out
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "tokenizers" else there(name)
+    )
+    result = cli("doctor")
+    assert result.code == 3
+    assert "\nengine llm: " in result.out
+    assert "no tokenizers" in result.out
+    assert result.out.splitlines()[-1].startswith("no engine can run here: ")
 
 
 def test_json(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

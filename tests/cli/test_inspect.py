@@ -165,7 +165,7 @@ def test_integer_borders_and_constraints_are_shown(cli: Any, tmp_path: Path) -> 
     variants = tuple(replace(v, stored=stored) for v in manifest.variants)
     lines = list(_bundle_view(bundle, replace(manifest, variants=variants), {}))
     assert "cpu-onnx-fp32: 'image' is int8, scale 0.5, zero point -3 in the file" in lines
-    assert "cpu-onnx-fp32: asks for inputs=not_nan" in lines
+    assert "cpu-onnx-fp32: asks for inputs of values without NaN" in lines
 
 
 def test_what_needs_consent_is_shown(bundle: Path) -> None:

@@ -105,7 +105,7 @@ FOLDERS = {
     "with a model": (("a.txt", "net.onnx"), "m", "net.onnx"),
     "hugging face": (("config.json", "model.safetensors"), "m", "weights without a graph"),
     "adapter": (("adapter_config.json", "a.safetensors"), "m", "--adapter NAME=FOLDER"),
-    "other": (("a.txt",), "m", "a folder, not a model"),
+    "other": (("a.txt",), "m", "a folder, not a model.*gguf file, or a folder of Hugging Face"),
 }
 
 

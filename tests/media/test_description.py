@@ -154,6 +154,10 @@ def test_tables_in_tables(tmp_path: Path) -> None:
             "[inputs.x]\nkind='spectrogram'\nsample_rate=8000\nfft=256\nhop=64\nmels=8\nhigh=5000",
             "inputs.x.low, high: expected 0 <= low < high <= sample_rate / 2",
         ),
+        (
+            "[x]\nkind = 'audio'\nsample_rate = 9",
+            "x: unknown key; tables of inputs alone are for --p",
+        ),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:

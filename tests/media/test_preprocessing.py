@@ -94,6 +94,13 @@ def test_all_mistakes_are_listed(tmp_path: Path) -> None:
     )
 
 
+def test_a_pipeline_file_is_another_options(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text("[inputs.x]\nkind = 'audio'\nsample_rate = 9\n[output]\nkind = 'classify'")
+    with pytest.raises(UsageError, match=r"are for --pipeline$"):
+        parse_preprocessing(path)
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [

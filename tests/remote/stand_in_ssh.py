@@ -47,6 +47,9 @@ def main(arguments: list[str]) -> int:
     if host == "nobody@board":
         sys.stderr.write("nobody@board: Permission denied (publickey).\n")
         return 255
+    if host == "nowhere":
+        sys.stderr.write("ssh: Could not resolve hostname nowhere\n")
+        return 255
     return subprocess.run(["sh", "-c", " ".join(command)], check=False).returncode
 
 

@@ -90,6 +90,8 @@ def test_what_a_shell_prints_at_login_is_no_answer(echo: str, tmp_path: Path) ->
 def test_a_device_that_cannot_be_reached() -> None:
     with pytest.raises(NotAvailableError, match="ssh: nobody@board: Permission denied"):
         board.run("ssh://nobody@board", ["verify"], {})
+    with pytest.raises(NotAvailableError, match=r"': ssh: Could not resolve"):
+        board.run("ssh://nowhere", ["verify"], {})
     with pytest.raises(UsageError, match="expected ssh://"):
         board.run("board:22", ["verify"], {})
 

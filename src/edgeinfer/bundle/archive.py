@@ -30,6 +30,7 @@ from edgeinfer.bundle.storage import Folder, Sealed, Storage, Within, Zip, sniff
 from edgeinfer.bundle.trust import HINT, Native, Verdict, judge, native_files, policy_of
 from edgeinfer.bundle.unpacking import Compared, copied, matches, partial_file, remove_abandoned
 from edgeinfer.bundle.vectors import load_vector
+from edgeinfer.bundle.ziprules import no_manifest
 from edgeinfer.errors import (
     BundleError,
     ClosedError,
@@ -375,7 +376,7 @@ class Bundle:
     def _read_manifest(self) -> bytes:
         listing = self._storage.listing()
         if MANIFEST_NAME not in listing:
-            raise BundleError(f"{self.location}: {_no_manifest(listing)}")
+            raise BundleError(f"{self.location}: {no_manifest(listing)}")
         if listing[MANIFEST_NAME] > MAX_MANIFEST:
             limit = f"{MAX_MANIFEST >> 20} MiB"
             raise BundleError(f"{self.location}: {MANIFEST_NAME} is larger than {limit}")
@@ -590,11 +591,3 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = first_double(key for key, _ in pairs)
         raise ValueError(f"key {str(twice)[:60]!r} is given twice")
     return result
-
-
-def _no_manifest(listing: dict[str, int]) -> str:
-    nested = next((p for p in listing if p.endswith("/" + MANIFEST_NAME)), None)
-    if nested is not None:
-        folder = nested.removesuffix(MANIFEST_NAME)
-        return f"has its {MANIFEST_NAME} in {folder}: pack the folder's contents, not the folder"
-    return f"is not a bundle: it has no {MANIFEST_NAME}"

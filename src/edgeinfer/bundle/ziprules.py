@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 import struct
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import BinaryIO
 
 from edgeinfer.bounded import ZIP_ERRORS, Archive
@@ -44,11 +44,22 @@ def open_zip(name: str, stream: BinaryIO, length: int) -> zipfile.ZipFile:
     problem = _problem(infos, length) or _beside(stream, infos, archive.start_dir, length)
     if problem and not any(i.filename.endswith(MANIFEST_NAME) for i in infos):
         # An .npz, say: what its members are called is not what is wrong with it.
-        problem = f"is not a bundle: it has no {MANIFEST_NAME}"
+        problem = no_manifest({})
     if problem:
         archive.close()
         raise BundleError(f"{name}: {problem}")
     return archive
+
+
+def no_manifest(listing: Mapping[str, int]) -> str:
+    """Say what a folder or a zip with these files is, as it has no manifest."""
+    nested = next((p for p in listing if p.endswith("/" + MANIFEST_NAME)), None)
+    if nested is not None:
+        folder = nested.removesuffix(MANIFEST_NAME)
+        return f"has its {MANIFEST_NAME} in {folder}: pack the folder's contents, not the folder"
+    if "Manifest.json" in listing and any(p.startswith("Data/") for p in listing):
+        return "is a Core ML package, not a bundle; convert with -o NAME.edge, which gives one"
+    return f"is not a bundle: it has no {MANIFEST_NAME}"
 
 
 def is_bomb(infos: Iterable[zipfile.ZipInfo], length: int) -> bool:

@@ -45,7 +45,9 @@ def next_lines(result: ExportResult) -> Iterator[str]:
     yield from (_copied(p, path, result) for p in others if p not in apps)
     for profile in apps:
         extract = f"edgeinfer extract {path} -t {profile.name} -o {profile.name}/"
-        yield f"for {profile.title}: {extract}; {_in_app(profile, f'{profile.name}/')}"
+        ids = [v.id for v in result.manifest.variants if v.target == profile.name]
+        where = f"{profile.name}/{ids[0]}/" if len(ids) == 1 else f"{profile.name}/"
+        yield f"for {profile.title}: {extract}; {_in_app(profile, where)}"
 
 
 def _has_code(result: ExportResult) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,9 @@ def clear(out: Output) -> None:
         except FileNotFoundError:
             continue  # another process was quicker
         except OSError as e:
-            raise OutputError(f"{entry}: cannot be removed: {e.strerror or e}") from e
+            again = "; another process writes there: try again when it has ended"
+            why = again if e.errno == errno.ENOTEMPTY else ""
+            raise OutputError(f"{entry}: cannot be removed: {e.strerror or e}{why}") from e
     data = {"folder": root, "removed": len(entries), "freed_bytes": freed}
     out.result(data, lambda: [f"{root}: {size(freed)} freed"])
 

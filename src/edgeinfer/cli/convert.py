@@ -136,13 +136,16 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
     seconds = sum(report.seconds.values())
     count = len(report.vectors)
     vectors = f"{count} test vector" + ("s" if count != 1 else "")
-    if any(_counts(v, e) and e.latency_ms for v in report.variants for e in v.engines):
+    counted = [e for v in report.variants for e in v.engines if _counts(v, e)]
+    if any(e.latency_ms for e in counted):
         yield f"times are medians on this machine: {report.machine}"
+    elif counted:
+        yield f"made on {report.machine}, nothing was timed"
     else:
         yield f"made on {report.machine}: no time here is the target's"
     operators = f"{before} operator" + ("s" if before != 1 else "")
-    counted = f"{operators}, {after} after simplification; " if before else ""
-    yield f"{counted}{vectors}; {seconds:.1f} s"
+    simplified = f"{operators}, {after} after simplification; " if before else ""
+    yield f"{simplified}{vectors}; {seconds:.1f} s"
     for variant in report.variants:
         if not before:
             yield from (f"note: {line}" for line in variant.notes)

@@ -47,6 +47,9 @@ PACKAGES = {
 }
 """Modules whose package has another name."""
 
+TEXTS, TOKENIZERS = "llm", "tokenizers"
+"""The engine of language models, and the module without which it reads and writes no texts."""
+
 CHECKER = "reference"
 """The backend that is there to compare with; a machine that has no other one cannot work."""
 
@@ -95,6 +98,8 @@ def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) 
     engines = [f for f in findings if f.what.startswith("engine ") and f.ok]
     usable = any(f.what != f"engine {CHECKER}" for f in engines)
     lacking = "" if usable else f"no engine can run here: {_smallest()}"
+    if usable and {f.what for f in engines} <= {f"engine {CHECKER}", f"engine {TEXTS}"}:
+        lacking = f"ready for language models alone; for others: {_smallest()}"
     if usable and runs is not None and not runs:
         usable, lacking = (
             False,
@@ -133,7 +138,10 @@ def _engines() -> Iterator[DoctorFinding]:
     for probe in registry.probe_all():
         what = f"engine {probe.backend}"
         kinds = dict.fromkeys(unit.kind for unit in probe.devices)
-        if probe.available:
+        if probe.backend == TEXTS and importlib.util.find_spec(TOKENIZERS) is None:
+            fix = install_line(python, f"edgeinfer[{TEXTS}]")
+            yield DoctorFinding(what, None, f"{probe.version}, no {TOKENIZERS}", fix)
+        elif probe.available:
             yield DoctorFinding(what, True, f"{probe.version} on {', '.join(kinds)}")
         else:
             lacking = "not installed" in probe.reason

@@ -235,6 +235,13 @@ def _trust_line(bundle: Bundle) -> str:
     return f"trust: {signed}machine code in {parts}, which {may}: {trust['why']}"
 
 
+def _asked(what: str, value: str) -> str:
+    """Return what a variant needs of a device or of what its inputs hold, in words."""
+    from edgeinfer.bundle.values import KEY, WORDS
+
+    return f"inputs of {WORDS[value]}" if what == KEY and value in WORDS else f"{what}={value}"
+
+
 def _bundle_view(
     location: Path, manifest: Manifest, report: dict[str, Any], trust: str = ""
 ) -> Iterator[str | Table]:
@@ -280,7 +287,7 @@ def _bundle_view(
             file = f"the same files, computed in {v.computed_in}; " if v.computed_in else ""
             yield f"{v.id}: {file}runs where {v.consent} is allowed (--allow {v.consent})"
         if v.constraints:
-            yield f"{v.id}: asks for {', '.join(f'{k}={x}' for k, x in v.constraints.items())}"
+            yield f"{v.id}: asks for {', '.join(_asked(*c) for c in v.constraints.items())}"
     for name in manifest.parts:
         held = sum(f.size_bytes for f in manifest.extra_files if f.path.startswith(f"{name}/"))
         yield f"{name}: a bundle of its own, {size(held)}"

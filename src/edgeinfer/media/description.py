@@ -82,7 +82,7 @@ def parse_description(path: str | Path) -> Description:
         hint = known_keys(inputs if isinstance(inputs, dict) else {}, found) + _head_keys(
             data, found
         )
-        raise UsageError(f"{path}: " + "; ".join(found) + hint)
+        raise UsageError(f"{path}: " + "; ".join(found) + hint + _other_option(data))
     if not document.inputs and document.output is None:
         raise UsageError(f"{path}: says nothing; write [inputs.NAME] and [output]")
     labels = () if document.labels is None else read_labels(_beside(path, document.labels))
@@ -130,6 +130,14 @@ def _beside(path: Path, name: str) -> Path:
     if problem:
         raise UsageError(f"{path}: the file {name!r} {problem}; put it next to {path.name}")
     return place
+
+
+def _other_option(data: dict[str, Any]) -> str:
+    """Say where a file of inputs alone belongs."""
+    others = set(data) - {f.name for f in dataclasses.fields(_Document)}
+    if any(isinstance(data[key], dict) and "kind" in data[key] for key in others):
+        return "; tables of inputs alone are for --preprocessing, and [inputs.NAME] in a pipeline"
+    return ""
 
 
 def _head_keys(data: dict[str, Any], found: list[str]) -> str:

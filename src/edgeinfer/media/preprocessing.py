@@ -61,7 +61,9 @@ def parse_preprocessing(path: str | Path) -> dict[str, Preprocessing]:
         ]
     if document is None or found:
         lines = [line.removeprefix("inputs").removeprefix(".") for line in found]
-        raise UsageError(f"{path}: " + "; ".join(lines) + known_keys(tables, lines))
+        is_pipeline = {"kind"}.isdisjoint(tables.get("inputs", {"kind"}))
+        hint = "; tables [inputs.NAME] and [output] are for --pipeline" if is_pipeline else ""
+        raise UsageError(f"{path}: " + "; ".join(lines) + known_keys(tables, lines) + hint)
     if not document.inputs:
         raise UsageError(f"{path}: no input is described; start a table with [input name]")
     return dict(document.inputs)

@@ -139,7 +139,7 @@ def run(
 
 def _why(device: str, at: ssh.SshAddress, code: int, last: str) -> str:
     if code == ssh.FAILED:
-        return f"device {device!r}: ssh: {last or 'it ended with 255'}"
+        return f"device {device!r}: ssh: {last.removeprefix('ssh: ') or 'it ended with 255'}"
     if code == 127:
         return f"device {device!r}: no {at.python} there; ssh://HOST/PYTHON says which to use"
     return f"device {device!r}: {last or f'the connection ended with {code}'}"

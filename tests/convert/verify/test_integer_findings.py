@@ -38,7 +38,10 @@ def test_one_that_is_slower_than_floats_names_auto() -> None:
 
 def test_vectors_that_outweigh_what_integers_saved_are_told() -> None:
     assert outweighed(100, 50, 1000) == outweighed(1000, 50, 900) == ""
-    assert "no smaller than the float weights" in outweighed(100, 950, 1000)
+    told = outweighed(100, 950, 1000)
+    assert "no smaller than the float weights" in told
+    assert "--data" not in told
+    assert "--data always travels" in outweighed(100, 950, 1000, is_given=True)
 
 
 def test_one_that_is_no_smaller_is_told() -> None:
