@@ -479,15 +479,21 @@ class Oracles:
         return Answer(taken, self._taken, (self._taken,), {}, note)
 
     def _defined(self, vector: Vector, theirs: dict[str, Array]) -> dict[str, OutputMetrics] | None:
-        """Return how far one rounding after each operator moves what float64 says.
+        """Return how far rounding moves what float64 says: after each operator, and in sums.
 
-        None where it moves it out of the budget, so that nothing is confirmed.
+        None where the first moves it out of the budget, so that nothing is confirmed.
         """
         rounded = self._try("definitions", vector, "defined")
         if isinstance(rounded, str):
             return None
         spread = distances(theirs, rounded)
-        return spread if self._same(spread) else None
+        if not self._same(spread):
+            return None
+        sums = self._try("sums", vector, "rounding")
+        if isinstance(sums, str):
+            return spread
+        # The few roundings of a short output may cancel by chance; those of sums are all there.
+        return {n: worst([m, spread[n]]) for n, m in distances(theirs, sums).items()}
 
     def _by_rounding(
         self, vector: Vector, said: dict[str, dict[str, Array]], apart: dict[str, OutputMetrics]

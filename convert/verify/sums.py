@@ -24,8 +24,12 @@ PRODUCTS = {
 
 _MEANS = ("GlobalAveragePool", "ReduceMean")
 _POSITIVE = ("ReduceL1", "ReduceL2", "ReduceSumSquare")
-ADDING = frozenset({*PRODUCTS, *_MEANS, *_POSITIVE, "ReduceSum"}) - set(RECURRENT)
-"""Operators whose results are sums of many numbers."""
+_NORMS = (
+    *("InstanceNormalization", "GroupNormalization", "LayerNormalization"),
+    "MeanVarianceNormalization",
+)
+ADDING = frozenset({*PRODUCTS, *_MEANS, *_POSITIVE, *_NORMS, "ReduceSum"}) - set(RECURRENT)
+"""Operators whose results are sums of many numbers, or differences to their mean."""
 
 _HALF_STEPS = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}
 """Largest share of a number that is rounded off."""
@@ -35,6 +39,9 @@ _EXACT = frozenset({
     *("ReduceMax", "ReduceMin", "Relu", "ScatterElements", "ScatterND", "TopK", "Where"),
 })  # fmt: skip
 """Operators that round nothing."""
+
+_LEAST = 1e-3
+"""Deviation that an epsilon of 1e-6 stands for, where there is less."""
 
 _LANES = 16
 """Partial sums that an engine's product keeps at least."""
@@ -47,7 +54,9 @@ def moved(
     if not isinstance(result, np.ndarray) or result.dtype.kind != "f" or not result.size:
         return result
     if node.op_type in PRODUCTS:
-        terms, size = _of_product(node, inputs, result)
+        terms, size = _of_product(node, inputs, result, kernel)
+    elif node.op_type in _NORMS:
+        terms, size = _of_mean(node, inputs)
     else:
         terms, size = _of_axes(node, inputs, result, kernel)
     return _off(_numbers(node), result, terms, size)
@@ -82,12 +91,52 @@ def _off(numbers: np.random.Generator, result: Any, terms: float, size: Any) -> 
     return result + share * size * (2.0 * numbers.integers(0, 2, result.shape) - 1.0)
 
 
-def _of_product(node: ir.Node, inputs: Sequence[Any], result: Any) -> tuple[float, Any]:
+def _of_product(
+    node: ir.Node, inputs: Sequence[Any], result: Any, kernel: Callable[..., tuple[Any, ...]]
+) -> tuple[float, Any]:
     is_filter = node.op_type in ("Conv", "ConvTranspose", "DeformConv")
     terms = inputs[1][0].size if is_filter else inputs[0].shape[-1]
     channel = 1 if is_filter else result.ndim - 1
     others = tuple(a for a in range(result.ndim) if a != channel)
-    return terms / _LANES, np.sqrt(np.mean(np.square(result), axis=others, keepdims=True))
+    size = np.sqrt(np.mean(np.square(result), axis=others, keepdims=True))
+    if PRODUCTS[node.op_type] != 2:
+        return terms / _LANES, size
+    # Of terms that cancel, partial sums are larger than the result.
+    squares = [np.square(x) for x in inputs[:2]]
+    rest = [
+        x if node.op_type == "DeformConv" and i != 1 else None for i, x in enumerate(inputs[2:])
+    ]
+    if node.op_type == "Gemm":
+        rest = [np.zeros_like(x) for x in inputs[2:]]
+    walk = np.sqrt(np.abs(kernel(*squares, *rest)[0]))
+    return terms / _LANES, np.maximum(size, walk)
+
+
+def _of_mean(node: ir.Node, inputs: Sequence[Any]) -> tuple[float, Any]:
+    """What the mean is off by is left in each element, over the deviation."""
+    x = inputs[0]
+    shape, channels = x.shape, (1, -1, *(1 for _ in x.shape[2:]))
+    axes = tuple(range(2, x.ndim))
+    scale: Any = 1.0
+    if node.op_type == "LayerNormalization":
+        axes = tuple(range(_number(node, "axis", -1) % x.ndim, x.ndim))
+        scale = inputs[1]
+    elif node.op_type == "MeanVarianceNormalization":
+        given = node.attributes.get("axes")
+        axes = (0, 2, 3) if given is None else tuple(given.as_ints())
+    else:
+        scale = np.reshape(inputs[1], channels)
+    if node.op_type == "GroupNormalization":
+        x = x.reshape(len(x), _number(node, "num_groups", 1), -1)
+        axes = (2,)
+    mean, deviation = np.mean(x, axis=axes, keepdims=True), np.std(x, axis=axes, keepdims=True)
+    size = np.broadcast_to(np.abs(mean) / np.maximum(deviation, _LEAST), x.shape).reshape(shape)
+    return x.size / mean.size / _LANES, size * np.abs(scale)
+
+
+def _number(node: ir.Node, name: str, default: int) -> int:
+    found = node.attributes.get(name)
+    return default if found is None else found.as_int()
 
 
 def _of_axes(

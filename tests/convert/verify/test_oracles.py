@@ -176,7 +176,7 @@ def test_the_definition_judges_where_onnxruntime_alone_disagrees() -> None:
         answer = oracles.expected([Vector({"x": x}, "user:a")]).answers[0]
     assert (answer.oracle, answer.agreed) == ("float64", ("float64", "definitions"))
     assert "onnxruntime alone disagrees at GroupNormalization" in answer.note
-    assert answer.spread["y"].max_rel < 1e-6, "its fault widens no budget"
+    assert answer.spread["y"].max_rel < 2e-4, "what sums round off, not its fault, widens budgets"
     groups = x.astype(np.float64).reshape(2, -1)
     rest = groups - groups.mean(1, keepdims=True)
     right = rest / np.sqrt((rest * rest).mean(1, keepdims=True) + np.float32(1e-5))
@@ -505,3 +505,41 @@ def test_what_nobody_could_evaluate_is_not_said_to_agree(monkeypatch: pytest.Mon
 
     monkeypatch.setitem(evaluation.OPERATORS, "Neg", fail)
     assert disputed_node(source, {"x": X}, budget_for("fp32")) is None
+
+
+def test_a_sum_that_cancels_is_no_fault_of_a_kernel() -> None:
+    """Of a regressor of Gaussian processes, terms of 1e5 add up to 0.7 in some order."""
+    numbers = np.random.default_rng(0)
+    terms = numbers.standard_normal((3000, 1)).astype(np.float32) * np.float32(1e5)
+    source = model("g (float[2,3000] x, float[3000,1] w) => (float[2,1] y) { y = MatMul(x, w) }")
+    x = np.stack([np.ones(3000), 1 + 1e-7 * numbers.standard_normal(3000)]).astype(np.float32)
+    terms[-1] = -np.float64(terms[:-1]).sum()
+    feeds = {"x": x, "w": terms}
+    assert disputed_node(source, feeds, budget_for("fp32")) == ""
+    with Oracles(source) as oracles:
+        (answer,) = oracles.expected([Vector(feeds, "user:a")]).answers
+    assert answer.note == module._ROUNDING
+    assert answer.spread["y"].max_abs > 0.05
+
+
+@pytest.mark.parametrize(
+    ("op", "reach"),
+    [
+        ("InstanceNormalization", (54, 75)),
+        ("GroupNormalization<num_groups=2>", (54, 75)),
+        ("LayerNormalization<axis=2>", (54, 80)),
+    ],
+)
+def test_a_mean_far_beyond_the_deviation_costs_digits(op: str, reach: tuple[int, int]) -> None:
+    """Engines add up the mean of 3,000 in orders of their own; each was held to 70 dB."""
+    source = model(
+        f"""g (float[1,4,1024] x) => (float[1,4,1024] y)
+        <float[4] s = {{1,1,1,1}}, float[4] b = {{0,0,0,0}}, float one = {{1}}, float zero = {{0}}>
+        {{ y = {op}(x, {"one, zero" if "Layer" in op else "s, b"}) }}""",
+        '"": 21',
+    )
+    x = np.random.default_rng(0).standard_normal((1, 4, 1024)) + 3000
+    summed = Numpy(source, wide=True, rounded=True, summed=True, seconds=60)
+    exact = Evaluator(source, wide=True).run({"x": x.astype(np.float32)})["y"]
+    found = compare(exact, summed.run({"x": x.astype(np.float32)})["y"].astype(np.float64))
+    assert reach[0] < found.sqnr_db < reach[1]
