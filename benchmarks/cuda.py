@@ -25,12 +25,13 @@ import numpy as np
 
 import edgeinfer
 from edgeinfer.backends.engines import import_onnxruntime
-from edgeinfer.backends.onnxruntime.cuda import PROVIDER, load_libraries
+from edgeinfer.backends.onnxruntime.cuda import load_libraries
 from edgeinfer.machine.cuda import cuda_devices, driver_version
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array
 
 LIMIT = 1.05
+PROVIDER = "CUDAExecutionProvider"
 NETS = ("mobilenet-v2", "resnet-50", "vit-tiny", "bert-mini")
 
 

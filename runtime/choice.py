@@ -32,7 +32,6 @@ from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.machine.cores import cores_here, on_cores
 from edgeinfer.machine.fingerprint import fingerprint, known_facts
 from edgeinfer.machine.pages import resident_mb
-from edgeinfer.metrics import budget_for
 from edgeinfer.records import dataclass
 from edgeinfer.runtime import probes, profiledb
 from edgeinfer.runtime.chips import chip_here
@@ -323,8 +322,7 @@ class _Chooser:
     def _remembered(self) -> dict[Pair, Measured]:
         known = {}
         for pair in self._pairs():
-            measured = self._history.get(self._key(pair))
-            if measured is None:
+            if (measured := self._history.get(self._key(pair))) is None:
                 continue
             if not is_being_tried(measured):
                 known[pair] = measured
@@ -496,14 +494,15 @@ class _Chooser:
 
     def _check(self, pair: Pair, vectors: Sequence[Vector], most: float = CHECK_S) -> None:
         """Run the vectors for so many seconds, and refuse a pair whose numbers are wrong."""
+        from edgeinfer.metrics import budget_for  # nor this
+
         variant = self._by_id[pair.variant]
         try:
             budget = budget_for(variant.precision)
         except UsageError as e:
             self._fail(pair, str(e))
             return
-        older = self._older(pair)
-        if older:
+        if older := self._older(pair):
             # They alone decide, so none is left out for want of time.
             vectors, most = list(self._bundle.vectors()), math.inf
         feeds, records = self._judged(variant, vectors)
@@ -549,6 +548,7 @@ class _Chooser:
         except (BackendError, InputError) as e:
             log.info("%s was not opened anew: %s", pair, e)
             return None
+        from edgeinfer.metrics import budget_for
         from edgeinfer.runtime.bench import accuracy_problem
 
         problem = accuracy_problem(executable, feeds, budget_for(variant.precision), 0.0, records)

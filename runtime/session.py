@@ -29,7 +29,6 @@ from edgeinfer.bundle.opening import openings, said
 from edgeinfer.bundle.values import fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.machine.cgroup import available_cpus
-from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.options import called_with, values_of
 from edgeinfer.runtime.choice import choose
 from edgeinfer.runtime.chosen import Changing, Choice
@@ -482,6 +481,7 @@ class Session(forks.Here):
             RunError: the engine failed.
             ClosedError: the session was closed.
         """
+        from edgeinfer.metrics import budget_for, check, compare
         from edgeinfer.runtime.recheck import lost_channels
         from edgeinfer.runtime.report import VectorResult, Verification
 

@@ -24,32 +24,24 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.device_tensor import DeviceFeeds
 from edgeinfer.backends.engines import import_onnxruntime
-from edgeinfer.backends.onnxruntime.cuda import (
-    GRAPH_OPTION,
-    CudaBound,
-    bind_host,
-    graph_refused,
-    load_libraries,
-    on_gpu,
-    plain_run_options,
-    run_there,
-)
-from edgeinfer.backends.onnxruntime.cuda import PROVIDER as _CUDA
-from edgeinfer.backends.onnxruntime.regions import FORMAT as WITH_REGIONS
-from edgeinfer.backends.onnxruntime.regions import LIBRARY, register, with_nodes, without_trial
 from edgeinfer.backends.onnxruntime.sums import precise_entries
-from edgeinfer.bundle.memory import companions, is_in_memory
+from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.installed import install
 from edgeinfer.machine.cpu import usual_name
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 if TYPE_CHECKING:
+    # A load on the CPU has no need of what an NVIDIA device takes, nor of regions.
+    from edgeinfer.backends.onnxruntime.cuda import CudaBound
     from edgeinfer.backends.operators import OperatorProfile, Placement
 
 NAME = "onnxruntime"
 
-_CPU = "CPUExecutionProvider"
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+WITH_REGIONS = "onnx_tvm"
+"""Format of an ONNX graph with a library of operators beside it: see ``regions``."""
 
 _FORMATS = frozenset({"onnx", WITH_REGIONS})
 _TOLD = ("tf32",)
@@ -77,7 +69,7 @@ _EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
 blocks (``DequantizeLinear`` before ``MatMul``) to 8 bits, an error of half a percent."""
 
 # Values of onnx.TensorProto.DataType, which ONNX fixes forever; needs no onnx here.
-_BFLOAT16 = 16
+BFLOAT16 = 16
 
 
 class OnnxRuntimeBackend:
@@ -174,12 +166,18 @@ class OnnxRuntimeBackend:
         options = _told(artifact, options)
         if options.device == "gpu":
             # A recorded run is one step to the engine.
+            from edgeinfer.backends.onnxruntime.cuda import GRAPH_OPTION
+
             options = replace(options, extra={GRAPH_OPTION: "0", **options.extra})
         plain_us = plain(_open_session(path, options, regions=regions), feeds, runs)
         with Scratch() as folder:
             session = _open_session(path, options, profiles=str(folder), regions=regions)
             timed = profile_session(session, feeds, runs=runs, plain_us=plain_us)
-        return with_nodes(timed, Path(path)) if regions else timed
+        if not regions:
+            return timed
+        from edgeinfer.backends.onnxruntime.regions import with_nodes
+
+        return with_nodes(timed, Path(path))
 
 
 _HALVES = ("fp16", "bf16")
@@ -225,7 +223,11 @@ def _open_session(
     """
     onnxruntime = import_onnxruntime()
 
-    trial, options = without_trial(options) if regions else (False, options)
+    trial = False
+    if regions:
+        from edgeinfer.backends.onnxruntime.regions import register, without_trial
+
+        trial, options = without_trial(options)
     config, provider = _split_extra(options)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = _LOG_FATAL
@@ -284,22 +286,22 @@ def _session(path: str, settings: Any, wanted: str, provider: dict[str, str]) ->
     onnxruntime = import_onnxruntime()
 
     source: str | bytes = path
-    kept = companions(Path(path)) if is_in_memory(Path(path)) else {}
-    kept.pop(LIBRARY, None)
-    if kept:
-        # The engine takes no links for weights in other files.
-        source = Path(path).read_bytes()
-        settings.add_external_initializers_from_files_in_memory(
-            [*kept], [*kept.values()], [len(data) for data in kept.values()]
-        )
+    if is_in_memory(Path(path)):
+        from edgeinfer.backends.onnxruntime.regions import LIBRARY
+        from edgeinfer.bundle.memory import companions
+
+        if kept := {n: data for n, data in companions(Path(path)).items() if n != LIBRARY}:
+            # The engine takes no links for weights in other files.
+            source = Path(path).read_bytes()
+            settings.add_external_initializers_from_files_in_memory(
+                [*kept], [*kept.values()], [len(data) for data in kept.values()]
+            )
 
     def open_with(options: dict[str, str]) -> Any:
         return onnxruntime.InferenceSession(
             source, settings, providers=[(wanted, options)], enable_fallback=0
         )
 
-    if wanted == _CUDA:
-        load_libraries()
     if wanted != _CUDA:
         try:
             return open_with(provider)
@@ -308,6 +310,9 @@ def _session(path: str, settings: Any, wanted: str, provider: dict[str, str]) ->
                 raise
             settings.add_session_config_entry("session.qdqisint8allowed", "1")
             return open_with(provider)
+    from edgeinfer.backends.onnxruntime.cuda import GRAPH_OPTION, graph_refused, load_libraries
+
+    load_libraries()
     if GRAPH_OPTION in provider:
         return open_with(provider)
     try:
@@ -341,6 +346,11 @@ def _split_extra(options: LoadOptions) -> tuple[dict[str, str], dict[str, str]]:
     for key, value in options.extra.items():
         (config if "." in key else provider)[key] = value
     return config, provider
+
+
+def on_gpu(provider: str) -> bool:
+    """Whether a provider's tensors lie on an NVIDIA device."""
+    return provider == _CUDA or "tensorrt" in provider.lower()
 
 
 def specs(session: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -405,6 +415,8 @@ class OnnxRuntimeExecutable:
         # Only this provider keeps recorded runs apart by their buffers.
         self._records = provider == _CUDA
         if self._records:
+            from edgeinfer.backends.onnxruntime.cuda import plain_run_options
+
             plain_run_options(self._settings)
         self._run: Callable[..., list[Array]] = _raw(session, "run")
         if any(spec.dtype == "bfloat16" for spec in (*inputs, *outputs)):
@@ -444,6 +456,8 @@ class OnnxRuntimeExecutable:
         if not self._on_gpu:
             raise RunError("run: an input lies on an NVIDIA device, the engine runs on the CPU")
         try:
+            from edgeinfer.backends.onnxruntime.cuda import run_there
+
             return run_there(self._session, self._settings, feeds, self._names)
         except BackendError:
             raise
@@ -464,12 +478,14 @@ class OnnxRuntimeExecutable:
         there = self._on_gpu
         ins = check_buffers("input", self.inputs, inputs, self._dtypes, there=there)
         outs = check_buffers("output", self.outputs, outputs, self._dtypes, there=there)
+        bound: OnnxRuntimeBound | CudaBound
         try:
-            bound = (
-                CudaBound(self._session, ins, outs, record=self._records)
-                if self._on_gpu
-                else OnnxRuntimeBound(self._session, self._settings, ins, outs)
-            )
+            if there:
+                from edgeinfer.backends.onnxruntime.cuda import CudaBound
+
+                bound = CudaBound(self._session, ins, outs, record=self._records)
+            else:
+                bound = OnnxRuntimeBound(self._session, self._settings, ins, outs)
         except BackendError:
             raise
         except Exception as error:
@@ -497,6 +513,18 @@ class OnnxRuntimeExecutable:
             _closed()
         names = [spec.name for spec in self.inputs]
         raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
+
+
+def bind_host(bind: Callable[..., None], name: str, array: Array) -> None:
+    """Bind an array where it is.
+
+    Args:
+        bind: the engine's method for an input or an output.
+        name: Name of the tensor.
+        array: C-contiguous.
+    """
+    element = BFLOAT16 if array.dtype.name == "bfloat16" else array.dtype.type
+    bind(name, "cpu", 0, element, array.shape, array.ctypes.data)
 
 
 class OnnxRuntimeBound:
@@ -555,7 +583,7 @@ class _ValueRun:
                     f"run: input {spec.name!r}: expected {spec.dtype}, received {array.dtype}"
                 )
             values[spec.name] = (
-                values_of.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
+                values_of.ortvalue_from_numpy_with_onnx_type(array, BFLOAT16)
                 if spec.dtype == "bfloat16"
                 else values_of.ortvalue_from_numpy(array)
             )

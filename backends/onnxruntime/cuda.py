@@ -15,10 +15,10 @@ import numpy as np
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.device_tensor import DeviceFeeds, DeviceTensor
 from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.backends.onnxruntime.backend import BFLOAT16, bind_host
 from edgeinfer.errors import BackendError, ClosedError, RunError
 from edgeinfer.types import Array, Feeds
 
-PROVIDER = "CUDAExecutionProvider"
 GRAPH_OPTION = "enable_cuda_graph"
 
 _GRAPH_ID = "gpu_graph_id"
@@ -28,7 +28,6 @@ _LOG_FATAL = 4
 _NO_GRAPH = "-1"
 """Of a run that neither records nor replays (onnxruntime docs, CUDA provider, "CUDA Graphs")."""
 
-_BFLOAT16 = 16
 _numbers = itertools.count(1)
 
 
@@ -50,11 +49,6 @@ def load_libraries() -> None:
 def plain_run_options(settings: Any) -> None:
     """Keep ordinary runs out of the graphs: their arrays lie elsewhere each time."""
     settings.add_run_config_entry(_GRAPH_ID, _NO_GRAPH)
-
-
-def on_gpu(provider: str) -> bool:
-    """Whether a provider's tensors lie on an NVIDIA device."""
-    return provider == PROVIDER or "tensorrt" in provider.lower()
 
 
 def graph_refused(error: Exception) -> bool:
@@ -197,22 +191,10 @@ def _read_here(session: Any, names: list[str]) -> frozenset[str]:
     return frozenset(name for name in names if devices[name] != _CUDA_MEMORY)
 
 
-def bind_host(bind: Callable[..., None], name: str, array: Array) -> None:
-    """Bind an array where it is.
-
-    Args:
-        bind: the engine's method for an input or an output.
-        name: Name of the tensor.
-        array: C-contiguous.
-    """
-    element = _BFLOAT16 if array.dtype.name == "bfloat16" else array.dtype.type
-    bind(name, "cpu", 0, element, array.shape, array.ctypes.data)
-
-
 def _on_device(array: Array) -> Any:
     value = import_onnxruntime().OrtValue
     if array.dtype.name == "bfloat16":
-        return value.ortvalue_from_shape_and_type(list(array.shape), _BFLOAT16, "cuda", 0)
+        return value.ortvalue_from_shape_and_type(list(array.shape), BFLOAT16, "cuda", 0)
     return value.ortvalue_from_shape_and_type(list(array.shape), array.dtype.type, "cuda", 0)
 
 

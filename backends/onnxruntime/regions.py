@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer.backends.base import DeviceKind, LoadOptions
 from edgeinfer.backends.checks import one_line
+from edgeinfer.backends.onnxruntime.backend import WITH_REGIONS
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import LoadError
 
 if TYPE_CHECKING:
     from edgeinfer.backends.operators import OperatorProfile
 
-FORMAT = "onnx_tvm"
+FORMAT = WITH_REGIONS
 """An ONNX graph with such a library."""
 
 DOMAIN = "edgeinfer.regions"

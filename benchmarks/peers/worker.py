@@ -159,12 +159,12 @@ def edgeinfer(file: Path, feeds: Mapping[str, Any], threads: int, **options: Any
     import edgeinfer as library
 
     session = library.load(file, threads=threads, **options)
-    _about["engine"] = session.report().backend
+    _about["engine"] = lambda: session.report().backend
     return lambda: list(session.run(feeds).values())
 
 
-_about: dict[str, str] = {}
-"""What an engine says of itself."""
+_about: dict[str, Callable[[], str]] = {}
+"""What an engine says of itself, asked when its load has been timed."""
 
 OPENS: dict[str, Callable[..., Call]] = {
     "onnxruntime": onnxruntime,
@@ -243,12 +243,12 @@ class Worker:
         wall, cpu = time.perf_counter(), time.process_time()
         self._call = OPENS[opens](Path(file), given, threads, **options)
         self._call()
-        return {
+        figures = {
             "load_s": time.perf_counter() - wall,
             "load_cpu_s": time.process_time() - cpu,
             "memory_mb": _resident_mb(),
-            **_about,
         }
+        return {**figures, **{name: said() for name, said in _about.items()}}
 
     def outputs(self, target: str) -> dict[str, Any]:
         """Run, and store the outputs by their places."""

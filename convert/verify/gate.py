@@ -26,7 +26,7 @@ from edgeinfer.backends.base import (
 from edgeinfer.backends.process import guard
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.trust import NATIVE_FORMATS, Level
-from edgeinfer.bundle.values import fits
+from edgeinfer.bundle.values import fits, in_half
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.behaviour import repeat_problems, signature_problems
 from edgeinfer.convert.verify.decided import compared
@@ -40,7 +40,6 @@ from edgeinfer.metrics import (
     budget_for,
     check,
     counted,
-    in_half,
     winners_lost,
     worst,
 )

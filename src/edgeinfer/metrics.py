@@ -276,11 +276,6 @@ def budget_for(precision: str) -> Budget:
     return functools.reduce(_looser, (b for b in found.values() if b is not None))
 
 
-def in_half(precision: str) -> bool:
-    """Whether something of a precision is computed in half precision, which ends at 65504."""
-    return any(p == "fp16" or p.endswith("_afp16") for p in precision.split("+"))
-
-
 def compare(expected: Array, actual: Array, *, channel_floor: float = 0.0) -> OutputMetrics:
     """Measure; never raises: a shape or element type that differs is a ``problem``.
 

@@ -23,10 +23,8 @@ from edgeinfer.bundle.opening import BundleOptions
 from edgeinfer.bundle.paths import first_double
 from edgeinfer.bundle.rules import MANIFEST_NAME, MAX_SIGNATURES, SIGNATURES_NAME
 from edgeinfer.bundle.scratch import Scratch, sweep
-from edgeinfer.bundle.sealing import Key, is_sealed, key_from
-from edgeinfer.bundle.secrets import keep_out_of_core_dumps
 from edgeinfer.bundle.signed import SignedRules, has_curves, revoked_here, signature_beside
-from edgeinfer.bundle.storage import Folder, Sealed, Storage, Within, Zip, sniff
+from edgeinfer.bundle.storage import Folder, Sealed, Storage, Within, Zip, is_sealed, sniff
 from edgeinfer.bundle.trust import HINT, Native, Verdict, judge, native_files, policy_of
 from edgeinfer.bundle.unpacking import Compared, copied, matches, partial_file, remove_abandoned
 from edgeinfer.bundle.vectors import load_vector
@@ -47,6 +45,7 @@ from edgeinfer.types import Array
 if TYPE_CHECKING:
     from typing import Self
 
+    from edgeinfer.bundle.sealing import Key
     from edgeinfer.bundle.signing import Signature
 
 T = TypeVar("T")
@@ -287,8 +286,7 @@ class Bundle:
         """
         with self._lock:
             self._own(record)
-            known = self._checked.get(record.path)
-            if known is not None:
+            if (known := self._checked.get(record.path)) is not None:
                 return known
             if record.path in self._native and not self.native.allowed:
                 raise UntrustedError(
@@ -300,8 +298,7 @@ class Bundle:
                     self._stream(record, None)
                 self._checked[record.path] = on_disk
                 return on_disk
-            unpacked = self._unpacked(record)
-            self._checked[record.path] = unpacked
+            unpacked = self._checked[record.path] = self._unpacked(record)
             return unpacked
 
     def paths(self, variant: Variant) -> tuple[Path, ...]:
@@ -425,8 +422,7 @@ class Bundle:
                 break
             if path not in self._files:
                 found.append(f"{path} is not listed in the manifest")
-            elif size != self._files[path].size_bytes:
-                want = self._files[path].size_bytes
+            elif size != (want := self._files[path].size_bytes):
                 found.append(f"{path} is altered: expected {want} bytes, received {size}")
         if found:
             more = "; and more" if len(found) > 5 else ""
@@ -537,7 +533,6 @@ def _storage(
     """
     if not (place.is_file() and is_sealed(place)):
         return Folder(place) if place.is_dir() else Zip(sniff(place)), ""
-    keep_out_of_core_dumps()
     secret = _key(location, key)
     try:
         return Sealed(place, secret), secret.id
@@ -554,6 +549,11 @@ def _copied_whole(location: Path, folder: Path) -> tuple[Path, str]:
 
 
 def _key(location: Path, given: str | os.PathLike[str] | None) -> Key:
+    # Few bundles are encrypted.
+    from edgeinfer.bundle.sealing import key_from
+    from edgeinfer.bundle.secrets import keep_out_of_core_dumps
+
+    keep_out_of_core_dumps()
     try:
         return key_from(given)
     except DecryptionError as e:

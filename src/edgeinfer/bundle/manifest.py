@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer.bundle import rules
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
-from edgeinfer.metrics import Budget, OutputMetrics
 from edgeinfer.records import dataclass
 from edgeinfer.types import InputRange, Preprocessing, Stored, TensorSpec
 from edgeinfer.versions import accepts
 
 if TYPE_CHECKING:
     from edgeinfer.heads import Head
+    from edgeinfer.metrics import Budget, OutputMetrics
 
 SCHEMA = (1, 5)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
@@ -142,6 +142,8 @@ class VectorRecord:
         return spread is not None and base.refuses_nothing(spread)
 
     def _spread(self, output: str) -> OutputMetrics | None:
+        from edgeinfer.metrics import OutputMetrics
+
         figures = self.spread.get(output)
         return None if figures is None else OutputMetrics(**_figures(figures))
 

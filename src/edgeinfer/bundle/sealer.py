@@ -12,9 +12,9 @@ from typing import IO, Any, cast
 from edgeinfer.bounded import open_file
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import refuse_artifact
-from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
+from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter
 from edgeinfer.bundle.staging import replacing
-from edgeinfer.bundle.storage import Sealed
+from edgeinfer.bundle.storage import Sealed, is_sealed
 from edgeinfer.bundle.writer import is_bundle_file, zip_member
 from edgeinfer.errors import BundleError, OutputError, UsageError
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from edgeinfer.bounded import open_file
 from edgeinfer.bundle.secrets import wipe
+from edgeinfer.bundle.storage import SEALED
 from edgeinfer.errors import (
     ClosedError,
     DecryptionError,
@@ -37,7 +38,6 @@ from edgeinfer.installed import install
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-MAGIC = b"EDGEENC1"
 KEY_ENV = "EDGEINFER_BUNDLE_KEY"
 """The key itself, 64 hexadecimal digits."""
 KEY_FILE_ENV = "EDGEINFER_BUNDLE_KEY_FILE"
@@ -168,18 +168,12 @@ def is_exposed(path: Path) -> bool:
     return os.name == "posix" and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 
-def is_sealed(path: Path) -> bool:
-    """Whether a file begins as an encrypted bundle does."""
-    with open_file(path) as stream:
-        return stream.read(len(MAGIC)) == MAGIC
-
-
 class SealingWriter:
     """Takes a zip's bytes in order and writes them encrypted; ``close`` writes the last chunk."""
 
     def __init__(self, out: BinaryIO, key: Key, chunk: int = CHUNK) -> None:
         salt = os.urandom(16)
-        self._header = _HEADER.pack(MAGIC, bytes.fromhex(key.id), salt, chunk)
+        self._header = _HEADER.pack(SEALED, bytes.fromhex(key.id), salt, chunk)
         self._cipher = _cipher(key.for_file(salt))
         self._out, self._chunk = out, chunk
         self._rest = bytearray()
@@ -221,7 +215,7 @@ class SealedReader(io.RawIOBase):
         self._path, self._stream = path, stream
         size = os.fstat(stream.fileno()).st_size
         header = stream.read(_HEADER.size)
-        if len(header) < _HEADER.size or header[:8] != MAGIC:
+        if len(header) < _HEADER.size or header[:8] != SEALED:
             raise DecryptionError(f"{path}: is cut off: its header is incomplete")
         _, identity, salt, chunk = _HEADER.unpack(header)
         self._chunk = int(chunk)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 from edgeinfer import forks
 from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file
 from edgeinfer.bundle.paths import collisions, path_problem
-from edgeinfer.bundle.sealing import Key, SealedReader
 from edgeinfer.bundle.ziprules import MAX_MEMBERS, open_zip
 from edgeinfer.errors import BundleError, ClosedError
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     import zipfile
 
     from _typeshed import WriteableBuffer
+
+    from edgeinfer.bundle.sealing import Key, SealedReader
 
 _MODELS = {
     ".onnx": "an ONNX model",
@@ -30,6 +31,16 @@ _MODELS = {
     ".tflite": "a TFLite model",
     ".gguf": "a GGUF model",
 }
+
+
+SEALED = b"EDGEENC1"
+"""What an encrypted bundle begins with."""
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a file begins as an encrypted bundle does."""
+    with open_file(path) as stream:
+        return stream.read(len(SEALED)) == SEALED
 
 
 class Storage(Protocol):
@@ -211,6 +222,9 @@ class Sealed(Zip):
         if self._reader is not None:
             self._reader = self._reader.over(stream)
         elif self._key is not None:
+            # Few bundles are encrypted.
+            from edgeinfer.bundle.sealing import SealedReader
+
             self._reader = SealedReader(self._path, stream, self._key)
         else:
             raise ClosedError(f"{self._path}: its key was forgotten")

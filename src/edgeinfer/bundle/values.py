@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.bounded import parse_json
-from edgeinfer.metrics import in_half
 from edgeinfer.types import Array, InputRange
 
 KEY = "inputs"
@@ -66,6 +65,11 @@ def reaches(
     if not in_half(precision) or format not in _HALF_ARITHMETIC:
         return {}
     return {name: (max(abs(r.low), abs(r.high)), r) for name, r in ranges.items()}
+
+
+def in_half(precision: str) -> bool:
+    """Whether something of a precision is computed in half precision, which ends at 65504."""
+    return any(p == "fp16" or p.endswith("_afp16") for p in precision.split("+"))
 
 
 def largest(array: Array) -> float:

@@ -19,8 +19,8 @@ from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME, SIGNATURES_NAME
-from edgeinfer.bundle.sealing import is_sealed
 from edgeinfer.bundle.staging import Staging, fsync_folder, is_staged, replacing
+from edgeinfer.bundle.storage import is_sealed
 from edgeinfer.bundle.unpacking import copied
 from edgeinfer.bundle.vectors import dump_vector
 from edgeinfer.errors import OutputError, UsageError

@@ -125,12 +125,13 @@ def usual_name() -> str:
     return (platform.processor() if os.name == "nt" else "") or platform.machine()
 
 
-def read_cpu(root: Path, default: str) -> Cpu:
+def read_cpu(root: Path, default: str, *, caches: bool = True) -> Cpu:
     """Read a Linux system.
 
     Args:
         root: Root of the file system.
         default: name where the system tells none.
+        caches: look at them too: each has four files.
     """
     info = text(root / "proc/cpuinfo")
     blocks = [_pairs(block) for block in info.split("\n\n")]
@@ -146,7 +147,7 @@ def read_cpu(root: Path, default: str) -> Cpu:
         name or " + ".join(kinds) or default,
         _features(blocks),
         clusters,
-        tuple(_caches(root / "sys/devices/system/cpu", clusters)),
+        tuple(_caches(root / "sys/devices/system/cpu", clusters)) if caches else (),
     )
 
 

@@ -6,11 +6,11 @@ import contextlib
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.machine.apple import parse_free_mb, parse_power, parse_sysctl, sysctl
 from edgeinfer.machine.board import (
     Board,
     Gpu,
@@ -23,7 +23,6 @@ from edgeinfer.machine.board import (
 )
 from edgeinfer.machine.cgroup import Limits, read_limits
 from edgeinfer.machine.cpu import Cpu, read_cpu, usual_name
-from edgeinfer.machine.nvml import library, read_nvml
 from edgeinfer.machine.power import Power, read_power
 from edgeinfer.records import dataclass
 
@@ -68,7 +67,7 @@ def read_facts(
     controls: str | None = None,
     nvml: Any | None = None,
     properties: str | None = None,
-    heat: bool = True,
+    brief: bool = False,
 ) -> Facts:
     """Look at this device, or at a recorded one.
 
@@ -81,12 +80,15 @@ def read_facts(
         controls: output of a Mac's ``sysctl`` and ``pmset``; None asks this one.
         properties: output of Android's ``getprop``; None asks this one.
         nvml: NVIDIA's management library; None takes this machine's.
-        heat: look at heat and power too, for which a Linux system has many files.
+        brief: leave out what passes (heat, power, free memory), limits and caches, for all of which
+            a Linux system has many files.
     """
     found = (system or platform.system()).lower()
     name = (machine or platform.machine()).lower()
     arch, kind = _ARCHES.get(name, name), _SYSTEMS.get(found, found)
     if kind == "macos":
+        from edgeinfer.machine.apple import parse_free_mb, parse_power, parse_sysctl, sysctl
+
         settings = sysctl() if controls is None else controls
         cpu, model, version, memory = parse_sysctl(settings)
         return Facts(
@@ -98,26 +100,34 @@ def read_facts(
             memory_mb=memory,
             free_mb=parse_free_mb(settings),
         )
-    is_asked = ask_driver and nvml is None and root == Path("/")
-    with library() if is_asked else contextlib.nullcontext(nvml) as asked:
-        gpus = read_nvml(asked)
+    gpus = _reported(nvml, ask=ask_driver and nvml is None and root == Path("/"))
     board = read_board(root)
     android = board.family == "android" or (system is None and _is_android())
     if android and board.family != "android":
         # Termux may not read the system's own file.
         board = android_board(getprop() if properties is None else properties)
-    limits = read_limits(root)
+    limits = Limits() if brief else read_limits(root)
     return Facts(
         "android" if android else kind,
         arch,
-        read_cpu(root, default=usual_name() if machine is None else name),
+        read_cpu(root, default=usual_name() if machine is None else name, caches=not brief),
         board,
         read_gpus(root, gpus),
         limits,
-        read_power(root) if heat else Power(),
+        Power() if brief else read_power(root),
         memory_mb(root),
-        free_mb(root, limits),
+        None if brief else free_mb(root, limits),
     )
+
+
+def _reported(nvml: Any | None, *, ask: bool) -> Sequence[Gpu]:
+    """Return what NVIDIA's management library knows: this machine's, where it is to be asked."""
+    if nvml is None and not ask:
+        return ()
+    from edgeinfer.machine.nvml import library, read_nvml
+
+    with library() if ask else contextlib.nullcontext(nvml) as asked:
+        return read_nvml(asked)
 
 
 def _is_android() -> bool:

@@ -80,11 +80,15 @@ def _identity(gpu: Gpu) -> str:
     return f"{gpu.name}, driver {gpu.driver or 'unknown'}{limit}"
 
 
-@functools.cache
 def known_facts(*, ask_driver: bool = False) -> Facts:
-    """Return the facts of this device as they were first read, without heat, which moves on.
+    """Return the facts of this device in brief, as they were first read.
 
     Args:
         ask_driver: as in ``read_facts``.
     """
-    return read_facts(Path("/"), ask_driver=ask_driver, heat=False)
+    return _known(ask_driver)
+
+
+@functools.cache
+def _known(ask_driver: bool) -> Facts:
+    return read_facts(Path("/"), ask_driver=ask_driver, brief=True)
