@@ -277,6 +277,15 @@ def _small_results(node: ir.Node) -> str:
     return "has no digits below -12 and is zero below -18"
 
 
+def _hidden(node: ir.Node) -> str:
+    """One less the other of two exponentials; those of LSTM and GRU are another kernel's."""
+    named = attribute(node, "activations", ["Tanh"])
+    if not isinstance(named, (list, tuple)) or not _is_plain(node):
+        return ""
+    kinds = {str(a).lower() for a in named}
+    return "tanh has no digits left near zero" if kinds & {"tanh", "scaledtanh"} else ""
+
+
 def _transform(node: ir.Node) -> str:
     """Lengths that are no power of two go by way of a chirp, which costs two digits."""
     value = given(node, 0)
@@ -346,6 +355,14 @@ DIGITS: tuple[Rule, ...] = (
         repair=digits.normalise_mean_variance,
     ),
     PROBABILITIES,
+    Rule(
+        ops=frozenset({"RNN"}),
+        fault=_hidden,
+        source="onnxruntime 1.32: a state of tanh(1e-7) is 1.19e-7, tanh(1e-8) is 0; its kernel "
+        "takes 44 us for 50 steps of 64 where the definition takes 54, and 3.5 ms for 0.9 with a "
+        "batch of 16",
+        repair=by_definition,
+    ),
     Rule(
         ops=frozenset({"DFT", "STFT"}),
         fault=_transform,

@@ -1,4 +1,4 @@
-"""An LSTM whose weights are stored as integers."""
+"""Recurrent operators: weights that are stored as integers, states near zero."""
 
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,14 @@ import onnxruntime
 import pytest
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from edgeinfer.convert.lower.onnxruntime.quirks import DIGITS
 from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
+from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.rewrite import weight_only
+from edgeinfer.convert.verify.evaluate import Evaluator
+from edgeinfer.errors import Remarks
+from tests.convert.lower.running import model, run
 from tests.convert.quantize.conftest import graph
 from tests.processor import skip_where_onnxruntime_saturates
 
@@ -79,3 +84,20 @@ def test_one_scale_for_columns_is_not_what_the_kernel_takes() -> None:
         if node.op_type == "DequantizeLinear":
             node.attributes["axis"] = ir.AttrInt64("axis", 2)
     assert multiply_stored(stored) == 0
+
+
+@pytest.mark.parametrize("steps", ["5", "t"])
+def test_a_recurrent_tanh_keeps_its_digits_near_zero(steps: str) -> None:
+    """ONNX Runtime's kernel gives 0 for 1e-8 and 1.19e-7 for 1e-7."""
+    source = model(f"""g (float[{steps},2,3] x, float[1,4,3] w, float[1,4,4] r)
+        => (float[{steps},1,2,4] y, float[1,2,4] h) {{ y, h = RNN<hidden_size=4>(x, w, r) }}""")
+    numbers = np.random.default_rng(0)
+    shapes = {"x": (5, 2, 3), "w": (1, 4, 3), "r": (1, 4, 4)}
+    feeds = {n: numbers.standard_normal(s).astype(np.float32) / 2 for n, s in shapes.items()}
+    repaired = source.clone()
+    assert not apply(repaired, DIGITS, Remarks())
+    for size in (1e-7, 1e-3, 1.0):
+        given = {**feeds, "x": feeds["x"] * np.float32(size)}
+        want = Evaluator(source, wide=True).run(given)
+        for found, right in zip(run(repaired, given), want.values(), strict=True):
+            np.testing.assert_allclose(found, right, rtol=2e-6, atol=1e-6 * np.abs(right).max())
