@@ -21,6 +21,7 @@ from edgeinfer.convert.verify.places import TWICE, Places
 from edgeinfer.convert.verify.signals import DIGITS, Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
 from edgeinfer.convert.verify.thresholds import at_thresholds
+from edgeinfer.convert.verify.undefined import Undefined
 from edgeinfer.convert.verify.unusual import free_integers, unusual
 from edgeinfer.errors import InputError, RunError, SourceError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
@@ -166,6 +167,7 @@ class _Maker:
         self._inputs, self._oracles, self._records = inputs, oracles, records
         self._model = model
         self._places = Places(model)
+        self._undefined = Undefined(model)
         self._kinds, self._held = kinds, held
         self._computed = free_integers(model)
         self._most = USUAL_MOST
@@ -252,18 +254,18 @@ class _Maker:
     @property
     def note(self) -> str:
         """What is to be said of the vectors that were made, and of those that were not."""
-        refused = (
-            f"left out {', '.join(styles)}, with which the source does not run: {why}"
-            for why, styles in self._refused.items()
-        )
-        return "; ".join([*self._remarks, *dict.fromkeys(self._held.notes), *refused])
+        refused = (f"left out {', '.join(styles)}: {why}" for why, styles in self._refused.items())
+        unknown = filter(None, [self._undefined.note])
+        return "; ".join([*self._remarks, *dict.fromkeys(self._held.notes), *unknown, *refused])
 
     def _ran(self, feeds: Feeds, style: str) -> dict[str, Array] | None:
-        """Run inputs beside the ordinary ones; None where the model refuses them, which is said."""
+        """Run inputs beside the ordinary ones; None where nothing is right for them, with why."""
         try:
-            outputs = self._oracles.run(feeds)
+            outputs, why = self._oracles.run(feeds), self._undefined.why(feeds)
         except (RunError, InputError) as e:
-            self._refused.setdefault(str(e), []).append(style)
+            outputs, why = {}, f"the source does not run with it: {e}"
+        if why:
+            self._refused.setdefault(why, []).append(style)
             return None
         self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
         return outputs
@@ -390,6 +392,9 @@ class _Maker:
             outputs = self._oracles.run(feeds)
         except (RunError, InputError) as e:
             self._failure = str(e)
+            return None
+        if style in _EXTREME and (why := self._undefined.why(feeds)):
+            self._refused.setdefault(why, []).append(style)
             return None
         self._slow = self._slow or time.process_time() - start > _SLOW_S
         self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
