@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import runpy
+import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.heads import Classify, DetectGrid, Features, Speak, SpotWord
+from edgeinfer.media import live
 from edgeinfer.media.live import FrameRate, Preview, frames, sound
 from edgeinfer.types import Array, AudioInput, ConstantInput, FrameInput, ImageInput, StateInput
 from tests.runtime.pipelines import test_audio, test_image, test_speech, test_voice
@@ -327,6 +330,46 @@ def test_a_page_shows_the_newest_picture() -> None:
             head = page.read(120)
     assert head.startswith(b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: ")
     assert b"\xff\xd8\xff" in head
+
+
+@pytest.mark.parametrize(
+    ("host", "more", "status"),
+    [
+        ("127.0.0.1", [], 200),
+        ("127.0.0.1", ["Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate"], 200),
+        ("evil.example", ["Sec-Fetch-Site: same-origin"], 403),
+        ("127.0.0.1", ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors"], 403),
+        ("127.0.0.1", ["Origin: http://evil.example"], 403),
+    ],
+)
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_page_shows_nothing_to_other_pages(
+    address: str, host: str, more: list[str], status: int
+) -> None:
+    with Preview(0, address) as preview:
+        preview.show(Image.new("RGB", (8, 8), (255, 0, 0)))
+        port = int(preview.address.rsplit(":", 1)[1].strip("/"))
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+            head = "\r\n".join(("GET / HTTP/1.1", f"Host: {host}:{port}", *more))
+            line.sendall(f"{head}\r\n\r\n".encode())
+            assert line.recv(100).split()[1] == str(status).encode()
+
+
+def test_a_page_has_room_for_so_many_who_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "VIEWERS", 2)
+    with Preview(0) as preview, contextlib.ExitStack() as stack:
+        port = int(preview.address.rsplit(":", 1)[1].strip("/"))
+        lines = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(3)]
+        for line in lines:
+            stack.enter_context(line)
+        assert lines[2].recv(1) == b""
+        lines[0].close()
+        preview.show(Image.new("RGB", (8, 8), (255, 0, 0)))
+        found = b""
+        while b"image/jpeg" not in found:
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+                line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                found = line.recv(4096) + line.recv(4096)
 
 
 def test_frame_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,9 @@ _NONE = dict.fromkeys(
 )
 """Parts of a usage that are reported though they are empty."""
 
-_PASSED = frozenset({"thinking", "redacted_thinking"})
-"""Blocks that the model's own templates leave out of a conversation."""
+_PASSED = ("thinking", "redacted_thinking")
+"""Blocks that the model's own templates leave out of a conversation. What JSON holds is compared
+with words in a row: a list cannot be looked for in a set."""
 
 
 class Anthropic:
@@ -233,7 +234,7 @@ def _choice(given: Any) -> Any:
     if kind == "tool":
         return {"type": "function", "function": {"name": given.get("name")}}
     known = {"auto": "auto", "any": "required", "none": "none"}
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise RequestError(400, f"tool_choice: {given!r} is not supported")
     return known[kind]
 

@@ -91,13 +91,14 @@ class ClusterFront:
 
         held = hold(self._memory)
         try:
-            # Who may not ask sends no body that is kept.
+            body, place = b"", ""
+            # Who may not ask sends no body that is kept; what probes send is not waited for.
             if scope["path"] not in OPEN:
                 self._keys.check(header(scope, b"authorization"), header(scope, b"x-api-key"))
-            check_announced(scope, self._limits.body_bytes)
-            taken = Received(receive, held, None)
-            body = await read_body(taken, self._limits.body_bytes, self._limits.body_s)
-            place = await self._place(scope["path"], body, held)
+                check_announced(scope, self._limits.body_bytes)
+                taken = Received(receive, held, None)
+                body = await read_body(taken, self._limits.body_bytes, self._limits.body_s)
+                place = await self._place(scope["path"], body, held)
             await self._repeated(scope, body, place, receive, forward, lambda: begun)
         except DisconnectedError:
             return

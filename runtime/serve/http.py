@@ -27,6 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 T = TypeVar("T")
 
+TOO_DEEP = "the request is nested too deeply"
 MOST_TEXT = 1000
 """Characters of the message that a client gets for an error."""
 
@@ -75,7 +76,7 @@ def status_of(error: Exception) -> RequestError:
     if isinstance(error, InputError | UsageError):
         return RequestError(400, without_folders(str(error)))
     if isinstance(error, RecursionError):
-        return RequestError(400, "the request is nested too deeply")
+        return RequestError(400, TOO_DEEP)
     if isinstance(error, QueueFullError):
         return RequestError(429, str(error), 1.0)
     if isinstance(error, DeadlineError):
@@ -219,8 +220,17 @@ async def answer_json(send: Send, data: object, status: int = 200) -> None:
 
 
 def to_json(data: object) -> bytes:
-    """Return data as JSON; NumPy arrays and scalars are allowed, NaN becomes null."""
-    return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+    """Return data as JSON; NumPy arrays and scalars are allowed, NaN becomes null.
+
+    Raises:
+        RequestError: it is nested more deeply than can be written; reading goes deeper.
+    """
+    try:
+        return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError as e:
+        if "ecursion" not in str(e):
+            raise
+        raise RequestError(400, TOO_DEEP) from e
 
 
 Harmless = Mapping[str, tuple[Any, ...] | type]

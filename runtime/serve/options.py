@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from edgeinfer.bounded import read_bounded, split_address
 from edgeinfer.errors import UsageError
+from edgeinfer.origins import is_loopback
 from edgeinfer.records import dataclass
 
 KEYS_ENV = "EDGEINFER_SERVE_KEYS"
@@ -167,16 +167,6 @@ class ServeOptions:
                 f"{self.host} is open to other machines: give keys (--keys FILE, {KEYS_ENV}), "
                 "or --insecure to let everybody in"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def keys_of(file: str | os.PathLike[str] | None) -> tuple[str, ...]:

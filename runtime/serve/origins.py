@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 
+from edgeinfer.origins import is_foreign, is_loopback, name_of
 from edgeinfer.runtime.serve.http import Header, RequestError, Scope, header
-from edgeinfer.runtime.serve.options import ServeOptions, is_loopback
+from edgeinfer.runtime.serve.options import ServeOptions
 
 
 class Origins:
@@ -66,14 +67,16 @@ def _check_site(scope: Scope) -> None:
     Raises:
         RequestError: 403.
     """
-    if header(scope, b"sec-fetch-site") in (b"cross-site", b"same-site"):
-        is_followed = header(scope, b"sec-fetch-mode") == b"navigate"
-        is_alone = header(scope, b"sec-fetch-dest") == b"document"
-        if not (is_followed and is_alone and scope["path"] == "/"):
-            raise RequestError(403, "pages of other sites may not ask; --cors lets them")
+    site = header(scope, b"sec-fetch-site")
+    if site is None:
+        return
+    names = (b"sec-fetch-mode", b"sec-fetch-dest")
+    mode, destination = ((header(scope, name) or b"").decode("latin-1") for name in names)
+    place = site.decode("latin-1")
+    if is_foreign(place, mode, destination if scope["path"] == "/" else ""):
+        raise RequestError(403, "pages of other sites may not ask; --cors lets them")
 
 
 @functools.lru_cache(64)
 def _is_here(host: str) -> bool:
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return is_loopback(name.lower())
+    return is_loopback(name_of(host))

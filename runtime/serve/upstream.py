@@ -7,7 +7,10 @@ is made. What the other server does not support, it refuses itself.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.errors import NotAvailableError
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 
     from edgeinfer.runtime.serve.hub import Hub
     from edgeinfer.runtime.serve.served import Served
+
+_LONG = re.compile(rb"[0-9]{19}")
+"""As many digits may be more than 64 bits."""
 
 PATHS = frozenset(
     f"/v1/{name}"
@@ -110,6 +116,8 @@ class Upstreams:
                 del data
                 held().drop_data()
                 return _again(body, receive)
+            if _LONG.search(body):
+                await self._hub.read(len(body), partial(_check_numbers, body))
             try:
                 with self._hub.counted(model), self._hub.place(model):
                     async with watched(receive):
@@ -187,6 +195,21 @@ class Upstreams:
                 raise RequestError(502, f"{text} and more than {limit} bytes")
             parts.append(part)
         return b"".join(parts)
+
+
+def _check_numbers(body: bytes) -> None:
+    """Refuse whole numbers that would go on as others, with fewer digits.
+
+    Raises:
+        RequestError: 400, one takes more than 64 bits.
+    """
+
+    def whole(text: str) -> int:
+        if len(text) > 20 or not -(2**63) <= (number := int(text)) < 2**64:
+            raise RequestError(400, f"a whole number has more than 64 bits: {text[:24]}")
+        return number
+
+    json.loads(body, parse_int=whole)
 
 
 def _apart(whose: bytes, given: Any) -> str:

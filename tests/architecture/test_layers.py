@@ -42,6 +42,7 @@ LAYERS = {
     "_version": -1,
     "bounded": 0,
     "garbage": 0,
+    "origins": 0,
     "records": -1,
     "versions": 0,
     "wire": 0,

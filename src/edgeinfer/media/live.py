@@ -24,9 +24,11 @@ from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.media.audio import pieces
 from edgeinfer.media.image import open_picture
+from edgeinfer.origins import is_foreign, is_loopback, is_nearby, name_of
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:
+    from email.message import Message
     from typing import Self
 
     from PIL import Image
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 PIECE = 0.032
 """Seconds of audio in one chunk."""
+
+VIEWERS, PATIENCE_S = 16, 10.0
+"""Connections to a page at once, and seconds for which one may send or read nothing."""
 
 
 def frames(source: str, size: tuple[int, int] | None = None) -> Generator[Array, None, None]:
@@ -127,14 +132,16 @@ class Preview:
         preview = self
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = PATIENCE_S
+
             def do_GET(self) -> None:
                 preview._serve(self)
 
             def log_message(self, *_: object) -> None:
                 """Say nothing for each request."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        self._is_local = is_loopback(host)
+        self._server = _Viewers((host, port), Handler)
         self.address = f"http://{host}:{self._server.server_address[1]}/"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -157,7 +164,22 @@ class Preview:
         self._server.shutdown()
         self._server.server_close()
 
+    def _refusal(self, headers: Message) -> str:
+        """Say why a request is none of a person who looks; empty for one that is."""
+        host, origin = headers.get("Host", ""), headers.get("Origin")
+        name = name_of(host)
+        if not (is_loopback(name) if self._is_local else is_nearby(name)):
+            return f"{name!r} is no name of this machine: take its address"
+        names = ("Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
+        is_other = origin is not None and origin.partition("://")[2] != host
+        if is_other or is_foreign(*(headers.get(each, "") for each in names)):
+            return "pages of other sites may not look"
+        return ""
+
     def _serve(self, request: BaseHTTPRequestHandler) -> None:
+        if refusal := self._refusal(request.headers):
+            request.send_error(403, refusal)
+            return
         request.send_response(200)
         request.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
         request.send_header("Cache-Control", "no-store")
@@ -171,8 +193,33 @@ class Preview:
                     shown = self._frame
                 head = f"Content-Type: image/jpeg\r\nContent-Length: {len(shown)}\r\n\r\n"
                 request.wfile.write(b"--frame\r\n" + head.encode() + shown + b"\r\n")
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
+            # Who looks is gone, or reads no longer.
             return
+
+
+class _Viewers(ThreadingHTTPServer):
+    """A server of so many connections at once; more are closed."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._free = threading.Semaphore(VIEWERS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer one connection in a thread of its own, where there is room."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer it, and make room."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 def _pi_camera(size: tuple[int, int] | None) -> Generator[Array, None, None]:

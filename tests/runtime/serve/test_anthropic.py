@@ -112,6 +112,23 @@ def test_a_system_text_and_blocks_are_read(server: Server) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
+        (
+            {"messages": [{"role": "user", "content": [{"type": []}]}]},
+            "messages[0].content[0]: type [] is not supported",
+        ),
+        ({"tool_choice": {"type": {}}}, "tool_choice: {'type': {}} is not supported"),
+    ],
+)
+def test_kinds_that_are_no_texts(server: Server, changes: dict[str, Any], text: str) -> None:
+    """They were looked for in a set, which is a fault."""
+    tools = [{"name": "light", "input_schema": {"type": "object"}}]
+    found = server.client.post(URL, json={**SENT, "tools": tools, **changes})
+    assert (found.status_code, text in found.json()["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
         ({"max_tokens": None}, "max_tokens: is missing"),
         ({"nonsense": 1}, "not supported: nonsense"),
         ({"metadata": [[]]}, "not supported: metadata"),

@@ -140,6 +140,37 @@ def test_who_may_not_ask_reaches_no_replica() -> None:
     assert run(asked, scope(x_api_key=KEY), keys=(KEY,)) == [START, BODY]
 
 
+def test_what_a_probe_sends_is_not_read() -> None:
+    """It needs no key, and took all of the memory, or waited for a body that did not come."""
+    asked = Asked(Answer([START, BODY]))
+
+    async def go() -> list[Message]:
+        sent = list[Message]()
+
+        async def receive() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        front = ClusterFront(ServeOptions(keys=(KEY,)), asked, (LostError,))
+        given = scope("/v2/health/live", content_length=str(1 << 40))
+        await asyncio.wait_for(front(given, receive, send), 10)
+        return sent
+
+    assert asyncio.run(go()) == [START, BODY]
+    assert [body for _, body, _ in asked.given] == [b""]
+
+
+def test_what_is_nested_too_deeply_to_be_written_again_is_refused() -> None:
+    deep = b'{"messages": ' + b"[" * 300 + b"]" * 300 + b"}"
+    asked = Asked()
+    start, body = run(asked, scope("/v1/chat/completions"), deep)
+    assert (start["status"], asked.given) == (400, [])
+    assert "nested too deeply" in json.loads(body["body"])["error"]["message"]
+
+
 def said(*turns: tuple[str, str], **more: Any) -> bytes:
     messages = [{"role": role, "content": text} for role, text in turns]
     return json.dumps({"model": "chat", "messages": messages, **more}).encode()

@@ -101,6 +101,22 @@ def test_refusals_are_the_other_servers(pair: tuple[Server, Server]) -> None:
         assert found.json()["error"]["message"] == "not supported: nonsense"
 
 
+def test_what_cannot_go_on_as_it_came_is_refused(pair: tuple[Server, Server]) -> None:
+    """It was a fault with a stack trace, or another number."""
+    deep, post = b"[" * 300 + b"]" * 300, pair[0].client.post
+    for more, text in (
+        (deep, "nested too deeply"),
+        (b"123456789012345678901", "more than 64 bits: 123456789012345678901"),
+        (b"[-9223372036854775809]", "more than 64 bits"),
+        (b"1" * 300, "more than 64 bits"),
+    ):
+        found = post(CHAT, content=b'{"model": "big", "seed": %s}' % more)
+        assert (found.status_code, text in found.text) == (400, True), found.text
+    for good in (b"18446744073709551615", b"0.12345678901234567890123", b'"123456789012345678901"'):
+        sent = json.dumps(asked()).encode()[:-1] + b', "user": %s}' % good
+        assert "64 bits" not in post(CHAT, content=sent).text
+
+
 def test_models_of_this_server_answer_themselves(pair: tuple[Server, Server]) -> None:
     server, other = pair
     before = dict(other.hub.models["tiny"].metrics.statuses)
