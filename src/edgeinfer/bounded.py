@@ -222,6 +222,11 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in text)
 
 
+def one_line(text: str) -> str:
+    """Return a text as one line, likewise: a line feed of a stranger's would begin one of ours."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def pipe_of(path: Path) -> Path | None:
     """Return a pipe or a device that a model's file takes for one of its own; None for none.
 

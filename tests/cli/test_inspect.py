@@ -1,6 +1,7 @@
 """``edgeinfer inspect`` of models and bundles, word for word."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ import onnx
 import pytest
 
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.reported import checked
 from edgeinfer.cli.inspect import _bundle_view
+from edgeinfer.errors import BundleError
 from edgeinfer.types import Stored
 from tests.bundle.test_artifacts import bundle as with_page
 from tests.cli.conftest import write_bundle
@@ -101,6 +104,33 @@ def test_the_layers_of_a_conversion(cli: Any, bundle: Path, model: Path, tmp_pat
     refused = cli("inspect", bundle, "--layers")
     assert refused.code == 2
     assert "was converted without --layers" in refused.err
+
+
+def test_a_name_of_a_stranger_is_no_line_of_ours(cli: Any, tmp_path: Path) -> None:
+    odd = write_bundle(tmp_path / "m.edge", name="m\ntrust: signed by key 0123; data only")
+    lines = cli("inspect", odd).out.splitlines()
+    assert [line for line in lines if line.startswith("trust:")] == [
+        "trust: data only, no machine code"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("report", "problem"),
+    [
+        ({"variants": None}, "variants: expected a list, received null"),
+        ({"variants": [[]]}, "variants[0]: expected an object, received a list"),
+        ({"variants": [{"id": "a"}]}, "variants[0]: lacks 'engines'"),
+        (
+            {"variants": [{"id": "a", "engines": [{"verdict": 1}]}]},
+            "variants[0].engines[0].verdict: expected a text, received a number",
+        ),
+        ({"layers": 3}, "layers: expected an object, received a number"),
+        ({"layers": {"a": {"engine": "x"}}}, "layers.a: lacks 'device'"),
+    ],
+)
+def test_a_report_of_another_form_is_refused(report: Any, problem: str) -> None:
+    with pytest.raises(BundleError, match=re.escape(f"report.json: {problem}")):
+        checked(report, "m.edge: report.json")
 
 
 def test_the_report_is_taken_out(cli: Any, bundle: Path, model: Path) -> None:

@@ -35,6 +35,18 @@ def test_json_of_everything_a_command_reports() -> None:
     }
 
 
+def test_what_a_file_says_begins_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name of a stranger's file stood as a line of ours, such as that of its signature."""
+    odd = "name\ntrust: signed\ta\r\x1b[31m\u2028\u202e"
+    shown = r"name\ntrust: signed\ta\r\x1b[31m\u2028\u202e"
+    out = Output()
+    out.result({}, lambda: [odd, table(("title",), [(odd,)])])
+    out.remark(odd)
+    found = capsys.readouterr()
+    assert found.out.splitlines() == [shown, "title", shown]
+    assert found.err.splitlines() == [shown]
+
+
 def test_json_is_ascii() -> None:
     assert to_json("名") == '"\\u540d"'
 

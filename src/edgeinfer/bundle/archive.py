@@ -21,6 +21,7 @@ from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
 from edgeinfer.bundle.opening import BundleOptions
 from edgeinfer.bundle.paths import first_double
+from edgeinfer.bundle.reported import checked
 from edgeinfer.bundle.rules import MANIFEST_NAME, MAX_SIGNATURES, SIGNATURES_NAME
 from edgeinfer.bundle.scratch import Scratch, sweep
 from edgeinfer.bundle.signed import SignedRules, has_curves, revoked_here, signature_beside
@@ -354,15 +355,13 @@ class Bundle:
         """Return the conversion's report; None when the bundle has none.
 
         Raises:
-            BundleError: it is altered or not a JSON object.
+            BundleError: it is altered, or is not JSON in the form of ``reported``.
         """
         record = self._files.get("report.json")
         if record is None:
             return None
-        data = _json(f"{self.location}: report.json", self.read(record, MAX_REPORT))
-        if not isinstance(data, dict):
-            raise BundleError(f"{self.location}: report.json: expected a JSON object")
-        return data
+        name = f"{self.location}: report.json"
+        return checked(_json(name, self.read(record, MAX_REPORT)), name)
 
     def _own(self, record: FileRecord) -> None:
         if self._closed:

@@ -144,7 +144,8 @@ class _Conversation:
         self._out.remark(f"{stats.generated_tokens} tokens generated, {speed}; {known}; {pages}")
 
     def _do_help(self, _: str) -> None:
-        self._out.remark(HELP)
+        for line in HELP.splitlines():
+            self._out.remark(line)
 
 
 def _said() -> Iterator[str]:

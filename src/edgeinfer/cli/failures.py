@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 import click
 
-from edgeinfer.cli.output import to_json, visible
+from edgeinfer.cli.output import one_line, to_json, visible
 from edgeinfer.errors import SURROUNDINGS, EdgeInferError
 from edgeinfer.installed import without_converter
 from edgeinfer.records import dataclass
@@ -123,7 +123,7 @@ class _Warnings(logging.Handler):
     def tell(self, argv: Sequence[str]) -> None:
         if not {"--quiet", "-q"} & set(_options(argv)):
             for line in self.lines:
-                click.echo(visible(f"edgeinfer: warning: {line}"), err=True)
+                click.echo(one_line(f"edgeinfer: warning: {line}"), err=True)
             if self.left_out:
                 click.echo(f"edgeinfer: warning: and {self.left_out} more", err=True)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from edgeinfer.bounded import one_line as one_line
 from edgeinfer.bounded import visible as visible
 from edgeinfer.cli.table import Table
 from edgeinfer.cli.table import render as render
@@ -40,18 +41,19 @@ class Output:
 
         Args:
             data: for programs; dataclasses, NumPy numbers and paths are understood.
-            view: gives lines and tables for people; called only when they are printed.
+            view: gives lines and tables for people, each line by itself; called only when they are
+                printed.
         """
         if self.json:
             click.echo(to_json(data))
         elif not self.quiet:
             for part in view():
-                click.echo(visible(part) if isinstance(part, str) else render(part))
+                click.echo(one_line(part) if isinstance(part, str) else render(part))
 
     def remark(self, line: str) -> None:
         """Print a line that is not the result, for people."""
         if not self.quiet:
-            click.echo(visible(line), err=True)
+            click.echo(one_line(line), err=True)
 
     @contextlib.contextmanager
     def progress(self, *, lines: bool = False) -> Iterator[Progress | None]:
@@ -119,7 +121,7 @@ class _Lines:
             self._held = what
             return
         for line in filter(None, (self._held, what)):
-            click.echo(visible(line), err=True)
+            click.echo(one_line(line), err=True)
         self._held = ""
 
 

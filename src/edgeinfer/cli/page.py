@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeinfer.bounded import visible
+from edgeinfer.bounded import one_line
 from edgeinfer.cli.files import check_output, write_bytes
 
 if TYPE_CHECKING:
@@ -84,4 +84,4 @@ def _row(tag: str, cells: Iterable[str], right: Iterable[bool]) -> str:
 
 def _safe(text: str) -> str:
     """Return text that shows what it is, whoever named it."""
-    return escape(visible(text))
+    return escape(one_line(text))
