@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.serve.hub import Hub
     from edgeinfer.runtime.serve.served import Served
 
+_LATER = re.compile(r"[0-9]{1,9}|[A-Z][a-z]{2}, [0-9A-Za-z :]{1,40}", re.A)
+"""Seconds, or a date."""
+
 _LONG = re.compile(rb"[0-9]{19}")
 """As many digits may be more than 64 bits."""
 
@@ -149,15 +152,22 @@ class Upstreams:
         with charged.sent(len(content)):
             try:
                 response = await self._client.send(request, stream=True)
-            except self._httpx.TransportError as e:
+            except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as e:
                 model.down_until = time.monotonic() + DOWN_S
                 raise _GoneError(503, str(e)) from e
+            except self._httpx.TransportError as e:
+                # What was sent may be why, and says nothing of other requests.
+                raise self._broke_off(model) from e
             try:
                 await self._passed(model.name, response, charged, send)
             except self._httpx.TransportError as e:
-                raise RequestError(502, f"the server of model {model.name!r} broke off") from e
+                raise self._broke_off(model) from e
             finally:
                 await response.aclose()
+
+    @staticmethod
+    def _broke_off(model: Served) -> RequestError:
+        return RequestError(502, f"the server of model {model.name!r} broke off")
 
     async def _passed(
         self, name: str, response: httpx.Response, charged: Charged, send: Send
@@ -178,12 +188,15 @@ class Upstreams:
             await write(send, b"", more=False)
             return
         is_json = kind.startswith("application/") and kind.endswith(("/json", "+json"))
-        if not is_json or status < 200 or 300 <= status < 400:
-            raise RequestError(status if status >= 400 else 502, f"{text} and no JSON")
+        is_error = 400 <= status < 600
+        if status != 200 and not is_error:
+            raise RequestError(502, text)
+        if not is_json:
+            raise RequestError(status if is_error else 502, f"{text} and no JSON")
         body = await self._whole(response, text)
         charged.whole(status, body)
         headers: list[Header] = [JSON]
-        if (later := head.get("retry-after", "")) and later.isascii():
+        if _LATER.fullmatch(later := head.get("retry-after", "")):
             headers.append((b"retry-after", later.encode()))
         await answer(send, status, body, headers)
 

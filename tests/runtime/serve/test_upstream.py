@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,67 @@ def test_tokens_count_for_the_key(start: Start, more: dict[str, Any]) -> None:
             assert (words(found.text)[-1]["choices"] == []) == bool(more)
             assert ("total_tokens" in found.text) == bool(more)
     assert server.client.post(CHAT, json=asked(), headers=mine).status_code == 429
+
+
+@contextlib.contextmanager
+def other_server(answer: Callable[[bytes], bytes]) -> Iterator[str]:
+    """Serve bytes for the head of each request, whatever it is, and close; yields the address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def work() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    line, _ = listening.accept()
+                    with line, line.makefile("rb") as file:
+                        head = b"".join(iter(file.readline, b"\r\n"))
+                        if said := answer(head):
+                            size = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+                            file.read(size)
+                            line.sendall(said)
+
+        threading.Thread(target=work, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def whole(status: str, *heads: str) -> bytes:
+    lines = "\r\n".join((f"HTTP/1.1 {status}", "content-type: application/json", *heads))
+    return f"{lines}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+
+
+def test_what_one_request_broke_is_not_down_for_others(start: Start) -> None:
+    def answer(head: bytes) -> bytes:
+        return b"" if b"x-request-id: bad" in head else whole("200 OK")
+
+    with other_server(answer) as address:
+        server = start(upstreams=(f"big={address}#tiny",))
+        found = server.client.post(CHAT, json=asked(), headers={"x-request-id": "bad"})
+        assert (found.status_code, "broke off" in found.text) == (502, True)
+        assert not server.hub.models["big"].is_down
+        assert server.client.post(CHAT, json=asked()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("status", "given", "later"),
+    [
+        ("999 X", 502, None),
+        ("600 X", 502, None),
+        ("205 Reset", 502, None),
+        ("302 Found", 502, None),
+        ("529 X", 529, "3"),
+        ("429 X", 429, "Wed, 21 Oct 2026 07:28:00 GMT"),
+        ("429 X", 429, "9" * 60000),
+        ("429 X", 429, "1; x"),
+    ],
+)
+def test_an_answer_has_a_form(start: Start, status: str, given: int, later: str | None) -> None:
+    heads = [] if later is None else [f"retry-after: {later}"]
+    with other_server(lambda _: whole(status, *heads)) as address:
+        server = start(upstreams=(f"big={address}#tiny",))
+        found = server.client.post(CHAT, json=asked())
+    assert found.status_code == given
+    is_good = later is not None and len(later) < 40 and ";" not in later
+    assert found.headers.get("retry-after") == (later if is_good else None)
 
 
 def nobody() -> str:
