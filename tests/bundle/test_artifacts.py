@@ -1,6 +1,7 @@
 """Artifacts out of their bundle: whole or not at all, and under the names that were asked for."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,27 @@ def test_every_variant_in_a_folder_of_its_id(tmp_path: Path, native: Any) -> Non
         tmp_path / "out"
     )
     assert (tmp_path / "out" / "cpu-mlprogram-fp32" / "manifest.json").read_bytes() == raw
+
+
+@pytest.mark.parametrize("native", ["allow", "auto"])
+def test_what_runs_when_it_is_opened_is_no_strangers(tmp_path: Path, native: Any) -> None:
+    """A page was kept back under one name alone, and written where a variant listed it."""
+    evil = ("page.html", "Index.HTM", "a.svg", "more.xml", "run.sh", "x.desktop", "x.EXE")
+    with BundleWriter(tmp_path / "m.edge") as writer:
+        manifest = made(writer, "onnx", "openvino_ir")
+        onnx, ir = manifest.variants
+        files = [writer.add_bytes(f"variants/{onnx.id}/{n}", n.encode()) for n in evil]
+        lists = [writer.add_bytes(f"pipeline/sub/{n}", n.encode()) for n in (*evil, "x.so")]
+        listed = replace(onnx, files=(*onnx.files, *files))
+        extra = (*manifest.extra_files, *lists)
+        path = writer.finish(replace(manifest, variants=(listed, ir), extra_files=extra))
+    with Bundle.open(path, native=native) as b:
+        found = extract(b, tmp_path / "out", b.manifest.variants)
+    written = {name.rpartition("/")[2] for name in tree(tmp_path / "out")}
+    assert written >= {"model.onnx", "model.xml", "model.bin", "words.txt", "report.json"}
+    assert written & {*evil, "x.so"} == ({*evil, "x.so"} if native == "allow" else set())
+    left = (*evil, "report.html", *(f"pipeline/sub/{n}" for n in (*evil, "x.so")))
+    assert set(found[0].left_out) == (set() if native == "allow" else set(left))
 
 
 def test_targets_and_ids_choose(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_strangers_page_is_not_written(
     assert "report.html is a page that a browser runs, and no trusted key signed" in refused.err
     assert not page.exists()
     noted = cli("extract", path, "-o", tmp_path / "out")
-    assert "report.html is left out: a browser runs it" in noted.out
+    assert "report.html is left out: whoever opens it runs it" in noted.out
     assert not list(tmp_path.rglob("report.html"))
     monkeypatch.setenv("EDGEINFER_NATIVE", "allow")
     assert cli("inspect", path, "--report", page).code == 0

@@ -12,7 +12,7 @@ from edgeinfer.bundle.formats import FOLDERS, SUFFIXES, format_of
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.staging import Staging
-from edgeinfer.bundle.trust import PAGE
+from edgeinfer.bundle.trust import PAGE, runs_opened
 from edgeinfer.bundle.writer import BundleWriter, sync_tree, writing
 from edgeinfer.errors import BundleError, OutputError, UsageError
 from edgeinfer.records import dataclass
@@ -118,11 +118,13 @@ class Extracted:
         variant: Variant of the manifest.
         artifact: what to open: a file, or the folder that is a package.
         files: all that was written for it.
+        left_out: what was not, as whoever opens it runs it and a stranger made it.
     """
 
     variant: Variant
     artifact: Path
     files: tuple[Path, ...]
+    left_out: tuple[str, ...] = ()
 
 
 def chosen(
@@ -155,7 +157,7 @@ def extract(
     """Write the files of variants into a folder, each variant's into one that has its id.
 
     Beside the artifact lie the manifest, which says how inputs are prepared, the report, and files
-    of the pipeline; of a stranger's bundle not the report's page. All of it appears at once, or
+    of the pipeline; of a stranger's bundle no pages and programs. All of it appears at once, or
     nothing. Every file is compared with its hash.
 
     Args:
@@ -199,10 +201,17 @@ def _extracted(bundle: Bundle, variant: Variant, tree: Path, place: Path) -> Ext
     manifest = bundle.manifest
     records = {record.path: record for record in variant.files}
     files: dict[PurePosixPath, FileRecord] = {}
-    reports = _REPORTS if bundle.native.allowed else set(_REPORTS) - {PAGE}
-    beside = [f for f in manifest.extra_files if f.path in reports or f.path.startswith(_PIPELINE)]
-    wanted = [(where, records[path]) for path, where in inside(variant).items()]
-    for where, record in (*wanted, *((PurePosixPath(f.path), f) for f in beside)):
+    wanted = [(where, records[path], variant.format) for path, where in inside(variant).items()]
+    wanted += [
+        (PurePosixPath(f.path), f, "")
+        for f in manifest.extra_files
+        if f.path in _REPORTS or f.path.startswith(_PIPELINE)
+    ]
+    left: list[str] = []
+    for where, record, format in wanted:
+        if not bundle.native.allowed and runs_opened(record.path, format):
+            left.append(str(where))
+            continue
         if str(where) == MANIFEST_NAME or files.setdefault(where, record) != record:
             raise BundleError(f"{bundle.location}: {variant.id}: two of its files would be {where}")
     for where, record in files.items():
@@ -214,7 +223,7 @@ def _extracted(bundle: Bundle, variant: Variant, tree: Path, place: Path) -> Ext
     first = inside(variant)[variant.files[0].path]
     artifact = first.parts[0] if variant.format in FOLDERS else str(first)
     written = (*files, PurePosixPath(MANIFEST_NAME))
-    return Extracted(variant, place / artifact, tuple(place / w for w in written))
+    return Extracted(variant, place / artifact, tuple(place / w for w in written), tuple(left))
 
 
 def _refuse_taken(names: Iterable[Path], overwrite: bool) -> None:

@@ -84,9 +84,9 @@ def _misfits(where: str, value: Any, form: Any) -> Iterator[str]:
             yield f"{where}: expected {expected}, received {_kind(value)}"
 
 
-_NAMES = {str: "a text", int: "a number", float: "a number", None: "null"}
+_NAMES: Mapping[Any, str] = {str: "a text", int: "a number", float: "a number", None: "null"}
 
 
 def _kind(value: Any) -> str:
-    kinds = {**_NAMES, bool: "a truth value", list: "a list", dict: "an object"}
+    kinds: Mapping[Any, str] = {**_NAMES, bool: "a truth value", list: "a list", dict: "an object"}
     return kinds[None if value is None else type(value)]

@@ -49,6 +49,13 @@ NATIVE_FOLDER = "code/"
 PAGE = "report.html"
 """A page that whoever made the bundle wrote: a browser runs what is in it."""
 
+_RUNS_OPENED = re.compile(
+    r"\.(?:[sx]?html?|xht|mht(?:ml)?|svgz?|xml|xslt?|m?js|pdf|hta|swf|jar|py[cw]?|sh|command|desktop|"
+    r"lnk|url|exe|com|scr|msi|bat|cmd|ps1|vbs|wsf|reg|scf|app)\Z",
+    re.I | re.A,
+)
+"""Ends of names of files that run what is in them where somebody opens them, wherever they lie."""
+
 HINT = (
     "sign it and give the key (trusted=, --trusted), or trust whoever made it "
     "(native='allow', --allow-native, EDGEINFER_NATIVE=allow)"
@@ -106,6 +113,20 @@ def level_of(variant: Variant) -> Level:
     # A library makes any format native, one of a plugin too.
     has_library = any(_NATIVE_NAME.search(file.path) for file in variant.files)
     return "native" if variant.format in NATIVE_FORMATS or has_library else "data"
+
+
+def runs_opened(path: str, format: str = "") -> bool:
+    """Whether a file runs what is in it where somebody opens it: a page, a program.
+
+    Args:
+        path: in the bundle.
+        format: Format of the variant that lists it, whose libraries have a level of their own;
+            OpenVINO describes graphs in XML. Empty for no variant's.
+    """
+    if not format and _NATIVE_NAME.search(path):
+        return True
+    is_graph = format == "openvino_ir" and path.lower().endswith(".xml")
+    return not is_graph and _RUNS_OPENED.search(path) is not None
 
 
 def native_files(manifest: Manifest) -> Iterator[FileRecord]:

@@ -76,15 +76,17 @@ def _name(target: str) -> str:
 
 
 def _notes(found: tuple[Extracted, ...], bundle: Bundle) -> list[str]:
-    from edgeinfer.bundle.trust import PAGE, level_of
+    from edgeinfer.bundle.trust import level_of
 
     key, why = bundle.sealed_by, bundle.native.why
     notes = [f"decrypted with key {key}: these files are in plain"] if key else []
     native = [f.variant.id for f in found if level_of(f.variant) == "native"]
     if native and not bundle.native.allowed:
         notes.append(f"{', '.join(native)}: machine code, and {why}")
-    if not bundle.native.allowed and any(f.path == PAGE for f in bundle.manifest.extra_files):
-        notes.append(f"{PAGE} is left out: a browser runs it, and {why}")
+    if left := dict.fromkeys(name for f in found for name in f.left_out):
+        is_one = "is left out: whoever opens it runs it" if len(left) == 1 else ""
+        are = is_one or "are left out: whoever opens them runs them"
+        notes.append(f"{', '.join(left)} {are}, and {why}")
     notes += [f"{f.variant.id}: {f.variant.unverified}" for f in found if f.variant.unverified]
     notes += [
         f"{f.variant.id}: plain files of fp32: whoever opens them tells the engine to compute in "
