@@ -246,8 +246,9 @@ def other_server(answer: Callable[[bytes], bytes]) -> Iterator[str]:
                     with line, line.makefile("rb") as file:
                         head = b"".join(iter(file.readline, b"\r\n"))
                         if said := answer(head):
-                            size = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
-                            file.read(size)
+                            found = re.search(rb"(?i)content-length: (\d+)", head)
+                            assert found
+                            file.read(int(found[1]))
                             line.sendall(said)
 
         threading.Thread(target=work, daemon=True).start()
