@@ -227,8 +227,8 @@ def test_a_folder_may_have_an_equals_sign(
 
 def test_names_are_not_expanded_by_who_reads_the_file(cli: Any, files: Path) -> None:
     yaml = pytest.importorskip("yaml")
-    write_graph(files, "a$(HOME)b", NET)
-    given = ("x=" + str(files / "a$(HOME)b.edge"), "--insecure", "--emit")
+    write_graph(files, "a$$(HOME)b", NET)
+    given = ("x=" + str(files / "a$$(HOME)b.edge"), "--insecure", "--emit")
     (found,) = [
         word
         for word in yaml.safe_load(emitted(cli, *given, "kserve"))["spec"]["predictor"][
@@ -236,6 +236,18 @@ def test_names_are_not_expanded_by_who_reads_the_file(cli: Any, files: Path) -> 
         ][0]["command"]
         if "HOME" in word
     ]
-    assert found.endswith("/mnt/models/a$$(HOME)b.edge")
+    # To Kubernetes two are one, wherever they stand.
+    assert found.endswith("/mnt/models/a$$$$(HOME)b.edge")
     (service,) = yaml.safe_load(emitted(cli, *given, "compose"))["services"].values()
     assert all("$" not in v["target"].replace("$$", "") for v in service["volumes"])
+
+
+@pytest.mark.parametrize("kind", ["systemd", "compose", "kserve"])
+def test_keys_of_the_environment_are_not_dropped(
+    cli: Any, files: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit that asks for none let everybody in."""
+    monkeypatch.setenv("EDGEINFER_SERVE_KEYS", KEY)
+    refused = cli("serve", files / "net.edge", "--insecure", "--emit", kind)
+    assert refused.code == 2
+    assert "keys of the environment stay here" in refused.err

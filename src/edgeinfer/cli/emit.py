@@ -118,6 +118,8 @@ def emit(kind: str, asked: EmittedProgram) -> str:
     """
     if not asked.port:
         raise UsageError("--emit: give a --port; clients must know it")
+    if os.environ.get("EDGEINFER_SERVE_KEYS") and not asked.has("keys"):
+        raise UsageError("--emit: keys of the environment stay here; give --keys FILE")
     for value in asked.context.params.values():
         for each in value if isinstance(value, tuple) else (value,):
             _plain(str(each))
@@ -270,8 +272,6 @@ def _container(asked: EmittedProgram, mounts: _Mounts, secret: str) -> list[str]
     """Return the command of a container that listens to all, which needs keys or a word."""
     if not (asked.has("keys") or asked.has("insecure")):
         raise UsageError("--emit: containers are open to others: give --keys FILE, or --insecure")
-    if os.environ.get("EDGEINFER_SERVE_KEYS") and not asked.has("keys"):
-        raise UsageError("--emit: keys of the environment stay here; give --keys FILE")
 
     def place(name: str, path: Path) -> str:
         _there(name, path)
@@ -295,21 +295,21 @@ def _compose(asked: EmittedProgram) -> str:
     mounts = _Mounts("/models")
     command = _container(asked, mounts, "/run/secrets")
     secrets = {
-        name: {"file": _in_compose(Path(asked.context.params[name]).resolve())}
+        name: {"file": _doubled(Path(asked.context.params[name]).resolve())}
         for name in _SECRET
         if asked.has(name)
     }
     ports = [p for p in (asked.port, asked.grpc_port) if p is not None]
     service: dict[str, Any] = {
         "image": asked.image,
-        "command": list(map(_in_compose, command)),
+        "command": list(map(_doubled, command)),
         "ports": [f"{_bracketed(asked.host)}:{port}:{port}" for port in ports],
         "volumes": [
             *(
                 {
                     "type": "bind",
-                    "source": _in_compose(here),
-                    "target": _in_compose(there),
+                    "source": _doubled(here),
+                    "target": _doubled(there),
                     "read_only": True,
                 }
                 for here, there in mounts.found.items()
@@ -344,7 +344,8 @@ def _compose(asked: EmittedProgram) -> str:
     return head + "\n".join(_yaml(whole))
 
 
-def _in_compose(word: object) -> str:
+def _doubled(word: object) -> str:
+    """Return a word in which Compose and Kubernetes expand nothing: two dollars are one there."""
     return str(word).replace("$", "$$")
 
 
@@ -368,10 +369,7 @@ def _kserve(asked: EmittedProgram) -> str:
     if asked.has("certificate"):
         raise UsageError("--emit kserve: the cluster's gateway speaks TLS; leave --certificate out")
     mounts = _Mounts("/mnt/models")
-    # What Kubernetes would expand.
-    command = [
-        w.replace("$(", "$$(") for w in map(str, _container(asked, mounts, "/etc/edgeinfer"))
-    ]
+    command = [_doubled(w) for w in _container(asked, mounts, "/etc/edgeinfer")]
     get = {"port": asked.port}
     container: dict[str, Any] = {
         "name": "kserve-container",
