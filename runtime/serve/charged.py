@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -42,6 +43,17 @@ _USED = {
 
 _TEXTS = ("choices", "delta", "content", "output")
 """Fields of answers and events that hold texts."""
+
+T = TypeVar("T")
+
+
+class Reads(Protocol):
+    """Calls a function, beside the event loop where what it reads has many bytes."""
+
+    def __call__(self, size: int, work: Callable[[], T], /) -> Awaitable[T]:
+        """Return what it returns."""
+        ...
+
 
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 
@@ -94,18 +106,27 @@ class Charged:
                 self._give_back()
             raise
 
-    def whole(self, status: int, body: bytes) -> None:
-        """Count the answer that is no stream."""
+    async def whole(self, status: int, body: bytes, reads: Reads) -> None:
+        """Count the answer that is no stream.
+
+        Args:
+            status: Status of the answer.
+            body: Body of the answer.
+            reads: reads what is large beside the loop.
+        """
         self._is_answered = True
         if status >= 400:
             self._give_back()
         elif self._grant is not None:
-            with contextlib.suppress(ValueError):
-                self._count(orjson.loads(body))
+            self._count(*await reads(len(body), partial(_read, body)))
             self._settle()
 
-    async def events(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def events(self, parts: AsyncIterator[bytes], reads: Reads) -> AsyncIterator[bytes]:
         """Give a stream as it comes, without what only the count asked for.
+
+        Args:
+            parts: Parts of the stream.
+            reads: reads what is large beside the loop.
 
         Raises:
             RequestError: 502, an event is too large.
@@ -115,18 +136,25 @@ class Charged:
             async for part in parts:
                 yield part
             return
-        async for event in split(parts):
-            data = _data(event)
-            is_usage = self._count(data)
-            if not (is_usage and self._is_hidden and data.get("choices") == []):
-                yield event
+        async for events in split(parts):
+            shown = []
+            for event in events:
+                # Most of a peer's that sends none are empty.
+                if b"data" in event:
+                    data, letters = await reads(len(event), partial(_read_event, event))
+                    is_usage = self._count(data, letters)
+                    if is_usage and self._is_hidden and data.get("choices") == []:
+                        continue
+                shown.append(event)
+            if shown:
+                yield b"".join(shown)
         self._settle()
 
-    def _count(self, data: Any) -> bool:
+    def _count(self, data: Any, letters: int) -> bool:
         """Count what an answer or event holds and tells; whether it tells what was used."""
         if not isinstance(data, dict):
             return False
-        if letters := sum(map(_letters, (data.get(name) for name in _TEXTS))):
+        if letters:
             self._passed += max(1, letters // TOKEN_BYTES)
             self._is_open = True
         inner = data.get("response", data.get("message", data))
@@ -163,8 +191,8 @@ class Charged:
         return min([MOST_UNTOLD, *named]) * (texts if type(texts) is int and 0 < texts < 129 else 1)
 
 
-async def split(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Give each event of a stream as soon as it ends, by LF, CRLF or CR, and all bytes that came.
+async def split(parts: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    """Give the events of a stream that each part ended, by LF, CRLF or CR, and all bytes that came.
 
     Raises:
         RequestError: 502, an event is too large.
@@ -178,21 +206,28 @@ async def split(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             made.append(bytes(held[done : found.end()]))
             done = found.end()
         del held[:done]
-        for event in made:
-            yield event
+        if made:
+            yield made
         if len(held) > MOST_EVENT:
             raise RequestError(502, f"an event of the other server is larger than {MOST_EVENT}")
     if held:
-        yield bytes(held)
+        yield [bytes(held)]
 
 
-def _data(event: bytes) -> Any:
-    """Return what an event's fields ``data`` hold; None where that is no JSON."""
+def _read_event(event: bytes) -> tuple[Any, int]:
+    """Return what an event's fields ``data`` hold, as ``_read`` does."""
     lines = (line.partition(b":") for line in event.splitlines())
+    return _read(b"\n".join(v.removeprefix(b" ") for n, _, v in lines if n == b"data"))
+
+
+def _read(text: bytes) -> tuple[Any, int]:
+    """Return what JSON holds, None where it is none, and the letters of its texts."""
     try:
-        return orjson.loads(b"\n".join(v.removeprefix(b" ") for n, _, v in lines if n == b"data"))
+        data = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return None
+        return None, 0
+    is_object = isinstance(data, dict)
+    return data, sum(_letters(data.get(name)) for name in _TEXTS) if is_object else 0
 
 
 def _letters(value: Any) -> int:

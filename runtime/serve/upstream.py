@@ -183,7 +183,7 @@ class Upstreams:
             raise RequestError(502, f"{text}, compressed")
         if status == 200 and kind == "text/event-stream" and charged.is_stream:
             await begin(send)
-            async for part in charged.events(response.aiter_raw()):
+            async for part in charged.events(response.aiter_raw(), self._hub.read):
                 await write(send, part)
             await write(send, b"", more=False)
             return
@@ -194,7 +194,7 @@ class Upstreams:
         if not is_json:
             raise RequestError(status if is_error else 502, f"{text} and no JSON")
         body = await self._whole(response, text)
-        charged.whole(status, body)
+        await charged.whole(status, body, self._hub.read)
         headers: list[Header] = [JSON]
         if _LATER.fullmatch(later := head.get("retry-after", "")):
             headers.append((b"retry-after", later.encode()))
