@@ -68,6 +68,10 @@ class SessionReport:
         return f"<SessionReport {self.model}: {self.variant} on {engine}, {self.threads} threads>"
 
     def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return what is said of it."""
         lines = [
             f"{self.model}: {self.variant} on {self.backend} {self.version} ({self.device}), "
             f"{self.threads} threads, policy {self.policy}"
@@ -80,7 +84,7 @@ class SessionReport:
             lines.append(f"  {self.placement}")
         if self.operators is not None:
             lines += [f"  {line}" for line in operator_lines(self.operators)]
-        return "\n".join(lines)
+        return lines
 
 
 def operator_lines(profile: OperatorProfile) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli import lm
-from edgeinfer.cli.output import Output, output_options, visible
+from edgeinfer.cli.output import Lines, Output, output_options, visible
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,5 +98,5 @@ def _texts(completion: Completion) -> list[str]:
     for index, each in enumerate(completion.outputs):
         if len(completion.outputs) > 1:
             lines.append(f"--- {index + 1} ({each.finish})")
-        lines.append(each.text)
+        lines.append(Lines(each.text))
     return lines

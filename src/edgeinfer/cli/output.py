@@ -24,6 +24,19 @@ from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
 
+class Lines(str):
+    """A text of a model, whose line feeds are its own; it stands last, or after a line of ours."""
+
+    __slots__ = ()
+
+
+def shown(part: str | Table) -> str:
+    """Return a part of a result as it is printed."""
+    if not isinstance(part, str):
+        return render(part)
+    return visible(part) if isinstance(part, Lines) else one_line(part)
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """How the user wants output.
@@ -48,7 +61,7 @@ class Output:
             click.echo(to_json(data))
         elif not self.quiet:
             for part in view():
-                click.echo(one_line(part) if isinstance(part, str) else render(part))
+                click.echo(shown(part))
 
     def remark(self, line: str) -> None:
         """Print a line that is not the result, for people."""

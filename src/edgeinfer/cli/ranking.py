@@ -34,4 +34,4 @@ def why(reports: Sequence[SessionReport]) -> Iterator[str]:
     """The same in lines; notes are printed anyway."""
     for report in reports:
         yield ""
-        yield str(replace(report, notes=()))
+        yield from replace(report, notes=()).lines()
