@@ -16,13 +16,19 @@ INPUTS = (TensorSpec("x", "float32", ("N", 4)), TensorSpec("ids", "int64", ("N",
 OUTPUTS = (TensorSpec('{"1": "y"}', "float32", ("N", 4)),)
 
 
-def write_bundle(output: str | Path, *, overwrite: bool = False, model: bytes = MODEL) -> Manifest:
+def write_bundle(
+    output: str | Path,
+    *,
+    overwrite: bool = False,
+    model: bytes = MODEL,
+    weights: bytes = b"weights",
+) -> Manifest:
     feeds = {"x": np.arange(8, dtype=np.float32).reshape(2, 4), "ids": np.array([5, -1])}
     expected = {'{"1": "y"}': np.full((2, 4), 0.5, np.float32)}
     with BundleWriter(output, overwrite=overwrite) as writer:
         files = tuple(
             writer.add_bytes(f"variants/cpu-onnx-fp32/{name}", data)
-            for name, data in (("model.onnx", model), ("model.onnx.data", b"weights"))
+            for name, data in (("model.onnx", model), ("model.onnx.data", weights))
         )
         vector = writer.add_vector(INPUTS, OUTPUTS, feeds, expected, "user")
         report = writer.add_bytes("report.json", b'{"fine": true}')

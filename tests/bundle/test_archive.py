@@ -138,6 +138,26 @@ def test_a_full_cache_is_said_and_nothing_stays(
     assert not [p for p in small_disk.rglob("*") if p.is_file()]
 
 
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_files_lie_together_where_the_cache_has_room_for_the_first_only(
+    small_disk: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writer_of_small: Callable[..., Manifest],
+    place: str,
+) -> None:
+    path, weights = tmp_path / "big.edge", np.random.default_rng(0).bytes(2 << 20)
+    writer_of_small(path, weights=weights)
+    monkeypatch.setenv("EDGEINFER_CACHE", str(small_disk / "cache"))
+    if place == "memory":
+        monkeypatch.setattr("tempfile.tempdir", str(small_disk))
+    with Bundle.open(path) as bundle:
+        model, data = bundle.paths(bundle.manifest.variants[0])
+        assert data.read_bytes() == weights
+        assert model.parent == data.parent
+        assert len(bundle.notes) == (2 if place == "memory" else 1)
+
+
 def test_without_any_disk_a_bundle_is_unpacked_into_memory(
     small_disk: Path,
     tmp_path: Path,
@@ -247,6 +267,16 @@ def test_a_truncated_zip(zipped: Path, keep: float) -> None:
     data = zipped.read_bytes()
     zipped.write_bytes(data[: int(len(data) * keep)])
     assert refusal(zipped).startswith("is a damaged or cut off zip")
+
+
+def test_memory_that_is_short_is_no_damage(zipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: object) -> bytes:
+        raise MemoryError
+
+    with Bundle.open(zipped) as bundle:
+        monkeypatch.setattr(zipfile.ZipExtFile, "read", short)
+        with pytest.raises(MemoryError):
+            bundle.read(bundle.manifest.variants[0].files[0])
 
 
 @pytest.mark.sample(20)

@@ -444,21 +444,21 @@ class Bundle:
     def _unpacked(self, record: FileRecord) -> Path:
         if self._memory is not None:
             return self._in_memory(record)
-        # Looked for first: a cache that was filled earlier may be read-only now.
         place = PurePosixPath(record.path)
-        filled = readable_folder(_CACHE, self._key, *place.parent.parts)
-        entry = cache_root() / _CACHE / self._key
-        if filled is not None and self._is_unpacked(record, filled / place.name):
-            eviction.used(entry)
-            return filled / place.name
-        if self._private is None:
+        # Once one had no room there, all of them lie elsewhere: a file names another by its path.
+        if not self._moves:
+            # Looked for first: a cache that was filled earlier may be read-only now.
+            filled = readable_folder(_CACHE, self._key, *place.parent.parts)
+            entry = cache_root() / _CACHE / self._key
+            if filled is not None and self._is_unpacked(record, filled / place.name):
+                eviction.used(entry)
+                return filled / place.name
             try:
                 folder = writable_folder(_CACHE, self._key, *place.parent.parts)
                 eviction.trim(entry)
                 return self._written(record, folder)
             except OSError as e:
-                reason = e.strerror or str(e)
-                self._move(f"cache folder {cache_root()} cannot be written ({reason})", "folder")
+                self._move(f"cache folder {cache_root()} cannot be written", e, "folder")
         try:
             self._private = self._private or Scratch()
             root = self._private.path
@@ -468,8 +468,7 @@ class Bundle:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return self._written(record, folder)
         except OSError as e:
-            reason = e.strerror or str(e)
-            self._move(f"the temporary folder cannot be written either ({reason})", "memory")
+            self._move("the temporary folder cannot be written either", e, "memory")
         return self._in_memory(record)
 
     def _is_unpacked(self, record: FileRecord, copy: Path) -> bool:
@@ -497,9 +496,10 @@ class Bundle:
             hint = f"set EDGEINFER_CACHE or TMPDIR ({e})"
             raise OutputError(f"{self.location}: {text}: {hint}") from e
 
-    def _move(self, why: str, where: str) -> None:
+    def _move(self, why: str, error: OSError, where: str) -> None:
         """Begin to unpack somewhere else, where what was unpacked so far has to lie too."""
         what = "into a temporary folder" if where == "folder" else "into memory"
+        why = f"{why} ({error.strerror or error})"
         self.notes.append(f"{why}: unpacked {what}, again at every load")
         self._checked = dict.fromkeys(self._checked)
         self._moves += 1

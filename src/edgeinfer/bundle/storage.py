@@ -180,6 +180,9 @@ class Zip:
             self._zip, self._is_inherited = self._read(), False
         try:
             member = self._zip.open(path)
+        except MemoryError:
+            # Its header is short: this says nothing about the file.
+            raise
         except ZIP_ERRORS as e:
             raise BundleError(f"{self._path}: {path} is damaged: {e}") from e
         with member as stream:
@@ -274,6 +277,8 @@ class _Member:
     def read(self, size: int = -1) -> bytes:
         try:
             return self._stream.read(size)
+        except MemoryError:
+            raise
         except ZIP_ERRORS as e:
             raise BundleError(f"{self._where} is damaged: {e}") from e
 
