@@ -87,7 +87,11 @@ def holder(folder: Path) -> str:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder, its lock last; once more where that failed or was interrupted."""
+    """Remove a folder, its lock last; once more where that failed or was interrupted.
+
+    Where something of it stays, because no file can be opened to look for it, say, so does the
+    lock: it tells the next process whose folder that is.
+    """
     try:
         with contextlib.suppress(FileNotFoundError):
             for entry in list(os.scandir(folder)):
@@ -97,10 +101,22 @@ def remove(folder: Path) -> None:
                     os.unlink(entry.path)
             shutil.rmtree(folder)
     except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_what_can_be(folder)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_what_can_be(folder)
         raise
+
+
+def _remove_what_can_be(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != LOCK:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+        if {entry.name for entry in os.scandir(folder)} <= {LOCK}:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_if_abandoned(folder: Path, rescue: Callable[[], object] = lambda: None) -> bool:
