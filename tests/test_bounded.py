@@ -36,6 +36,25 @@ def test_files_are_read_up_to_their_bound(tmp_path: Path) -> None:
         read_bounded(tmp_path / "f", 1024)
 
 
+def test_a_small_file_takes_no_more_memory_for_a_large_bound(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 2048)
+    tracemalloc.start()
+    try:
+        assert len(read_bounded(tmp_path / "f", 64 << 20)) == 2048
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs files that tell no size")
+def test_a_file_that_tells_no_size_is_read_up_to_its_bound() -> None:
+    place = Path("/proc/self/status")
+    assert place.stat().st_size == 0
+    assert read_bounded(place, 1 << 20).startswith(b"Name:")
+    with pytest.raises(OSError, match="it has more than 0 KiB"):
+        read_bounded(place, 100)
+
+
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device that never ends")
 def test_devices_that_never_end_are_refused() -> None:
     for read in (lambda p: _pem(Path(p)), read_labels, key_from, keys_of):

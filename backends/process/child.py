@@ -175,9 +175,15 @@ class Child:
         listen = [partial(_pass_on, self._process.stdout)]
         if keep_errors:
             listen.append(partial(_listen, self._process.stderr, self._words))
-        self._listeners = [threading.Thread(target=each, daemon=True) for each in listen]
-        for listener in self._listeners:
-            listener.start()
+        self._listeners: list[threading.Thread] = []
+        try:
+            for each in listen:
+                listener = threading.Thread(target=each, daemon=True)
+                listener.start()
+                self._listeners.append(listener)
+        except RuntimeError as error:
+            self.kill()
+            raise NotAvailableError(f"no process could be started: {error}") from error
         forks.watch(self)
 
     def forked(self) -> None:

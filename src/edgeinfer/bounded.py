@@ -138,10 +138,15 @@ def read_bounded(path: Path, most: int) -> bytes:
         OSError: it cannot be read, or is larger.
     """
     with open_file(path) as stream:
-        raw = stream.read(most + 1)
+        # What is asked for is allocated at once.
+        size = os.fstat(stream.fileno()).st_size
+        raw = stream.read(min(size, most) + 1)
+        # It grows, or its file system knows no sizes.
+        while size < len(raw) <= most and (more := stream.read(min(1 << 20, most + 1 - len(raw)))):
+            raw += more
     if len(raw) > most:
-        size = f"{most >> 10} KiB" if most < 1 << 20 else f"{most >> 20} MiB"
-        raise OSError(errno.EFBIG, f"it has more than {size}", os.fspath(path))
+        limit = f"{most >> 10} KiB" if most < 1 << 20 else f"{most >> 20} MiB"
+        raise OSError(errno.EFBIG, f"it has more than {limit}", os.fspath(path))
     return raw
 
 

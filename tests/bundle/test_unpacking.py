@@ -34,6 +34,19 @@ def test_each_byte_is_read_and_handed_on_once(
     assert copied(io.BytesIO(data), None) == (hashlib.sha256(data).hexdigest(), size)
 
 
+def test_one_thread_does_it_all_where_no_other_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(unpacking, "ALONE", 0)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    data, out = bytes(3 * CHUNK + 7), io.BytesIO()
+    assert copied(io.BytesIO(data), out.write) == (hashlib.sha256(data).hexdigest(), len(data))
+    assert out.getvalue() == data
+
+
 def test_each_byte_is_hashed_once_though_reads_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = []
 

@@ -47,7 +47,11 @@ def copied(stream: BinaryIO, sink: Callable[[bytes], object] | None) -> tuple[st
 
         with ThreadPoolExecutor(1) as second:
             while len(chunk) == CHUNK:
-                following = second.submit(moved, chunk)
+                try:
+                    following = second.submit(moved, chunk)
+                # There is no memory for a thread, or this process has all that it may.
+                except RuntimeError:
+                    break
                 digest.update(chunk)
                 size += CHUNK
                 chunk = following.result()

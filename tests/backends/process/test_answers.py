@@ -5,6 +5,7 @@ import os
 import pickle
 import struct
 import sys
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -149,6 +150,19 @@ def test_an_answer_of_another_form_is_none() -> None:
             process.receive(60, form=tuple[str, int])
     finally:
         process.kill()
+
+
+def test_a_process_whose_words_no_thread_can_read_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(errors.NotAvailableError, match=r"could be started: can't start new thread"):
+        child.Child("edgeinfer.convert.quantize.readback_apart", keep_errors=True)
+    assert not [*tmp_path.iterdir()]
 
 
 class StrangeError(Exception):
