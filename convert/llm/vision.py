@@ -98,6 +98,13 @@ _TOWERS: Mapping[str, tuple[str | None, ...]] = {
 _LAYERS = 12
 """Layers of a tower whose configuration does not say how many it has."""
 
+_BESIDE_TOWERS = (
+    *("initializer_factor", "projection_dim", "tie_word_embeddings", "use_base_siglip"),
+    *("max_image_size", "size", "vocab_size"),
+)
+"""What a ``vision_config`` says besides what its tower computes. Projections to ``projection_dim``
+are behind it; Idefics 3's files repeat their processor's sizes, and LLaVA's have a vocabulary."""
+
 _ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")
 
 _ABSENT: Mapping[str, Any] = {
@@ -185,13 +192,15 @@ def _passed(
     kind: str, config: Mapping[str, Any], vision: Mapping[str, Any], problems: list[str]
 ) -> dict[str, Any]:
     """Return what transformers makes a model of: known keys and names, and no other."""
-    tower, whole = ConfigValues(vision), ConfigValues(config)
+    prefix = "vision_config."
+    tower = ConfigValues({prefix + name: value for name, value in vision.items()}, prefix)
+    whole = ConfigValues(config)
     made: dict[str, Any] = {n: tower.size(n) for n in _SIZES if tower.get(n) is not None}
     if tower.get("layer_norm_eps") is not None:
         made["layer_norm_eps"] = tower.number("layer_norm_eps")
     tower.refuse("num_channels", unless=(None, 3))
     if tower.size("hidden_size", 1) % (heads := tower.size("num_attention_heads", 1)):
-        tower.problems.append(f"num_attention_heads: {heads} do not divide the hidden_size")
+        tower.problems.append(f"{prefix}num_attention_heads: {heads} do not divide the hidden_size")
     _choose(tower, made, "model_type", _TOWERS[kind])
     _choose(tower, made, "hidden_act", (None, *_ACTIVATIONS))
     if made.get("model_type") == "siglip_vision_model":
@@ -212,7 +221,9 @@ def _passed(
         _choose(whole, passed, "multimodal_projector_bias", (None, True, False))
         _choose(whole, passed, "vision_feature_select_strategy", (None, "default", "full"))
         _choose_layers(whole, passed, tower.size("num_hidden_layers", _LAYERS))
-    problems += [*whole.problems, *(f"vision_config.{p}" for p in tower.problems)]
+    tower.ignore(*_BESIDE_TOWERS)
+    tower.refuse_unknown(vision)
+    problems += [*whole.problems, *tower.problems]
     return passed
 
 
@@ -221,7 +232,8 @@ def _choose(keys: ConfigValues, made: dict[str, Any], name: str, known: Sequence
     value = keys.get(name)
     if not any(type(value) is type(each) and value == each for each in known):
         listed = ", ".join(str(each) for each in known if each is not None)
-        keys.problems.append(f"{name}: expected one of {listed}, received {value!r:.60}")
+        expected = f"expected one of {listed}, received {value!r:.60}"
+        keys.problems.append(f"{keys.prefix}{name}: {expected}")
     elif value is not None:
         made[name] = value
 

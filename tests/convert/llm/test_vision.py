@@ -281,6 +281,12 @@ def _leave_code(folder: Path) -> Path:
         (CONFIG, {"projector_hidden_act": "xielu"}, "projector_hidden_act: expected one of gelu"),
         (CONFIG, {"vision_feature_layer": [1, 4]}, "vision_feature_layer: .* of its 3 layers"),
         (CONFIG, {"vision_config": {"layer_norm_eps": "x"}}, "layer_norm_eps: expected a number"),
+        (CONFIG, {"vision_config": {"window_size": 8, "dropout": 0.0}}, "config.window_size: 8 is"),
+        (
+            CONFIG,
+            {"vision_config": {"quantization_config": {"a": 1}}},
+            "config.quantization_config",
+        ),
         (CONFIG, {"vision_config": {"num_channels": 4}}, "num_channels: 4 is not supported"),
         (CONFIG, {"vision_config": {"num_attention_heads": 3}}, "3 do not divide the hidden_size"),
     ],
@@ -317,8 +323,8 @@ def test_transformers_is_never_told_the_folder(
     folder = _copied(folders["llava"][0], tmp_path)
     mark = _leave_code(folder)
     right = tower.load(folder, _seen(folder))
-    more = {"_name_or_path": str(folder), "quantization_config": {"quant_method": "awq"}}
-    more |= {"attn_implementation": "evil/kernels", "_attn_implementation_internal": "sdpa"}
+    more = {"_name_or_path": str(folder), "attn_implementation": "evil/kernels"}
+    more |= {"_attn_implementation_internal": "sdpa"}
     _edited(folder, CONFIG, lambda data: data["vision_config"].update(more))
     for name in ("pytorch_model.bin", "adapter_config.json", "generation_config.json"):
         (folder / name).write_text("none")
