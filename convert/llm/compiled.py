@@ -32,9 +32,8 @@ _PROCESSES = 4
 """Compilers at once, at most: each takes some 300 MB."""
 
 _CONFIG = {"tirx.disable_assert": True}
-"""Kernels trust what they are given: an executor describes arrays by the kernel's own signature, and
-the code of such checks, some kilobytes of each kernel, is pushed out of the caches by the weights of
-every layer."""
+"""Arrays are described by a kernel's own signature. Code that compares them is 4 to 8 KB a kernel, and
+the weights of each layer push it out of the caches before the next layer calls it."""
 
 Signatures = dict[str, tuple[Argument, ...]]
 

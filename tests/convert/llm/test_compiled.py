@@ -47,3 +47,14 @@ def test_an_object_that_is_not_whole_is_compiled_again(
     objects, count = compiled.compile_kernels(kernels, cast(Any, None))
     assert (objects, count) == (places, 4)
     assert [kernel.name for kernel in asked.values()] == ["cut", "altered", "unsigned", "new"]
+
+
+def test_kernels_do_not_check_what_describes_their_arguments(tmp_path: Path) -> None:
+    """The checks were some kilobytes of code for each of the phases of a layer."""
+    pytest.importorskip("tvm")
+    from edgeinfer.convert.lower.tvm.machines import machine
+
+    compiled._write(
+        [("made", Kernel("norm", "norm", (64, 64, 1e-5)))], machine("cortex-a76"), tmp_path
+    )
+    assert b"Mismatched" not in (tmp_path / "made.o").read_bytes()

@@ -200,3 +200,14 @@ def test_other_machines_get_their_instructions(name: str, instruction: str) -> N
 
 def _has(module: Any) -> bool:
     return str(module.kind) == "llvm"
+
+
+@pytest.mark.parametrize(("kind", "factors"), [("Q4_0", 1), ("Q4_1", 2), ("w4 by 64", 1)])
+def test_scales_are_asked_for_with_the_weights_of_one_token(kind: str, factors: int) -> None:
+    found = []
+    for width in (1, 2):
+        form = form_of(as_stored(weights(kind)), DOTS[HERE])
+        what = Product(DOTS[HERE], form, ROWS, COLUMNS, width, "store", ROWS, ahead=256)
+        text = product(what).script()
+        found.append(len(re.findall(r"llvm\.prefetch", text)))
+    assert found[0] - found[1] == factors
