@@ -32,8 +32,8 @@ _PROCESSES = 4
 """Compilers at once, at most: each takes some 300 MB."""
 
 _CONFIG = {"tirx.disable_assert": True}
-"""Arrays are described by a kernel's own signature. Code that compares them is 4 to 8 KB a kernel, and
-the weights of each layer push it out of the caches before the next layer calls it."""
+"""Arrays are described by a kernel's own signature. Code that compares them is 4 to 8 KB a kernel,
+which the weights of a layer push out of the caches before the next one calls it."""
 
 Signatures = dict[str, tuple[Argument, ...]]
 
