@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: site recordings fuzz test-faults lock locked test-lowest wheel demo picture test test-sweep lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-dashboards test-page test-protocol test-kserve test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
+.PHONY: site recordings fuzz test-faults lock locked test-lowest wheel demo picture test test-sweep lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-clients test-triton test-dashboards test-page test-protocol test-kserve test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision models-table clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -54,6 +54,21 @@ test-install: $(VENV)/installed
 test-page: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet playwright axe-playwright-python
 	$(PYTEST) -m 'slow or not slow' tests/runtime/serve/test_page.py
+
+# The server asked by the clients that people have, which make test does without, by what hypothesis
+# makes up, and by a checker of OpenAI's and Anthropic's APIs.
+test-clients: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet 'tritonclient[grpc,http]' openai anthropic hypothesis zeroconf llm-comply
+	$(PYTEST) -m 'not slow and not models' tests/runtime/serve
+	$(PYTEST) -m 'slow' tests/runtime/serve/test_comply.py
+
+# The same requests to Triton's own front end, in an environment of its own: TRITON is a Python 3.11 with
+# a shared library, as Debian's is; its package takes half a gigabyte.
+TRITON ?= /usr/bin/python3
+test-triton: $(VENV)/installed
+	$(TRITON) -m venv build/triton
+	build/triton/bin/python -m pip install --quiet nvidia-pytriton
+	TRITON_PYTHON=build/triton/bin/python $(PYTEST) -m 'slow' tests/runtime/serve/test_triton.py
 
 # Requests by the protocol's OpenAPI file, which MLServer's package brings.
 test-protocol: $(VENV)/installed

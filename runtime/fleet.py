@@ -60,7 +60,10 @@ class ModelStats:
         loaded: whether its engine is in memory now.
         loads: how often it was loaded.
         memory_mb: that it takes while it is loaded, as measured.
-        batches: runs of the engine, each of one or more calls.
+        dispatched: runs of the engine, each of one or more calls, by why they began: ``idle``, a
+            place was free for what had come; ``waited``, it had become free for who waited;
+            ``full``, a batch had as many calls as it may.
+        oldest_wait_s: Seconds for which the oldest call waits for its run; 0.0 where none does.
         queued_s: that calls waited before they ran, of all together.
         computed_s: that they ran; a batch counts for each of its calls.
     """
@@ -69,9 +72,15 @@ class ModelStats:
     loaded: bool
     loads: int
     memory_mb: float
-    batches: int
+    dispatched: dict[str, int]
+    oldest_wait_s: float
     queued_s: float
     computed_s: float
+
+    @property
+    def batches(self) -> int:
+        """Runs of the engine."""
+        return sum(self.dispatched.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,6 +364,7 @@ class FleetModel(forks.Here):
         priority: Priority of its calls.
         check: returns the inputs of one call as the engine takes them, or raises ``InputError``.
         untried: rows with which its first run sees that batches keep them apart.
+        most_here: Most calls of a run on the caller's thread, where that takes batches.
         is_closed: whether it was taken out of the runtime.
     """
 
@@ -372,11 +382,12 @@ class FleetModel(forks.Here):
         self.batching: Batching | None = None
         self.width = 1
         self.untried: Sequence[Feeds] = ()
+        self.most_here = 0
         self.limit = runtime.threads
         self._runtime = runtime
         self.check = InputCheck(inputs)
         self._recorder = Recorder({"model": name})
-        self._batches = 0
+        self._dispatched = {"idle": 0, "waited": 0, "full": 0}
         self._queued_s = self._computed_s = 0.0
         # Unknown counts as long.
         self._run_s = math.inf
@@ -475,7 +486,8 @@ class FleetModel(forks.Here):
         try:
             try:
                 session = self._acquired(run)
-                self._batches += 1
+                is_full = 1 < len(several) == self.most_here
+                self._dispatched["full" if is_full else "idle"] += 1
                 results = together(partial(self.engine.run, session), several)
             finally:
                 self.engine.runs.discard(run)
@@ -525,7 +537,9 @@ class FleetModel(forks.Here):
             self.engine.released()
 
     def _execute(self, session: Session, calls: list[QueuedRun]) -> None:
-        self._batches += 1
+        is_full = self.batching is not None and len(calls) == self.batching.size
+        why = "full" if is_full else "idle" if calls[0].found_free else "waited"
+        self._dispatched[why] += 1
         start = time.monotonic()
         try:
             results = together(partial(self.engine.run, session), [call.feeds for call in calls])
@@ -542,13 +556,14 @@ class FleetModel(forks.Here):
 
     def stats(self, *, reset: bool = False) -> ModelStats:
         """Say how long its calls took and what it holds."""
-        engine = self.engine
+        engine, oldest = self.engine, self._runtime._scheduler.oldest(self)
         return ModelStats(
             calls=self._recorder.stats(reset),
             loaded=engine.is_loaded,
             loads=engine.loads,
             memory_mb=engine.memory_mb,
-            batches=self._batches,
+            dispatched=dict(self._dispatched),
+            oldest_wait_s=0.0 if oldest is None else time.monotonic() - oldest,
             queued_s=self._queued_s,
             computed_s=self._computed_s,
         )

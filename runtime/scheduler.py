@@ -118,12 +118,14 @@ class QueuedRun:
         future: Future of the outputs.
         deadline: on the monotonic clock; a run that cannot be started before is not started.
         queued: when it came.
+        found_free: whether nothing waited then, and there was a place to run.
     """
 
     feeds: Feeds
     future: PendingOutputs
     deadline: float
     queued: float
+    found_free: bool = False
 
 
 @dataclass(slots=True, order=True)
@@ -226,6 +228,7 @@ class Scheduler:
             turn = self._rounds.of(owner)
             if size == 1 or fits is None or not self._joined(lane, call, fits, turn):
                 self._count += 1
+                call.found_free = not self._jobs and self._free >= min(lane.width, self.threads)
                 self._rounds.take(owner, turn)
                 urgency = (-priority, turn, call.deadline)
                 job = RunBatch(urgency, self._count, lane, [call], call.queued + wait_s, size)
@@ -237,6 +240,15 @@ class Scheduler:
                     self._growing.append(job)
             if not waits:
                 self._call_worker()
+
+    def oldest(self, lane: SchedulerLane) -> float | None:
+        """Return when the oldest call came that waits for a run of a model; None for none."""
+        with self._lock:
+            jobs = [*self._jobs, *self._growing, *self._parked.get(lane, ())]
+            waiting = (
+                c for job in jobs if job.lane is lane and not job.is_taken for c in job.calls
+            )
+            return min((call.queued for call in waiting if not call.future.done()), default=None)
 
     def here(self, lane: SchedulerLane, function: Callable[[A], T], argument: A) -> T | None:
         """Call a function on this thread, if a place is free and nothing waits for it; else None.

@@ -233,9 +233,9 @@ class PagedCache:
         asleep = self._executor is None
         blocks, scheduler, store = self.blocks, self.scheduler, self._store
         joules = counters.energy.joules
-        generated = counters.generated_tokens
+        generated, now = counters.generated_tokens, time.perf_counter()
         return EngineStats(
-            seconds=time.perf_counter() - counters.since,
+            seconds=now - counters.since,
             busy_s=counters.busy_s,
             engine_s=counters.engine_s,
             steps=counters.steps,
@@ -243,6 +243,7 @@ class PagedCache:
             finished=dict(counters.finished),
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
+            oldest_wait_s=max((now - s.arrived for s in list(scheduler.waiting)), default=0.0),
             asleep=asleep,
             prompt_tokens=counters.prompt_tokens,
             cached_tokens=counters.cached_tokens,

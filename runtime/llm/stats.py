@@ -23,6 +23,7 @@ class EngineStats:
         finished: that ended, by reason.
         running: sequences that have pages.
         waiting: sequences that wait for them.
+        oldest_wait_s: Seconds since the oldest of these came; 0.0 where none waits.
         asleep: weights and cache are not in memory.
         prompt_tokens: Prompt tokens of all prompts.
         cached_tokens: Cached tokens of them, taken from the prefix cache.
@@ -58,6 +59,7 @@ class EngineStats:
     finished: dict[str, int]
     running: int
     waiting: int
+    oldest_wait_s: float
     asleep: bool
     prompt_tokens: int
     cached_tokens: int

@@ -183,7 +183,7 @@ class App:
     async def _answered(self, scope: Scope, receive: Receive, sent: _Sent) -> Served | None:
         """Answer; return the model whose run is to be counted."""
         model: Served | None = None
-        path = scope["path"]
+        path = scope["path"] = scope["path"].rstrip("/") or "/"
         try:
             _check_length(path)
             if scope["method"] == "OPTIONS" and self.hub.options.cors:
@@ -222,7 +222,8 @@ class App:
         return self.hub.get(name) if kind is None else self.hub.of_kind(name, kind)
 
     async def _route(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope["method"]
+        # Who asks for the head alone gets that of the whole answer; its body is not sent.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
         if is_page(path) and method == "GET":
             await answer_page(path, send)
         elif path in OPEN:

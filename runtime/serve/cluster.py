@@ -32,6 +32,9 @@ NAME, BEHIND = "edgeinfer", "replicas"
 PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
 """What Ray has for its parts to start: its proxy's five seconds are too few for slow boards."""
 
+_MINUTES = 5
+"""For which its proxies are waited for: two processors with a load of twenty took more than two."""
+
 _OLDEST = (2, 60)
 """Earlier ones let whoever reaches their ports run programs; from here on they ask for a token."""
 
@@ -266,12 +269,13 @@ def serve_cluster(
 def _start_proxies(start: Callable[[], object]) -> None:
     """Start Ray's proxies, which have a minute for it that cannot be set: busy boards take longer.
 
-    What was begun goes on meanwhile, and a second start finds it.
+    What was begun goes on meanwhile, and the next start finds it.
     """
-    try:
-        start()
-    except TimeoutError:
-        start()
+    for _ in range(_MINUTES - 1):
+        with contextlib.suppress(TimeoutError):
+            start()
+            return
+    start()
 
 
 def _private() -> Scratch:

@@ -156,6 +156,8 @@ def _statistics(model: Served) -> dict[str, Any]:
             "inference_stats": {
                 "success": {"count": calls.runs, "ns": calls.runs * mean_ns},
                 "fail": {"count": sum(calls.failures.values()), "ns": 0},
+                "queue": {"count": calls.runs, "ns": int(stats.queued_s * 1e9)},
+                "compute_infer": {"count": calls.runs, "ns": int(stats.computed_s * 1e9)},
             },
             "memory_mb": stats.memory_mb,
         }

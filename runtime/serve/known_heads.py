@@ -74,3 +74,27 @@ def known_head(
     if not length:
         return None
     return KnownHead(text, url, headers, length, number(found.get(LENGTH, b"")) or 0)
+
+
+def without_upgrade(
+    method: bytes, url: bytes, version: str, headers: list[tuple[bytes, bytes]]
+) -> bytes:
+    """Return a head that offers no other protocol, as clients of HTTP/2 do at first.
+
+    Args:
+        method: that the parser found.
+        url: likewise.
+        version: likewise.
+        headers: likewise, with names in small letters.
+    """
+    lines = [b"%s %s HTTP/%s" % (method, url, version.encode())]
+    for name, value in headers:
+        if name == b"connection":
+            words = [word.strip() for word in value.split(b",")]
+            value = b", ".join(word for word in words if word.lower() not in _OFFERS)
+        if name not in _OFFERS and (value or name != b"connection"):
+            lines.append(b"%s: %s" % (name, value))
+    return b"\r\n".join((*lines, b"", b""))
+
+
+_OFFERS = (b"upgrade", b"http2-settings")

@@ -102,7 +102,7 @@ class Lane:
         fit = {n: s for n, s in seconds.items() if s <= _most(n)} if 1 in seconds else {}
         gains = min((s / n for n, s in fit.items()), default=math.inf) <= HANDED_S
         is_brief = seconds.get(1, math.inf) <= (BATCH_S if gains else BRIEF_S)
-        self._size = max(fit, default=0) if is_brief else 0
+        self._size = model.most_here = max(fit, default=0) if is_brief else 0
         self._waiting: deque[_Waiting] = deque()
         self._is_mixed = False
         self._rounds = Rounds()

@@ -55,7 +55,8 @@ ModelConfig name:string=1 platform:string=2 backend:string=17 max_batch_size:int
 ModelConfigRequest name:string=1 version:string=2
 ModelConfigResponse config:ModelConfig=1
 StatisticDuration count:uint64=1 ns:uint64=2
-InferStatistics success:StatisticDuration=1 fail:StatisticDuration=2
+InferStatistics success:StatisticDuration=1 fail:StatisticDuration=2 queue:StatisticDuration=3
+ compute_infer:StatisticDuration=5
 ModelStatistics name:string=1 version:string=2 inference_count:uint64=4 execution_count:uint64=5
  inference_stats:InferStatistics=6
 ModelStatisticsRequest name:string=1 version:string=2

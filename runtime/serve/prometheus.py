@@ -103,13 +103,21 @@ class _Models:
             pending.add_metric([name, "1"], pending_now)
         answers, steps = _triton("count"), _triton("exec_count")
         queued, computed = _triton("queue_duration_us"), _triton("compute_infer_duration_us")
-        for name, stats in self._metrics.runs():
+        runs = list(self._metrics.runs())
+        oldest = [(name, stats.oldest_wait_s) for name, stats in runs]
+        yield _gauge("edgeinfer_oldest_wait_seconds", oldest, about="Of who waits for a run.")
+        why = CounterMetricFamily(
+            "edgeinfer_batches", "Runs, by why they began.", labels=["model", "reason"]
+        )
+        for name, stats in runs:
+            for reason, count in stats.dispatched.items():
+                why.add_metric([name, reason], count)
             labels = [name, "1"]
             answers.add_metric(labels, stats.calls.runs)
             steps.add_metric(labels, stats.batches)
             queued.add_metric(labels, stats.queued_s * 1e6)
             computed.add_metric(labels, stats.computed_s * 1e6)
-        yield from (pending, answers, steps, queued, computed)
+        yield from (why, pending, answers, steps, queued, computed)
 
 
 def _triton(name: str) -> UnknownMetricFamily:

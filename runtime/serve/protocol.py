@@ -20,7 +20,7 @@ from edgeinfer.runtime.serve.exchange import KEY, Exchange, WholeRequest
 from edgeinfer.runtime.serve.http import LENGTH, number
 from edgeinfer.runtime.serve.inflight import InFlight
 from edgeinfer.runtime.serve.keys import sharer
-from edgeinfer.runtime.serve.known_heads import TRIES, KnownHead, known_head
+from edgeinfer.runtime.serve.known_heads import TRIES, KnownHead, known_head, without_upgrade
 from edgeinfer.runtime.serve.reading import HEAD_BYTES, BodyReader, RequestBody
 from edgeinfer.runtime.serve.unread import Unread
 
@@ -180,6 +180,7 @@ class _Protocol(HttpToolsProtocol):
     _soon: asyncio.TimerHandle | None = None
     _awaited = 0.0
     _unread: Unread | None = None
+    _plain = b""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
@@ -294,7 +295,7 @@ class _Protocol(HttpToolsProtocol):
         if self._is_between and self._tries and not self._is_late:
             self._data = data
         self._around += len(data)
-        super().data_received(cast("bytes", data))
+        self._feed(cast("bytes", data))
         self._data = None
         if self._early is not None and self.body is None and not self.transport.is_closing():
             self._wait()
@@ -307,6 +308,25 @@ class _Protocol(HttpToolsProtocol):
         if self._around > MOST_HEAD + self.inside // _SHARE:
             self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def _feed(self, data: bytes) -> None:
+        self._since = None
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            plain, self._plain, self._data = self._plain, b"", None
+            self._read_anew()
+            self._feed(plain + data[error.args[0] :])
+        except httptools.HttpParserError:
+            message = "Invalid HTTP request received."
+            self.logger.warning(message)
+            self.send_400_response(message)
+
+    def _read_anew(self) -> None:
+        """Begin with another parser, since this one waits for what it will not be given."""
+        self.parser = httptools.HttpRequestParser(self)
+        if _IS_LENIENT:
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def on_body(self, body: bytes) -> None:
         self._around -= len(body)
@@ -343,12 +363,12 @@ class _Protocol(HttpToolsProtocol):
             self._early = bytes(body)
             self._begin()
             super().on_message_complete()
-        # The one before waits for what it was not given.
-        self.parser, self._is_between = httptools.HttpRequestParser(self), True
-        if _IS_LENIENT:
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._is_between = True
+        self._read_anew()
 
     def on_message_complete(self) -> None:
+        if self._plain:
+            return
         self._around = self.inside = 0
         self._is_between = True
         if self._early is not None:
@@ -371,6 +391,14 @@ class _Protocol(HttpToolsProtocol):
         return before is None or before.response_complete
 
     def on_headers_complete(self) -> None:
+        parser = self.parser
+        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+            # No other protocol is spoken here, and the parser would take the body for one: the
+            # request is read again without the offer.
+            self._plain = without_upgrade(
+                parser.get_method(), self.url, parser.get_http_version(), self.headers
+            )
+            return
         self._arrived()
         self.doors.asks(self)
         self.asked, data, self._data = None, self._data, None

@@ -97,6 +97,8 @@ class V2:
         Raises:
             RequestError: there is no such address, or the request is wrong.
         """
+        if parts[:1] in (["systemsharedmemory"], ["cudasharedmemory"]):
+            raise RequestError(400, "shared memory is not supported: tensors come in the body")
         handler = self._get(parts) if method == "GET" else self._post(parts, receive)
         if handler is None:
             raise RequestError(404, f"nothing is at /v2/{'/'.join(parts)} for {method}")

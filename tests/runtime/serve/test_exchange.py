@@ -97,6 +97,35 @@ def test_a_client_that_waits_for_leave_gets_it(line: socket.socket) -> None:
     assert read(line)[0][0].split()[1] == b"200"
 
 
+@pytest.mark.parametrize("name", ["h2c", "websocket"])
+@pytest.mark.parametrize("cut", [0, 60, 150, 260])
+def test_another_protocol_is_offered_in_vain(line: socket.socket, name: str, cut: int) -> None:
+    """As clients of HTTP/2 do: the body was taken for the other protocol."""
+    offer = f"connection: keep-alive, Upgrade, HTTP2-Settings\r\nupgrade: {name}\r\n"
+    given = whole(f"{offer}http2-settings: AAMAAABkAAQAAP__\r\nx-request-id: a\r\n")
+    line.sendall(given[:cut])
+    time.sleep(0.002)
+    line.sendall(given[cut:] + whole("x-request-id: b\r\n"))
+    answers = read(line, 2)
+    assert [json.loads(body)["outputs"][0]["data"] for _, body in answers] == [[3.0, 4.0, 6.0]] * 2
+    assert [head.lower().split(b"x-request-id: ")[1][:1] for head, _ in answers] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("path", ["/v2/models/double", "/v2/health/live", "/", "/metrics"])
+def test_a_head_alone_is_that_of_the_whole_answer(server: Server, path: str) -> None:
+    head, whole = server.client.head(path), server.client.get(path)
+    assert (head.status_code, head.content) == (whole.status_code, b"") == (200, b"")
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    assert abs(int(head.headers["content-length"]) - len(whole.content)) < 100
+
+
+def test_an_address_may_end_in_a_slash(server: Server) -> None:
+    assert server.client.post("/v2/models/double/infer/", content=BODY).status_code == 200
+    for path in ("/v2/", "/v2/health/live/", "/v2/models/double/", "/v1/models/", "/metrics/"):
+        assert server.client.get(path).status_code == 200, path
+    assert "v2/nothing for" in server.client.get("/v2/nothing/").text
+
+
 @pytest.mark.parametrize("more", ["connection: close\r\n", ""])
 def test_a_connection_is_kept_unless_it_is_to_close(line: socket.socket, more: str) -> None:
     line.sendall(whole(more))

@@ -58,6 +58,7 @@ def test_what_came_together_runs_together(model: FleetModel) -> None:
     assert [f["double"].tolist() for f in found] == [[[2.0 * v] * 3] for v in range(10)]
     # Four are the most that keep the loop for less than they would one by one.
     assert model.stats().batches - before == 3
+    assert model.stats().dispatched["full"] == 2
     assert model.stats().calls.runs >= 10
 
 

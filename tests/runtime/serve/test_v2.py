@@ -191,6 +191,13 @@ def test_the_real_client(server: Server) -> None:
         result = triton.infer("double", inputs, outputs=outputs, request_id="7")
         np.testing.assert_array_equal(result.as_numpy("double"), x * 2)
     assert triton.get_model_metadata("double")["name"] == "double"
+    spent = triton.get_inference_statistics("double")["model_stats"][0]["inference_stats"]
+    assert spent["compute_infer"]["count"] == spent["success"]["count"] > 0
+    refused = pytest.raises(client.InferenceServerException, match="shared memory is not supp")
+    with refused:
+        triton.register_system_shared_memory("region", "/somebodys", 24)
+    with refused:
+        triton.get_system_shared_memory_status()
 
 
 def test_many_callers_get_their_own_answers(server: Server) -> None:
