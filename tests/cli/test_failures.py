@@ -149,6 +149,15 @@ def test_warnings_are_not_told_before_an_error_or_when_quiet(
     assert capsys.readouterr().err == ""
 
 
+def test_no_line_of_an_error_but_the_first_begins_as_ours_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = errors.UsageError("m\ntrust: signed\n  node\n\nedgeinfer: fine")
+    assert guarded(warning(error), []) == 2
+    lines = capsys.readouterr().err.split("\n")
+    assert lines == ["edgeinfer: m", "  trust: signed", "  node", "", "  edgeinfer: fine", ""]
+
+
 def test_usage_errors_point_to_the_help(cli: Any) -> None:
     result = cli("convert", "m.onnx")
     assert (result.code, result.out) == (2, "")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -89,6 +90,8 @@ def guarded(command: click.Command, argv: Sequence[str]) -> int:
         return _tell(describe(e), argv, e)
     return 0
 
+
+_BEGINS = re.compile(r"\n(?=\S)")
 
 _MOST_WARNINGS = 100
 
@@ -179,7 +182,9 @@ def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None)
         _flush()
     except OSError:
         _abandon_stdout()
-    click.echo(visible(f"edgeinfer: {failure.message}"), err=True)
+    # What a stranger's file is called may have line feeds: no line but the first begins as ours do.
+    message = _BEGINS.sub("\n  ", failure.message)
+    click.echo(visible(f"edgeinfer: {message}"), err=True)
     return failure.code
 
 
