@@ -19,10 +19,8 @@ from edgeinfer.convert.lower.faults import (
 )
 from edgeinfer.convert.lower.onnxruntime.faster import (
     contrib_gelu,
-    is_after_concat,
     is_mean_of_map,
     mean_by_pool,
-    quantize_before_concat,
     repeat_mask_rows,
     silu_by_sigmoid,
 )
@@ -110,10 +108,6 @@ def _gelu(node: ir.Node) -> str:
 
 def _mean_of_map(node: ir.Node) -> str:
     return "a pool keeps its order" if _is_single(node) and is_mean_of_map(node) else ""
-
-
-def _after_concat(node: ir.Node) -> str:
-    return "floats are joined to be made integers" if is_after_concat(node) else ""
 
 
 def _is_single(node: ir.Node) -> bool:
@@ -379,12 +373,6 @@ FASTER: tuple[Rule, ...] = (
     SWISH,
     Rule(frozenset({"Mish"}), _mish, "see digits.py", repair=digits.mish_by_exponential),
     Rule(frozenset({"Gelu"}), _gelu, "see faster.py", repair=contrib_gelu),
-    Rule(
-        frozenset({"QuantizeLinear"}),
-        _after_concat,
-        "see faster.py",
-        repair=quantize_before_concat,
-    ),
 )
 """Slow forms; a repair that does not apply leaves the node as it is."""
 

@@ -22,6 +22,7 @@ from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
 from edgeinfer.convert.lower.nan import input_constraint, keep
 from edgeinfer.convert.lower.onnxruntime import bf16, opset, probe
+from edgeinfer.convert.lower.onnxruntime.early_roundings import round_early
 from edgeinfer.convert.lower.onnxruntime.faster import attention_by_products
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
@@ -174,6 +175,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         # TensorRT has all digits; a CPU that checks the file or takes its place has not.
         apply(model, (PROBABILITIES,), notes)
     else:
+        round_early(model, notes)
         by_blocks = (MEANS,) if not profile.arch or "x86_64" in profile.arch else ()
         apply(model, (*DIGITS, *FASTER, *by_blocks), notes)
         multiply_stored(model)

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, MEANS, RULES
 from edgeinfer.convert.lower.rules import apply
@@ -175,40 +174,3 @@ def test_a_mean_of_what_a_convolution_made_is_a_pool(
     }
     got, want = run(after, feeds)[0], run(before, feeds)[0]
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-
-
-JOINED = """g (float[1,4] x, float[1,3] v) => (float[1,7] y)
-<float s = {0.05}, uint8 z = {128}> {
-    c = Concat<axis=1>(x, v)
-    q = QuantizeLinear(c, s, z)
-    y = DequantizeLinear(q, s, z)
-}"""
-
-
-@pytest.mark.parametrize(
-    ("changes", "kept"),
-    [
-        ((), False),
-        # Signed, the floats themselves are asked for, and a scale that is not known.
-        (("uint8 z = {128}", "int8 z = {3}"), True),
-        (("(float[1,7] y)", "(float[1,7] y, float[1,7] c)"), True),
-        (("float[1,3] v)", "float[1,3] v, float s)", "float s = {0.05}, ", ""), True),
-    ],
-)
-def test_what_is_joined_to_be_made_integers_is_made_integers_first(
-    changes: tuple[str, ...], kept: bool
-) -> None:
-    text = JOINED
-    for old, new in zip(changes[::2], changes[1::2], strict=True):
-        text = text.replace(old, new)
-    before, after = model(text), model(text)
-    apply(after, FASTER, Remarks())
-    RemoveUnusedNodesPass()(after)
-    first = ["Concat", "QuantizeLinear"] if kept else ["QuantizeLinear", "QuantizeLinear", "Concat"]
-    assert ops(after) == [*first, "DequantizeLinear"]
-    check(after)
-    feeds = {"x": [[-9.0, 0.024, 0.026, np.inf]], "v": [[0.1, -0.03, 5.0]], "s": 0.05}
-    names = [v.name or "" for v in before.graph.inputs]
-    named = {name: np.asarray(feeds[name], np.float32) for name in names}
-    for got, want in zip(run(after, named), run(before, named), strict=True):
-        np.testing.assert_array_equal(got, want)
