@@ -42,6 +42,7 @@ from edgeinfer.convert.passes.interface import (
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.nan_guards import RemoveNanGuards
 from edgeinfer.convert.passes.opset import RaiseOpset, default_opset
+from edgeinfer.convert.passes.scale_scores import ScaleScores
 from edgeinfer.convert.passes.settle_padding import SettlePadding
 from edgeinfer.convert.passes.settle_sequences import SettleSequences
 from edgeinfer.convert.passes.settle_squeeze import SettleSqueeze
@@ -111,6 +112,7 @@ SIMPLIFY: Passes = (
 """Repeated, because each of them gives the others work."""
 
 FINISH: Passes = (
+    ScaleScores(),
     WidenHalves(),
     ShareInitializers(),
     RemoveDeadCode(),

@@ -1,9 +1,10 @@
 """Which operators of a half-precision graph pass through numbers that half precision cannot hold.
 
 A variance written out squares 300, which half precision ends below, and takes a root later; a
-softmax written out divides exponentials by their sum. What goes in and what comes out are ordinary
-numbers. From the operator that may leave the range to the one that comes back, and from a mean to
-the difference from it, single precision is what the formula needs.
+softmax written out divides exponentials by their sum; scores are products of queries and keys that
+are scaled afterwards. What goes in and what comes out are ordinary numbers. From the operator that
+may leave the range to the one that comes back, and from a mean to the difference from it, single
+precision is what the formula needs.
 """
 
 from __future__ import annotations
@@ -70,6 +71,9 @@ some later norm is no part of a formula, and stays as fast as it is.
 _BACK_OF_ANY = frozenset({"Log"})
 """Operators of ``_RETURN`` that are a way back behind products too."""
 
+_SCORED = _MOVE | {"Add", "Sub", "Mul", "Div", "Where", "Neg"}
+"""Operators between a product of queries and keys and its softmax."""
+
 _SHARES = frozenset({"Softmax", "Sigmoid", "HardSigmoid", "OneHot"})
 """Operators whose results are one at most, so that products with them add up to no more."""
 
@@ -78,6 +82,9 @@ _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _LARGEST = 65504.0
 _DEPTH = 4
 """How far back two values are compared, or a mean is looked for."""
+
+_SOFTMAX_DEPTH = 10
+"""How far back a product is looked for: scales, masks, biases and moves lie between."""
 
 
 def beyond_half(graph: ir.Graph, kind: ir.DataType = ir.DataType.FLOAT16) -> set[ir.Node]:
@@ -115,6 +122,8 @@ class _Ways:
             if node in self._ends or users & back:
                 back.add(node)
         kept |= back
+        for node in [n for n in kept if _is(n, "Softmax", "LogSoftmax")]:
+            self._scores(node.inputs[0], kept, _SOFTMAX_DEPTH)
         for node in [n for n in self._graph if n in kept]:
             for value in node.inputs:
                 self._join(value, kept, _DEPTH)
@@ -137,7 +146,7 @@ class _Ways:
         op, first = node.op_type, sizes[0]
         if _squares(node):
             return (first or _LARGE, False) if first != _SMALL else (_SMALL, False)
-        if _is_product(node) and _SMALL not in sizes:
+        if is_product(node) and _SMALL not in sizes:
             return _WEIGHED, False
         if not any(sizes):
             return (_LARGE if op in _LEAVE else None), False
@@ -181,6 +190,27 @@ class _Ways:
         if second in (None, _SMALL):
             return (_SMALL, False) if first == _SMALL else (first or _LARGE, first == _LARGE)
         return (_SMALL if _number(node.inputs[0]) is not None else None), True
+
+    def _scores(self, value: ir.Value | None, kept: set[ir.Node], depth: int) -> bool:
+        """Keep what lies between a softmax and the product of two values of a run, that one too.
+
+        Returns:
+            Whether there is such a product.
+        """
+        node = None if value is None else value.producer()
+        if node is None or node.graph is not self._graph or not _reads(node, self._kind):
+            return False
+        if node.domain not in _DOMAINS or not depth:
+            return False
+        found = is_product(node)
+        if found and any(_is_scaled(v) for v in node.inputs):
+            return False
+        if not found and node.op_type in _SCORED:
+            # A mask, a factor and what stands where nothing is seen are the others.
+            found = sum(self._scores(v, kept, depth - 1) for v in node.inputs) > 0
+        if found:
+            kept.add(node)
+        return found
 
     def _join(self, value: ir.Value | None, kept: set[ir.Node], depth: int) -> bool:
         """Keep what makes a value too, where that is a difference from a mean or of kept values.
@@ -245,11 +275,26 @@ def _same(a: ir.Value | None, b: ir.Value | None, depth: int) -> bool:
     )
 
 
-def _is_product(node: ir.Node) -> bool:
+def is_product(node: ir.Node) -> bool:
     """Whether a node adds up products of two values of a run, neither of which is a share."""
     if node.op_type not in ("MatMul", "Einsum") or len(node.inputs) != 2:
         return False
     return all(v is not None and _number(v) is None and not _is_share(v) for v in node.inputs)
+
+
+def _is_scaled(value: ir.Value | None, depth: int = _DEPTH) -> bool:
+    """Whether a value was made smaller before its product."""
+    node = None if value is None else value.producer()
+    if node is None or not depth:
+        return False
+    if node.op_type in ("Mul", "Div"):
+        number = _number(node.inputs[1])
+        if number is None and node.op_type == "Mul":
+            number = _number(node.inputs[0])
+        if number is not None:
+            size = np.abs(number)
+            return bool((size > 1 if node.op_type == "Div" else size < 1).all())
+    return node.op_type in _MOVE and _is_scaled(node.inputs[0], depth - 1)
 
 
 def _is_share(value: ir.Value, depth: int = _DEPTH) -> bool:
