@@ -28,7 +28,7 @@ from edgeinfer.llm.gpu import (
     width_for,
 )
 from edgeinfer.llm.step import Bytes, Floats, Ints, StepBatch
-from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
+from edgeinfer.llm.tape import Attention, Call, Products, Routed, Rows, Tape
 from edgeinfer.machine.cuda import Memory, Recording, Transfers, compute_capability, cuda_devices
 from edgeinfer.machine.cuda_kernels import Kernels
 from edgeinfer.machine.device import DeviceKind
@@ -247,6 +247,8 @@ class CudaExecutor(TapeExecutor):
         """Start all kernels of a step on a stream."""
         self._copy_batch(stream)
         for at, phase in enumerate(self._tape.phases):
+            if isinstance(phase, Routed):
+                raise LoadError("the tape has experts as CPUs take them; convert the model again")
             is_end = not isinstance(phase, Attention) and phase.domain == "outputs"
             count = outputs if is_end else width
             if not count:

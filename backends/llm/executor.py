@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from edgeinfer.backends.tvm import library as tvm_library
 from edgeinfer.errors import ClosedError, InputError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.step import Bytes, Floats, Ints, StepBatch
-from edgeinfer.llm.tape import Adapted, Attention, Call, Products, Rows, Tape
+from edgeinfer.llm.tape import Adapted, Attention, Call, Counted, Products, Routed, Rows, Tape
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.machine.device import DeviceKind
 from edgeinfer.records import dataclass
@@ -27,6 +27,9 @@ COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3, 16: 4.9}
 """Time of a product by the tokens that it takes at once; of one token it is 1. Of 16 it is that of
 AMX tiles, which no other machine has kernels of."""
 
+
+_LISTED = 2
+"""Pairs for each expert from which on they are listed."""
 
 _OF_ADAPTERS = ("adapters_low", "adapters_high")
 
@@ -41,6 +44,7 @@ class _Key:
     one: bool
     one_out: bool
     adapted: bool
+    listed: bool
 
 
 @dataclass(slots=True)
@@ -53,6 +57,7 @@ class _Laid:
         rows: Offsets of phases over tokens; ``outputs`` likewise.
         each: items of every token, of ``rows``.
         adapted: Offsets of phases of adapters.
+        steps: Offsets of phases of one item that are told the tokens.
         filled: counts that were filled in last.
         products: Offsets of products over tokens; ``out_products`` likewise.
         tiles: Offsets of attention by tokens of a tile; tiles of one first.
@@ -68,6 +73,7 @@ class _Laid:
     out_items: Array
     each: Array
     adapted: list[int]
+    steps: list[int]
     address: int = 0
     filled: tuple[int, int, tuple[int, int]] = (0, 0, (0, 0))
 
@@ -107,6 +113,7 @@ class NativeExecutor(TapeExecutor):
         self.threads = sizes.threads or available_cpus()
         self._made = self._cache(config.layers)
         self.page_bytes = sum(a[0].nbytes for layer in self._made for a in layer)
+        self._job = next((p.rows for p in tape.phases if isinstance(p, Routed)), 1)
         self._shared = self._arrays()
         self._team = Team(library, self.threads, 32 * config.layers + 16)
         self._has_left = False
@@ -179,10 +186,16 @@ class NativeExecutor(TapeExecutor):
         experts, pairs = config.experts, rows
         if experts is not None:
             pairs = self.max_tokens * experts.used + SLACK
+            pairs += experts.count * (self._job - 1)
             made["router"] = aligned((rows, -(-experts.count // side) * side), "float32")
-            made["chosen"] = aligned((pairs,), "int32")
+            for name in ("chosen", "order", "places"):
+                made[name] = aligned((pairs,), "int32")
+            made["jobs"] = aligned((pairs // self._job + experts.count, 2), "int32")
+            made["late"] = aligned((4,), "int32")
             made["shares"] = aligned((pairs,), "float32")
             made["he"] = aligned((pairs, experts.ffn), "float32")
+            made["xe"] = aligned((pairs, config.hidden), "float32")
+            made |= {f"p{n}": a for n, a in _rounded(config.hidden, pairs).items()}
         for columns in self._tape.columns:
             is_inner = experts is not None and columns == experts.ffn
             made |= _rounded(columns, pairs if is_inner else rows)
@@ -265,7 +278,8 @@ class NativeExecutor(TapeExecutor):
             return laid
         widths = self._width(count), self._width(outputs)
         # What adapters are multiplied by must be there before the product.
-        key = _Key(*widths, alone, count == 1 and not adapted, outputs == 1, adapted)
+        one = count == 1 and not adapted
+        key = _Key(*widths, alone, one, outputs == 1, adapted, self._is_listed(count))
         if key not in self._laid:
             self._laid[key] = self._lay(key)
         laid = self._laid[key]
@@ -278,6 +292,7 @@ class NativeExecutor(TapeExecutor):
         items[laid.outputs], chunk[laid.outputs] = outputs, self._chunk(outputs, 4)
         extra[laid.products] = -(-count // key.width)
         extra[laid.adapted] = count
+        extra[laid.steps] = count
         extra[laid.out_products] = -(-outputs // key.out_width)
         for offsets, number in zip(laid.tiles, tiles, strict=True):
             total = number * self._config.kv_heads
@@ -300,6 +315,11 @@ class NativeExecutor(TapeExecutor):
         shared["tiles2"][: len(twos)] = twos
         return len(ones), len(twos)
 
+    def _is_listed(self, count: int) -> bool:
+        """Whether experts have so many tokens each that their pairs are better listed."""
+        experts = self._config.experts
+        return experts is not None and count * experts.used >= _LISTED * experts.count
+
     def _width(self, count: int) -> int:
         if count <= 1:
             return 1
@@ -315,13 +335,18 @@ class NativeExecutor(TapeExecutor):
         return np.asarray(np.maximum(1, -(-items // parts)))
 
     def _lay(self, key: _Key) -> _Laid:
-        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0), np.ones(0), [])
+        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0), np.ones(0), [], [])
         made: list[tuple[int, ...]] = []
         multiples: dict[int, int] = {}
         add = made.append
-        for phase in self._tape.phases:
+        for phase in self._phases(key.listed):
             at = len(made)
-            if isinstance(phase, Rows):
+            if isinstance(phase, Counted):
+                add(self._phase(phase.call, chunk=phase.chunk, late=phase.late))
+            elif isinstance(phase, Rows) and phase.domain == "step":
+                laid.steps.append(at)
+                add(self._phase(phase.call, items=1))
+            elif isinstance(phase, Rows):
                 offsets = laid.rows if phase.domain == "tokens" else laid.outputs
                 offsets.append(at)
                 multiples[at] = phase.each
@@ -337,6 +362,14 @@ class NativeExecutor(TapeExecutor):
         laid.each = np.array([multiples.get(at, 1) for at in laid.rows], np.int32)
         laid.out_items = laid.phases["items"][laid.out_products].copy()
         return laid
+
+    def _phases(self, listed: bool) -> Iterator[Rows | Counted | Products | Attention]:
+        """The tape's phases, with those of experts as they are wanted."""
+        for phase in self._tape.phases:
+            if isinstance(phase, Routed):
+                yield from phase.listed if listed else phase.alone
+            else:
+                yield phase
 
     def _lay_products(
         self,
@@ -413,6 +446,7 @@ class NativeExecutor(TapeExecutor):
         chunk: int = 1,
         before: Call | None = None,
         private: bool = False,
+        late: int | None = None,
     ) -> tuple[int, ...]:
         arguments = self._given.arguments(call, layer=layer, private=private)
         count, first, given, fewer = len(self._tape.kernels[call.kernel]), 0, 0, 0
@@ -421,7 +455,8 @@ class NativeExecutor(TapeExecutor):
             given = self._given.arguments(before, layer=layer, private=True, before=True)
             fewer = len(self._tape.kernels[before.kernel])
         main = self._team.function(call.kernel)
-        return (main, arguments, first, given, 0, count, fewer, items, chunk, 1, 0)
+        counted = 0 if late is None else self._given.place("late") + 4 * late
+        return (main, arguments, first, given, counted, count, fewer, items, chunk, 1, 0)
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy a page of all layers, before a forked sequence writes to its own."""

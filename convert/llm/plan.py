@@ -21,12 +21,15 @@ from edgeinfer.kernels.defs.llm.form import STEP, Form
 from edgeinfer.kernels.defs.llm.heads import Attend
 from edgeinfer.kernels.defs.llm.product import Epilogue, Product
 from edgeinfer.llm import LlmConfig, tape
-from edgeinfer.llm.tape import Adapted, Attention, Call, Phase, Products, Rows
+from edgeinfer.llm.tape import Adapted, Attention, Call, Counted, Phase, Products, Routed, Rows
 from edgeinfer.records import dataclass
 
 CACHES = ("float16", "uint8", "uint4")
 
 Source = StoredTensor | Integers
+
+_JOB = 8
+"""Rows of an expert that are multiplied at once, at most: more would mostly be filled up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,26 +213,91 @@ class TapePlan:
         config, experts = self.config, self.config.experts
         if experts is None:
             raise TypeError("the model has no experts")
-        count, used, inner = experts.count, experts.used, experts.ffn
-        dot, end = self.packer.dot, f"{count}_{used}"
-        streams, ahead = self.reading.of(1)
-        shared: Any = {"width": 1, "streams": streams, "ahead": ahead}
         before, given = self.before(gates.form, config.hidden, "x", norm)
         if before is not None:
             self.phases.append(Rows(before, "tokens"))
-        sides = (dot, gates.form, 2 * inner, config.hidden)
-        gate = Product(*sides, epilogue=config.activation, target=inner, **shared)
-        arguments = (*gates.arguments, *given, "chosen", "he")
-        each = used * gate.items
-        self.rows("expert_gate", f"{gate.name}_{end}", (gate, count, used), *arguments, each=each)
-        before, given = self.before(downs.form, inner, "he", "")
-        if before is not None:
-            self.phases.append(Rows(before, "tokens", used))
-        sides = (dot, downs.form, config.hidden, inner)
-        down = Product(*sides, epilogue="add", target=config.hidden, **shared)
-        arguments = (*downs.arguments, *given, "chosen", "shares", "x")
-        each = down.items
-        self.rows("expert_down", f"{down.name}_{end}", (down, count, used), *arguments, each=each)
+        gate = self._of_experts(gates.form, 2 * experts.ffn, config.hidden, config.activation)
+        down = self._of_experts(downs.form, config.hidden, experts.ffn, "add")
+        middle, inner = self.before(downs.form, experts.ffn, "he", "")
+        gated, added = (*gates.arguments, *given), (*downs.arguments, *inner)
+        alone = self._alone(gate, down, gated, added, middle)
+        width = max(w for w in self.reading.widths if w <= _JOB)
+        streams, ahead = self.reading.of(width)
+        gate, down = (replace(p, width=width, streams=streams, ahead=ahead) for p in (gate, down))
+        listed = self._listed(gate, down, (gates, downs), given, (middle, inner))
+        self.phases.append(Routed(alone, listed, width))
+
+    def _of_experts(self, form: Form, rows: int, columns: int, epilogue: Epilogue) -> Product:
+        """One expert's product of one token."""
+        streams, ahead = self.reading.of(1)
+        target = rows if epilogue == "add" else rows // 2
+        sizes = (self.packer.dot, form, rows, columns, 1, epilogue, target)
+        return Product(*sizes, streams=streams, ahead=ahead)
+
+    def _alone(
+        self,
+        gate: Product,
+        down: Product,
+        gated: tuple[str, ...],
+        added: tuple[str, ...],
+        middle: Call | None,
+    ) -> tuple[Rows, ...]:
+        """Phases in which every pair of a token and an expert is worked on by itself."""
+        count, used = self._chosen
+        end = f"{count}_{used}"
+        call = self.call(
+            "expert_gate", f"{gate.name}_{end}", (gate, count, used), *gated, "chosen", "he"
+        )
+        made = [Rows(call, "tokens", used * gate.items)]
+        if middle is not None:
+            made.append(Rows(middle, "tokens", used))
+        label, values = f"{down.name}_{end}", (down, count, used)
+        call = self.call("expert_down", label, values, *added, "chosen", "shares", "x")
+        return (*made, Rows(call, "tokens", down.items))
+
+    def _listed(
+        self,
+        gate: Product,
+        down: Product,
+        matrices: tuple[Matrix, Matrix],
+        given: tuple[str, ...],
+        rounded: tuple[Call | None, tuple[str, ...]],
+    ) -> tuple[Rows | Counted, ...]:
+        """Phases in which the pairs of an expert lie together."""
+        (count, used), columns, (middle, inner) = self._chosen, gate.columns, rounded
+        items = gate.items, down.items
+        label = f"{count}_{used}_{gate.width}_{items[0]}_{items[1]}"
+        values = (count, used, gate.width, items)
+        lists = ("chosen", "order", "places", "jobs", "late")
+        made: list[Rows | Counted] = [
+            Rows(self.call("list_experts", label, values, *lists), "step")
+        ]
+        rows = tuple(f"p{name}" for name in given)
+        label, floats = f"{columns}_{used}_{gate.form.floats}", bool(gate.form.floats)
+        call = self.call("pair_rows", label, (columns, used, floats), *given, *rows, "order")
+        made.append(Counted(call, 2, _JOB))
+        gates, downs = (m.arguments for m in matrices)
+        label = f"{gate.name}_{count}"
+        call = self.call("listed_gate", label, (gate, count), *gates, *rows, "jobs", "he")
+        made.append(Counted(call, 0, gate.items))
+        if middle is not None:
+            made.append(Counted(middle, 2, _JOB))
+        label = f"{down.name}_{count}"
+        call = self.call("listed_down", label, (down, count), *downs, *inner, "jobs", "xe")
+        made.append(Counted(call, 1, down.items))
+        hidden = self.config.hidden
+        call = self.call(
+            *("sum_experts", f"{hidden}_{used}", (hidden, used)), "xe", "places", "shares", "x"
+        )
+        return (*made, Rows(call, "tokens"))
+
+    @property
+    def _chosen(self) -> tuple[int, int]:
+        """Experts, and how many each token uses."""
+        experts = self.config.experts
+        if experts is None:
+            raise TypeError("the model has no experts")
+        return experts.count, experts.used
 
     def keep_adapters(self) -> None:
         """Put the adapters behind the weights, in the order in which they are read."""

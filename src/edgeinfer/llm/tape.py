@@ -12,6 +12,10 @@ the executor, with ``@<n>`` behind it from column ``n`` on. The executor's array
 ``router`` (tokens, experts)        scores, with rows that fill the last run up
 ``chosen`` (tokens * used)          experts of each token; ``shares`` likewise
 ``he``     (tokens * used, ffn)     inside experts
+``order``  (rows)                   pairs of tokens and experts by expert; ``places`` the reverse
+``jobs``   (jobs, 2)                an expert, and the first of its rows
+``late``   (4)                      counts that are known when the experts are
+``xe``     (rows, hidden)           what experts give; ``p*`` what they are given
 ``xo``     (outputs, hidden)        rows whose logits are wanted
 ``logits`` (outputs, rows)          with rows that fill the last run up
 ``low``    (tokens, ...)            what adapters' first matrices give
@@ -46,8 +50,8 @@ ALIGNMENT = 64
 """Bytes that arrays begin at a multiple of."""
 
 Domain = Literal["tokens", "outputs", "step", "pairs"]
-"""What counts items: all tokens of a step, or those whose logits are wanted. On GPUs also a step,
-which is one, or pairs of a token and one of its experts."""
+"""What counts items: all tokens of a step, those whose logits are wanted, or a step, which is one;
+on GPUs also pairs of a token and one of its experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,39 @@ class Attention:
     kind: Literal["attention"] = "attention"
 
 
-Phase = Rows | Products | Attention
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A phase whose items are counted by one before it.
+
+    Attributes:
+        call: kernel and arrays.
+        late: which number of the executor's array ``late`` it has as many items as.
+        chunk: items that a thread takes at once.
+    """
+
+    call: Call
+    late: int
+    chunk: int
+    kind: Literal["counted"] = "counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The phases of a layer's experts.
+
+    Attributes:
+        alone: where every pair of a token and an expert is worked on by itself.
+        listed: where the pairs of an expert lie together.
+        rows: that are worked on at once there.
+    """
+
+    alone: tuple[Rows, ...]
+    listed: tuple[Rows | Counted, ...]
+    rows: int
+    kind: Literal["routed"] = "routed"
+
+
+Phase = Rows | Products | Attention | Routed
 
 
 @dataclass(frozen=True, slots=True)
