@@ -33,8 +33,8 @@ def test_lists_of_experts_change_no_bit(
 
     monkeypatch.setenv("EDGEINFER_CACHE", str(kernels))
     tensors = prepared(weights(ROUTED), "w4", 32)
-    how = {"reading": Reading((1, 3), (2, 1), (256, 0)), "caches": ("float16",)}
-    variant.write(ROUTED, tensors, machine("x86-64-v3"), tmp_path, **how)
+    reading, where = Reading((1, 3), (2, 1), (256, 0)), machine("x86-64-v3")
+    variant.write(ROUTED, tensors, where, tmp_path, reading=reading, caches=("float16",))
     for threads in (1, 2):
         executor, table = opened(tmp_path, ROUTED, threads=threads)
         whole = executor.step(batch(table, [(0, IDS, 0, len(IDS))])).copy()

@@ -17,7 +17,7 @@ from edgeinfer.convert.llm.cuda_plan import plan_cuda
 from edgeinfer.convert.llm.pack import rounded
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.llm import Experts
-from edgeinfer.llm.tape import Attention, Products, Rows
+from edgeinfer.llm.tape import Attention, Products, Routed, Rows
 from tests.backends.llm.small import CONFIG, weights
 
 
@@ -55,6 +55,7 @@ def test_who_writes_a_row_knows_the_next_norm(tmp_path: Path) -> None:
         made = plan_cuda(CONFIG, weights(CONFIG), CudaPacker(file))
     told = []
     for phase in made.phases:
+        assert not isinstance(phase, Routed)
         if isinstance(phase, Attention):
             continue
         calls = [phase.call] if isinstance(phase, Rows) else phase.calls.values()
