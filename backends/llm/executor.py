@@ -57,7 +57,7 @@ class _Laid:
         rows: Offsets of phases over tokens; ``outputs`` likewise.
         each: items of every token, of ``rows``.
         adapted: Offsets of phases of adapters.
-        steps: Offsets of phases of one item that are told the tokens.
+        steps: Offsets of phases of one item, which take the number of tokens.
         filled: counts that were filled in last.
         products: Offsets of products over tokens; ``out_products`` likewise.
         tiles: Offsets of attention by tokens of a tile; tiles of one first.

@@ -164,7 +164,7 @@ def list_experts(count: int, used: int, rows: int, items: tuple[int, int]) -> ti
     Args:
         count: Number of experts.
         used: by each token.
-        rows: of a job; what fills an expert's last one up is a copy of the first pair.
+        rows: Rows of a job; what fills an expert's last one up is a copy of the first pair.
         items: Items of the gates, and of the results, of a job.
 
     The kernel takes ``chosen``, ``order`` (the pair of each row), ``places`` (the row of each
