@@ -452,6 +452,7 @@ class Bundle:
             entry = cache_root() / _CACHE / self._key
             if filled is not None and self._is_unpacked(record, filled / place.name):
                 eviction.used(entry)
+                remove_abandoned(filled)
                 return filled / place.name
             try:
                 folder = writable_folder(_CACHE, self._key, *place.parent.parts)

@@ -21,7 +21,8 @@ ALONE = 8 << 20
 """Bytes up to which one thread does it all: what starts another takes as long as their hash."""
 
 _PARTIAL = ".unpack-"
-_ABANDONED_S = 3600.0
+_ABANDONED_S = 60.0
+"""What was written later may not be locked yet."""
 
 
 def copied(stream: BinaryIO, sink: Callable[[bytes], object] | None) -> tuple[str, int]:
