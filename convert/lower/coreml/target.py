@@ -14,6 +14,7 @@ from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower import zeros
 from edgeinfer.convert.lower.coreml.deployment import DEFAULT, deployment
+from edgeinfer.convert.lower.coreml.flags import read_flags
 from edgeinfer.convert.lower.coreml.fp16 import halve
 from edgeinfer.convert.lower.coreml.held import hold
 from edgeinfer.convert.lower.coreml.integers import BOUNDS, as_text
@@ -148,6 +149,7 @@ def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes:
     SplitQuantized()(model)
     zeros.keep(model, _zero_form, notes)
     JoinConcat()(model)
+    read_flags(model)
     from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the table)
 
     model = with_known(model, _is_known, notes)
