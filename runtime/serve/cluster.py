@@ -29,8 +29,9 @@ from edgeinfer.runtime.serve.options import ServeOptions
 
 NAME, BEHIND = "edgeinfer", "replicas"
 
-PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
-"""What Ray has for its parts to start: its proxy's five seconds are too few for slow boards."""
+PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300"}
+"""What Ray has for its parts to start: a proxy that is not ready in five seconds is killed, and a
+busy machine took more than a minute."""
 
 _MINUTES = 5
 """For which its proxies are waited for: two processors with a load of twenty took more than two."""

@@ -9,17 +9,21 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
 import edgeinfer
 from benchmarks.tiny import save
 from release.runtime_wheel import build
+from tests.runtime.serve.test_resources import free_port, is_ready
 
 pytestmark = pytest.mark.slow
 
@@ -157,6 +161,33 @@ def test_the_line_of_a_device(device: str, target: str, version: str, tmp_path: 
     _call(command, "run", bundle, tmp_path / "x.npy")
     said = _call(command, "convert", source, "-t", "cpu", fails=3)
     assert said.startswith("edgeinfer: edgeinfer-runtime runs bundles and converts nothing")
+
+
+@pytest.mark.timeout(900)
+def test_a_device_serves(tmp_path: Path) -> None:
+    """The runtime alone, over HTTP and gRPC: ready, an answer, its counters, and a good end."""
+    source, bundle, port = tmp_path / "net.onnx", tmp_path / "net.edge", free_port()
+    save(NET, source)
+    edgeinfer.export(source, bundle, targets=["rpi5"])
+    made = build(tmp_path / "dist")
+    _call(sys.executable, "-m", "venv", tmp_path / "v")
+    inside, command = (tmp_path / "v" / "bin" / name for name in ("python", "edgeinfer"))
+    _call(inside, "-m", "pip", "install", "-q", f"{made}[litert,serve]")
+    ports = ("--port", str(port), "--grpc-port", "0")
+    with subprocess.Popen([command, "serve", bundle, *ports], stderr=subprocess.DEVNULL) as server:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+                while not is_ready(client, "/v2/health/ready"):
+                    assert server.poll() is None
+                    time.sleep(0.1)
+                x = {"name": "x", "datatype": "FP32", "shape": [1, 3, 8, 8], "data": [0.5] * 192}
+                found = client.post("/v2/models/net/infer", json={"inputs": [x]})
+                assert found.status_code == 200
+                assert found.json()["outputs"][0]["shape"] == [1, 10]
+                assert "edgeinfer_requests_total" in client.get("/metrics").text
+        finally:
+            server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 128 + signal.SIGTERM
 
 
 @pytest.mark.timeout(900)

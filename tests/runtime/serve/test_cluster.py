@@ -136,7 +136,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, htt
             options = ServeOptions(port=port, keys=(KEY,), threads=1)
             copies = Replicas(3, 3, cpus=0.5, a_node=1)
             serve.run(deployment([str(path)], options, copies), name="edgeinfer", route_prefix="/")
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=BACK_S) as client:
                 client.headers["x-api-key"] = KEY
                 yield nodes, client
         finally:
@@ -260,10 +260,12 @@ def test_the_command_starts_and_ends(tmp_path: Path) -> None:
             sockets = [*temporary.glob("*/ray/session_2*/sockets")]
             assert sockets
             assert {s.parents[2].stat().st_mode & 0o777 for s in sockets} == {0o700}
-            found = httpx.post(f"{url}{INFER}", json=asked(2), headers={"x-api-key": KEY})
+            found = httpx.post(
+                f"{url}{INFER}", json=asked(2), headers={"x-api-key": KEY}, timeout=BACK_S
+            )
             assert found.json()["outputs"][0]["data"] == [4.0] * 3
             made.send_signal(signal.SIGTERM)
-            made.communicate(timeout=60)
+            made.communicate(timeout=BACK_S)
         finally:
             made.kill()
     assert made.returncode == 0

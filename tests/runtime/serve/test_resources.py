@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -108,6 +109,14 @@ def free_port() -> int:
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
+
+
+def is_ready(client: httpx.Client, path: str) -> bool:
+    """Whether a server is there and says so."""
+    try:
+        return client.get(path).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @contextlib.contextmanager

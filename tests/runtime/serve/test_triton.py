@@ -19,7 +19,7 @@ from tests.runtime.conftest import Fakes
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.serve.conftest import Server, Starter
 from tests.runtime.serve.test_faults import DOUBLE
-from tests.runtime.serve.test_resources import free_port
+from tests.runtime.serve.test_resources import free_port, is_ready
 
 PYTHON = "TRITON_PYTHON"
 SERVER = Path(__file__).with_name("triton_server.py")
@@ -113,20 +113,13 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         try:
-            while not is_ready(client):
+            while not is_ready(client, "/v2/models/net/ready"):
                 assert process.poll() is None, (place / "log").read_text("utf-8")[-2000:]
                 time.sleep(0.2)
             yield client
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(120)
-
-
-def is_ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/v2/models/net/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def answers(client: httpx.Client, asked: Asked) -> tuple[int, Any, bytes]:
