@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,17 @@ CONVERTERS = (
 )
 """Modules that the converter's machine or its tests alone use."""
 
+CLUSTER = tuple(f"runtime/serve/{name}.py" for name in ("cluster", "front", "routing"))
+"""The server on Ray, whose nodes are no devices: Ray takes half a gigabyte."""
+
 EVALUATOR = tuple(
     f"backends/coreml_reference/{name}.py"
     for name in ("backend", "evaluate", "registry", "stand_in")
 )
 """The rest of the evaluator of Core ML packages; what reads them is Core ML's too."""
 
-CONVERTING = frozenset({"all", "apple", "convert", "dev", "torch", "tvm-apple", "tvm-cuda"})
-"""Extras that are for the machine that converts, or for developers."""
+CONVERTING = frozenset({"all", "apple", "convert", "dev", "ray", "torch", "tvm-apple", "tvm-cuda"})
+"""Extras that are for the machine that converts, for a cluster, or for developers."""
 
 README = """# edgeinfer-runtime
 
@@ -124,7 +128,7 @@ def build(folder: Path) -> Path:
 
         def unwanted(folder: str, found: list[str]) -> list[str]:
             inner = Path(folder).relative_to(package)
-            away = {*LEFT_OUT, *EVALUATOR, *COMMANDS, *CONVERTERS}
+            away = {*LEFT_OUT, *EVALUATOR, *COMMANDS, *CONVERTERS, *CLUSTER}
             left = {"__pycache__"} | {n for n in found if (inner / n).as_posix() in away}
             return [name for name in found if name in left]
 
@@ -140,12 +144,22 @@ def build(folder: Path) -> Path:
         command = (sys.executable, "-m", "build", "--wheel", "--no-isolation")
         subprocess.run([*command, "--outdir", temporary, str(stage)], check=True)
         (made,) = stage.glob(f"{NAME.replace('-', '_')}-{__version__}-*.whl")
+        _compress(made)
         if made.stat().st_size > LARGEST:
             raise SystemExit(
                 f"{made.name}: {made.stat().st_size} bytes, at most {LARGEST} are wanted"
             )
         folder.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(made, folder / made.name))
+
+
+def _compress(wheel: Path) -> None:
+    """Compress each file as far as it goes: setuptools does so half-way."""
+    with zipfile.ZipFile(wheel) as given:
+        files = [(info, given.read(info)) for info in given.infolist()]
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as made:
+        for info, data in files:
+            made.writestr(info, data, zipfile.ZIP_DEFLATED, 9)
 
 
 def _toml(tables: Mapping[str, Any], path: str = "") -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from edgeinfer.installed import RUNTIME
 from edgeinfer.runtime.serve import run
 from edgeinfer.runtime.serve.requestlog import JsonLines
 from tests.runtime.pipelines.conftest import write_graph
@@ -68,6 +69,12 @@ def test_usage(cli: Any, told: dict[str, Any], given: str, text: str) -> None:
     assert result.code == 2
     assert text in result.err
     assert told == {}
+
+
+def test_a_device_is_no_node_of_a_cluster(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeinfer.cli.serve.package", lambda: RUNTIME)
+    result = cli("serve", "a.edge", "--ray")
+    assert (result.code, "nodes of a cluster have edgeinfer" in result.err) == (2, True)
 
 
 def asked_of(url: str, headers: dict[str, str]) -> urllib.request.Request:

@@ -6,6 +6,7 @@ Installs wheels from the package registry into fresh environments: ``make test-i
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -173,8 +174,9 @@ def test_a_device_serves(tmp_path: Path) -> None:
     _call(sys.executable, "-m", "venv", tmp_path / "v")
     inside, command = (tmp_path / "v" / "bin" / name for name in ("python", "edgeinfer"))
     _call(inside, "-m", "pip", "install", "-q", f"{made}[litert,serve]")
-    ports = ("--port", str(port), "--grpc-port", "0")
-    with subprocess.Popen([command, "serve", bundle, *ports], stderr=subprocess.DEVNULL) as server:
+    ports = ("--port", str(port), "--grpc-port", str(free_port()))
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with subprocess.Popen([command, "serve", bundle, *ports], env=alone) as server:
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
                 while not is_ready(client, "/v2/health/ready"):

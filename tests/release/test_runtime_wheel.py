@@ -16,7 +16,6 @@ from tests.architecture.tree import Module, modules
 BY_NAME = {
     *("edgeinfer.media.live", "edgeinfer.tracking"),  # documented, for users
     "edgeinfer.runtime.pipelines.code_trial",  # a process of its own
-    "edgeinfer.runtime.serve.routing",  # named to Ray
 }
 """What nothing in the package imports and yet is used."""
 

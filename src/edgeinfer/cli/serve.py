@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,11 @@ from edgeinfer.cli.emit import emit as written
 from edgeinfer.cli.output import Output, output_options
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
+from edgeinfer.installed import CONVERTER, RUNTIME, package
 from edgeinfer.runtime.options import SessionOptions
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.serve.options import ServeOptions
 
 
 @click.command()
@@ -257,13 +261,24 @@ def serve(
     more: dict[str, Any] = {"trust": trust, "text": text, "pipelines": pipelines}
     more["started"] = lambda url: out.remark(f"serving at {url}")
     if ray:
-        from edgeinfer.runtime.serve.cluster import Replicas, read_replicas, serve_cluster
-
-        cpus = float(threads or 1)
-        serve_cluster(bundles, options, Replicas(*read_replicas(replicas), cpus), **more)
+        _serve_on_ray(bundles, options, replicas, float(threads or 1), more)
     else:
         with native_words():
             run(bundles, options, **more)
+
+
+def _serve_on_ray(
+    bundles: tuple[str, ...],
+    options: ServeOptions,
+    replicas: str,
+    cpus: float,
+    more: dict[str, Any],
+) -> None:
+    if package() == RUNTIME:
+        raise UsageError(f"--ray: {RUNTIME} is for devices; nodes of a cluster have {CONVERTER}")
+    from edgeinfer.runtime.serve.cluster import Replicas, read_replicas, serve_cluster
+
+    serve_cluster(bundles, options, Replicas(*read_replicas(replicas), cpus), **more)
 
 
 def _log_requests() -> None:
