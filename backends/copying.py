@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
+
+from edgeinfer.backends.base import Bound
+from edgeinfer.backends.checks import check_buffers
 from edgeinfer.errors import RunError
-from edgeinfer.types import Array, Feeds
+from edgeinfer.types import Array, Feeds, TensorSpec
 
 
 class CopiedBound:
@@ -44,3 +50,36 @@ class CopiedBound:
                     f"the result {array.shape}"
                 )
             buffer[...] = array
+
+
+class Copying(ABC):
+    """An executable that gives results in memory of its own.
+
+    Attributes:
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    _dtypes: Mapping[str, np.dtype[Any]]
+
+    @abstractmethod
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once; outputs are owned by the caller."""
+
+    @abstractmethod
+    def _opened(self) -> Any:
+        """Return the loaded model, or raise ClosedError."""
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        """Fix the buffers of all inputs and outputs; results are copied into them.
+
+        Raises:
+            RunError: a buffer does not fit.
+            ClosedError: after ``close``.
+        """
+        self._opened()
+        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
+        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
+        return CopiedBound(self.run, ins, outs)

@@ -19,10 +19,9 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
+from edgeinfer.backends.base import Artifact, Capabilities, Device, LoadOptions, Probe
 from edgeinfer.backends.checks import (
     array_type,
-    check_buffers,
     check_device,
     check_feeds,
     check_package,
@@ -30,7 +29,7 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
-from edgeinfer.backends.copying import CopiedBound
+from edgeinfer.backends.copying import Copying
 from edgeinfer.backends.engines import CoreAI, import_coreai
 from edgeinfer.bounded import parse_json
 from edgeinfer.errors import ClosedError, LoadError, RunError
@@ -131,7 +130,7 @@ class _Worker:
         self._pool.shutdown()
 
 
-class CoreAIExecutable:
+class CoreAIExecutable(Copying):
     """An asset's function; runs wait for each other."""
 
     def __init__(self, worker: _Worker, path: Path, artifact: Artifact) -> None:
@@ -171,11 +170,11 @@ class CoreAIExecutable:
             RunError: the runtime failed, or an input does not fit.
             ClosedError: after ``close``.
         """
-        self._alive()
+        self._opened()
         check_feeds(self.inputs, self._dtypes, feeds)
         _check_sizes(self.inputs, feeds)
         with self._lock:
-            worker = self._alive()
+            worker = self._opened()
             try:
                 return worker.run(lambda: self._run(feeds))
             except Exception as error:
@@ -188,18 +187,6 @@ class CoreAIExecutable:
         made = await self._function(given)
         return {s.name: np.array(made[s.name].numpy()) for s in self.outputs}
 
-    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
-        """Fix the buffers of all inputs and outputs; results are copied into them.
-
-        Raises:
-            RunError: a buffer does not fit.
-            ClosedError: after ``close``.
-        """
-        self._alive()
-        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
-        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        return CopiedBound(self.run, ins, outs)
-
     def close(self) -> None:
         """Free the asset once nobody runs it."""
         with self._lock:
@@ -210,7 +197,7 @@ class CoreAIExecutable:
             worker.run(self._held.aclose)
             worker.close()
 
-    def _alive(self) -> _Worker:
+    def _opened(self) -> _Worker:
         if self._worker is None:
             raise ClosedError(f"backend {NAME!r}: used after close()")
         return self._worker

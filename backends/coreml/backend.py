@@ -16,7 +16,6 @@ import numpy as np
 
 from edgeinfer.backends.base import (
     Artifact,
-    Bound,
     Capabilities,
     Device,
     DeviceKind,
@@ -25,14 +24,13 @@ from edgeinfer.backends.base import (
 )
 from edgeinfer.backends.checks import (
     array_type,
-    check_buffers,
     check_device,
     check_feeds,
     check_package,
     one_line,
     thread_count,
 )
-from edgeinfer.backends.copying import CopiedBound
+from edgeinfer.backends.copying import Copying
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import Package, open_package, package_folder
 from edgeinfer.backends.coreml_reference.signature import DTYPES, FORMAT, FeaturePort, ports
@@ -221,7 +219,7 @@ def _elsewhere(operation: Any, usage: Any, kind: str, wanted: str) -> Elsewhere:
     return Elsewhere(name, str(operation.operator_name), _PLACES[kind], reason)
 
 
-class CoreMLExecutable:
+class CoreMLExecutable(Copying):
     """A compiled package; runs of several threads wait for each other.
 
     Attributes:
@@ -263,7 +261,7 @@ class CoreMLExecutable:
             ClosedError: after ``close``.
         """
         with self._lock:
-            model = self._open()
+            model = self._opened()
             try:
                 return model.make_state()
             except Exception as error:
@@ -293,7 +291,7 @@ class CoreMLExecutable:
             ClosedError: after ``close``.
         """
         with self._lock:
-            model = self._open()
+            model = self._opened()
             if state is not None or not self._memories.every:
                 return self._computed(model, feeds, state)
             return self._remembered(model, feeds)
@@ -318,24 +316,12 @@ class CoreMLExecutable:
         results |= self._memories.read(state.read_state)
         return {spec.name: results[spec.name] for spec in self.outputs}
 
-    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
-        """Fix the buffers of all inputs and outputs; results are copied into them.
-
-        Raises:
-            RunError: a buffer does not fit.
-            ClosedError: after ``close``.
-        """
-        self._open()
-        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
-        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        return CopiedBound(self.run, ins, outs)
-
     def close(self) -> None:
         """Free the model; a run under way ends first."""
         with self._lock:
             self._model = None
 
-    def _open(self) -> Any:
+    def _opened(self) -> Any:
         if self._model is None:
             raise ClosedError(f"backend {NAME!r}: used after close()")
         return self._model

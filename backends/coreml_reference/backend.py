@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import ClassVar
 
-from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
+from edgeinfer.backends.base import Artifact, Capabilities, Device, LoadOptions, Probe
 from edgeinfer.backends.checks import (
     array_type,
-    check_buffers,
     check_device,
     check_feeds,
     check_package,
     one_line,
     thread_count,
 )
-from edgeinfer.backends.copying import CopiedBound
+from edgeinfer.backends.copying import Copying
 from edgeinfer.backends.coreml_reference.evaluate import ProgramEvaluator, State, StateCell
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import open_package
@@ -94,7 +93,7 @@ def _extra(extra: Mapping[str, str]) -> tuple[bool, str]:
     return rounding == "on", extra.get("function", "")
 
 
-class CoreMLReferenceExecutable:
+class CoreMLReferenceExecutable(Copying):
     """A function of a package in the evaluator; it may run in several threads at once.
 
     Attributes:
@@ -120,7 +119,7 @@ class CoreMLReferenceExecutable:
 
     def make_state(self) -> State:
         """Return a new state, as ``MLModel.make_state`` does: zeros for all that is kept."""
-        return self._open().make_state()
+        return self._opened().make_state()
 
     def load_state(self, state: State, feeds: Feeds) -> dict[str, Array]:
         """Replace the states that are fed; return the other feeds.
@@ -152,7 +151,7 @@ class CoreMLReferenceExecutable:
             RunError: an operation failed, or an input does not fit.
             ClosedError: after ``close``.
         """
-        evaluator = self._open()
+        evaluator = self._opened()
         try:
             if state is not None or not self._memories.every:
                 return self._computed(evaluator, feeds, state)
@@ -175,23 +174,11 @@ class CoreMLReferenceExecutable:
         results |= self._memories.read(lambda name: state[name].value)
         return {spec.name: results[spec.name] for spec in self.outputs}
 
-    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
-        """Fix the buffers of all inputs and outputs; results are copied into them.
-
-        Raises:
-            RunError: a buffer does not fit.
-            ClosedError: after ``close``.
-        """
-        self._open()
-        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
-        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        return CopiedBound(self.run, ins, outs)
-
     def close(self) -> None:
         """Free the program; runs under way hold it until they end."""
         self._evaluator = None
 
-    def _open(self) -> ProgramEvaluator:
+    def _opened(self) -> ProgramEvaluator:
         if self._evaluator is None:
             raise ClosedError(f"backend {NAME!r}: used after close()")
         return self._evaluator

@@ -12,15 +12,14 @@ from typing import ClassVar
 import numpy as np
 
 from edgeinfer._version import __version__
-from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
+from edgeinfer.backends.base import Artifact, Capabilities, Device, LoadOptions, Probe
 from edgeinfer.backends.checks import (
-    check_buffers,
     check_device,
     check_file,
     one_line,
     thread_count,
 )
-from edgeinfer.backends.copying import CopiedBound
+from edgeinfer.backends.copying import Copying
 from edgeinfer.backends.llm.cuda import CudaExecutor
 from edgeinfer.backends.llm.executor import NativeExecutor
 from edgeinfer.backends.llm.sizes import ExecutorSizes
@@ -147,12 +146,13 @@ class LlmBackend:
         return LlmExecutable(executor, signature(config))
 
 
-class LlmExecutable:
+class LlmExecutable(Copying):
     """A language model that forgets each prompt; runs of several threads wait for each other."""
 
     def __init__(self, executor: TapeExecutor, specs: tuple[TensorSpec, TensorSpec]) -> None:
         self.inputs, self.outputs = specs[:1], specs[1:]
         self._executor = executor
+        self._dtypes = {s.name: np.dtype(s.dtype) for s in specs}
         self._lock, self._closed = threading.Lock(), False
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
@@ -163,10 +163,8 @@ class LlmExecutable:
             ClosedError: after ``close``.
         """
         tokens = np.ascontiguousarray(feeds[INPUT.name], np.int32)
-        executor = self._executor
         with self._lock:
-            if self._closed:
-                raise ClosedError(f"backend {NAME!r}: used after close()")
+            executor = self._opened()
             if not 0 < tokens.size <= executor.context:
                 what = f"1 to {executor.context} tokens"
                 raise InputError(INPUT.name, what, f"{tokens.size} tokens")
@@ -187,19 +185,10 @@ class LlmExecutable:
                 logits = executor.step(batch)
             return {self.outputs[0].name: logits[0].copy()}
 
-    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
-        """Fix the buffers; results are copied into them.
-
-        Raises:
-            RunError: a buffer does not fit.
-            ClosedError: after ``close``.
-        """
+    def _opened(self) -> TapeExecutor:
         if self._closed:
             raise ClosedError(f"backend {NAME!r}: used after close()")
-        kinds = {s.name: np.dtype(s.dtype) for s in (*self.inputs, *self.outputs)}
-        ins = check_buffers("input", self.inputs, inputs, kinds)
-        outs = check_buffers("output", self.outputs, outputs, kinds)
-        return CopiedBound(self.run, ins, outs)
+        return self._executor
 
     def close(self) -> None:
         """Free memory and threads."""

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgeinfer import forks
-from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
+from edgeinfer.backends.base import Artifact, Capabilities, Device, LoadOptions, Probe
 from edgeinfer.backends.checks import (
     array_type,
-    check_buffers,
     check_device,
     check_file,
     check_signature,
@@ -20,7 +19,7 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
-from edgeinfer.backends.copying import CopiedBound
+from edgeinfer.backends.copying import Copying
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.machine.cpu import usual_name
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
@@ -132,7 +131,7 @@ def _dim(dim: Any) -> Dim:
     return str(dim.dim_param) or None
 
 
-class ReferenceExecutable:
+class ReferenceExecutable(Copying):
     """A model in the evaluator; runs of several threads wait for each other."""
 
     def __init__(
@@ -153,9 +152,7 @@ class ReferenceExecutable:
             ClosedError: after ``close``.
         """
         with self._lock:
-            evaluator = self._evaluator
-            if evaluator is None:
-                raise ClosedError(f"backend {NAME!r}: used after close()")
+            evaluator = self._opened()
             self._check(feeds)
             try:
                 # Operators may work in place; the caller's arrays are not ours to change.
@@ -166,18 +163,10 @@ class ReferenceExecutable:
                 raise RunError(f"onnx.reference failed: {message}") from error
         return {n: self._own(n, v) for n, v in zip(self._names, results, strict=True)}
 
-    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
-        """Fix the buffers of all inputs and outputs; results are copied into them.
-
-        Raises:
-            RunError: a buffer does not fit.
-            ClosedError: after ``close``.
-        """
+    def _opened(self) -> Any:
         if self._evaluator is None:
             raise ClosedError(f"backend {NAME!r}: used after close()")
-        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
-        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        return CopiedBound(self.run, ins, outs)
+        return self._evaluator
 
     def close(self) -> None:
         """Free the model."""

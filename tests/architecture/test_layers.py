@@ -137,7 +137,7 @@ INSIDE_BACKENDS = {
     "backends.built_ahead": 4,
     "backends.engine_store": 3,
     "backends.checks": 2,
-    "backends.copying": 2,
+    "backends.copying": 3,
     "backends.operators": 2,
     "backends.base": 1,
     "backends.engines": 1,

@@ -104,26 +104,7 @@ def gather(cpu: KernelCpu, columns: int) -> tirx.PrimFunc:
 
 def norm_add(cpu: KernelCpu, columns: int, epsilon: float) -> tirx.PrimFunc:
     """Add normed rows: ``y += norm(x) * w``; takes ``x``, ``w``, ``y`` and ``span`` of tokens."""
-    buffers = {
-        "x": ((TOKENS, columns), "float32"),
-        "w": ((columns,), "float32"),
-        "y": ((TOKENS, columns), "float32"),
-        "span": ((SPAN,), "int32"),
-    }
-
-    def body(x: Buffer, w: Buffer, y: Buffer, span: Buffer) -> None:
-        first, end = span_of(span)
-        with between(first, end) as t:
-            factor = inverse_root(cpu, columns, epsilon, lambda at, n: load(x, [t, at], n))
-
-            def write(at: Expr, width: int) -> None:
-                value = load(x, [t, at], width) * splat(T.BufferLoad(factor, [0]), width)
-                more = fma(value, load(w, [at], width), load(y, [t, at], width), width)
-                store(y, [t, at], more, width)
-
-            sweep(cpu, columns, write)
-
-    return function("norm_add", buffers, body)
+    return _normed(cpu, "norm_add", columns, columns, epsilon, adds=True)
 
 
 def norm(cpu: KernelCpu, columns: int, stride: int, epsilon: float) -> tirx.PrimFunc:
@@ -132,6 +113,12 @@ def norm(cpu: KernelCpu, columns: int, stride: int, epsilon: float) -> tirx.Prim
     The kernel takes ``x``, ``w`` (columns), ``y`` and ``span`` of tokens. ``x`` and ``y`` (tokens,
     stride) may begin inside a row of a larger array, and be the same.
     """
+    return _normed(cpu, "norm", columns, stride, epsilon, adds=False)
+
+
+def _normed(
+    cpu: KernelCpu, name: str, columns: int, stride: int, epsilon: float, *, adds: bool
+) -> tirx.PrimFunc:
     buffers = {
         "x": ((TOKENS, stride), "float32"),
         "w": ((columns,), "float32"),
@@ -146,8 +133,11 @@ def norm(cpu: KernelCpu, columns: int, stride: int, epsilon: float) -> tirx.Prim
 
             def write(at: Expr, width: int) -> None:
                 value = load(x, [t, at], width) * splat(T.BufferLoad(factor, [0]), width)
-                store(y, [t, at], value * load(w, [at], width), width)
+                scale = load(w, [at], width)
+                old = load(y, [t, at], width) if adds else None
+                made = value * scale if old is None else fma(value, scale, old, width)
+                store(y, [t, at], made, width)
 
             sweep(cpu, columns, write)
 
-    return function("norm", buffers, body)
+    return function(name, buffers, body)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.core.loop import Scanned, loops
 from edgeinfer.convert.lower.coreml.builder import Extent
 from edgeinfer.convert.lower.coreml.emitter import OVERFLOW, Overflow
 from edgeinfer.convert.lower.coreml.integers import WiderError
@@ -82,56 +82,6 @@ def _opened(g: Scope, x: Tensor, shape: ir.Shape | None, none: Tensor | None) ->
     return x
 
 
-@OPS.lower("Loop", dtypes=ALL)
-def loop(
-    g: Scope,
-    m: Tensor | None = None,
-    cond: Tensor | None = None,
-    *v_initial: Tensor,
-    body: ir.Graph,
-) -> tuple[Tensor, ...]:
-    """while_loop."""
-    made = _Loop(g, body, list(v_initial))
-    if m is not None:
-        made.limit = g.reshape(m, [])
-    if cond is not None and not (cond.data is not None and cond.data.all()):
-        made.condition = g.reshape(cond, [])
-    return made.lower(given=2)
-
-
-@OPS.lower("Scan", dtypes=ALL)
-def scan(
-    g: Scope,
-    *initial_state_and_scan_inputs: Tensor,
-    body: ir.Graph,
-    num_scan_inputs: int,
-    scan_input_axes: Sequence[int] | None,
-    scan_input_directions: Sequence[int] | None,
-    scan_output_axes: Sequence[int] | None,
-    scan_output_directions: Sequence[int] | None,
-) -> tuple[Tensor, ...]:
-    """while_loop over the slices of the inputs."""
-    states = list(initial_state_and_scan_inputs[:-num_scan_inputs])
-    inputs = list(initial_state_and_scan_inputs[-num_scan_inputs:])
-    axes = [a % x.rank for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
-    made = _Loop(g, body, states)
-    size: Extent = g.extent(inputs[0], axes[0])
-    made.limit = g.const(size, np.int32) if isinstance(size, int) else size
-    directions = scan_input_directions or [0] * len(inputs)
-    made.scanned = [
-        (x, axis, bool(back)) for x, axis, back in zip(inputs, axes, directions, strict=True)
-    ]
-    count = len(body.outputs) - len(states)
-    made.backwards = [bool(d) for d in scan_output_directions or [0] * count]
-    results = list(made.lower(given=0))
-    for index, axis in enumerate(scan_output_axes or [0] * count):
-        result = results[len(states) + index]
-        perm = list(range(1, result.rank))
-        perm.insert(axis % result.rank, 0)
-        results[len(states) + index] = g.transpose(result, perm)
-    return tuple(results)
-
-
 @dataclass(slots=True, eq=False)
 class _Loop:
     """A loop in the making.
@@ -142,7 +92,7 @@ class _Loop:
         starts: what the loop carries.
         limit: number of turns; None for no limit.
         condition: before the first turn; None for true.
-        scanned: inputs seen slice by slice, the axis, and whether from the end.
+        scanned: inputs that are seen slice by slice.
         backwards: for each scan output, whether it is filled from the end.
         counters: for each carried value, what it counts to; None for what is no counter.
     """
@@ -152,7 +102,7 @@ class _Loop:
     starts: list[Tensor]
     limit: Tensor | None = None
     condition: Tensor | None = None
-    scanned: list[tuple[Tensor, int, bool]] = field(default_factory=list)
+    scanned: list[Scanned] = field(default_factory=list)
     backwards: list[bool] = field(default_factory=list)
     counters: list[Counter | None] = field(default_factory=list)
 
@@ -270,27 +220,30 @@ class _Loop:
             counter = Tensor(np.dtype(np.int64), (), index.variable, span=index.span)
             values[inputs[0]], values[inputs[1]] = counter, going
         values.update(zip(inputs[given : given + states], now[2 : 2 + states], strict=True))
-        for value, (x, axis, back) in zip(inputs[given + states :], self.scanned, strict=True):
-            place = index
-            if back and limit is not None:
-                place = g.binary("sub", g.binary("sub", limit, 1), index)
-            values[value] = piece_of(g, x, place, axis)
+        for value, row in zip(inputs[given + states :], self.scanned, strict=True):
+            place = self._place(index, limit, row.backwards)
+            values[value] = piece_of(g, row.tensor, place, row.axis)
         results = g.lower_body(self.body, values)
         again = g.cast(g.reshape(results[0], []), np.bool_) if given else going
         results = results[1:] if given else results
         rooms = now[2 + states :]
         stored = []
         for room, piece, back in zip(rooms, results[states:], self.backwards, strict=True):
-            place = index
-            if back and limit is not None:
-                place = g.binary("sub", g.binary("sub", limit, 1), index)
-            stored.append(store(g, room, place, piece))
+            stored.append(store(g, room, self._place(index, limit, back), piece))
         following = g.binary("add", index, 1)
         for number, result in enumerate(results[:states]):
             self._prove(number, now[2 + number], result)
         return [following, again, *results[:states], *stored]
 
+    def _place(self, index: Tensor, limit: Tensor | None, back: bool) -> Tensor:
+        if not back or limit is None:
+            return index
+        return self.g.binary("sub", self.g.binary("sub", limit, 1), index)
+
 
 def _may_leave(x: Tensor) -> bool:
     """Whether an element type holds more than int32; what is int32 wraps as it should."""
     return x.dtype.itemsize > 4 or x.dtype == np.uint32
+
+
+loops(OPS, lambda g, body, starts, _: _Loop(g, body, starts), ALL)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.core.loop import Scanned, loops
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.convert.lower.tflite.builder import Builder, Extent
+from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, OPS
 from edgeinfer.records import dataclass
@@ -70,70 +71,6 @@ def _either(a: Tensor, b: Tensor) -> Shape:
     return tuple(m if m == n else None for m, n in zip(a.shape, b.shape, strict=True))
 
 
-@OPS.lower("Loop", dtypes=ANY)
-def loop(
-    g: Scope,
-    m: Tensor | None = None,
-    cond: Tensor | None = None,
-    *v_initial: Tensor,
-    body: ir.Graph,
-) -> tuple[Tensor, ...]:
-    """WHILE."""
-    made = _Loop(g, body, list(v_initial), step_dtype=np.dtype(np.int64))
-    if m is not None:
-        made.limit = g.reshape(m, [])
-    if cond is not None and not (cond.data is not None and cond.data.all()):
-        made.condition = g.reshape(cond, [])
-    return made.lower(given=2)
-
-
-@OPS.lower("Scan", dtypes=ANY)
-def scan(
-    g: Scope,
-    *initial_state_and_scan_inputs: Tensor,
-    body: ir.Graph,
-    num_scan_inputs: int,
-    scan_input_axes: Sequence[int] | None,
-    scan_input_directions: Sequence[int] | None,
-    scan_output_axes: Sequence[int] | None,
-    scan_output_directions: Sequence[int] | None,
-) -> tuple[Tensor, ...]:
-    """WHILE over the slices of the inputs."""
-    states = list(initial_state_and_scan_inputs[:-num_scan_inputs])
-    inputs = list(initial_state_and_scan_inputs[-num_scan_inputs:])
-    axes = [a % x.rank for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
-    made = _Loop(g, body, states, step_dtype=np.dtype(np.int32))
-    size = next(
-        (x.shape[a] for x, a in zip(inputs, axes, strict=True) if x.shape[a] is not None), None
-    )
-    extent: Extent = g.extent(inputs[0], axes[0]) if size is None else size
-    made.limit = g.const(extent, np.int32) if isinstance(extent, int) else extent
-    made.scanned = [
-        _Scanned(x, axis, bool(back))
-        for x, axis, back in zip(
-            inputs, axes, scan_input_directions or [0] * len(inputs), strict=True
-        )
-    ]
-    count = len(body.outputs) - len(states)
-    made.backwards = [bool(d) for d in scan_output_directions or [0] * count]
-    results = list(made.lower(given=0))
-    for index, axis in enumerate(scan_output_axes or [0] * count):
-        result = results[len(states) + index]
-        perm = list(range(1, result.rank))
-        perm.insert(axis % result.rank, 0)
-        results[len(states) + index] = g.transpose(result, perm)
-    return tuple(results)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Scanned:
-    """An input of which each turn sees one slice."""
-
-    tensor: Tensor
-    axis: int
-    backwards: bool
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
     """A lowered body.
@@ -181,7 +118,7 @@ class _Loop:
     step_dtype: np.dtype[np.signedinteger]
     limit: Tensor | None = None
     condition: Tensor | None = None
-    scanned: list[_Scanned] = field(default_factory=list)
+    scanned: list[Scanned] = field(default_factory=list)
     backwards: list[bool] = field(default_factory=list)
     carried: list[Tensor] = field(default_factory=list)
 
@@ -345,3 +282,6 @@ class _Loop:
         rest = [-1] * (stacked.rank - 1)
         size = g.shape_vector([g.cast(count, np.int32), *rest])
         return g.emit("SLICE", [stacked, begin, size], (None, *stacked.shape[1:]))
+
+
+loops(OPS, _Loop, ANY)
