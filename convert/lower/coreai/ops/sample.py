@@ -33,7 +33,9 @@ def grid_sample(
         place = g.drop_axes(g.part(grid, -1, spatial - 1 - axis, spatial - axis), [grid.rank - 1])
         place = g.reshape(place, [grid.sizes[0], int(np.prod(points))])
         place = _scaled(g, place, size, bool(align_corners))
-        place = _inside(g, place, size, padding_mode, bool(align_corners))
+        if (mode, padding_mode) != ("cubic", "border"):
+            # Cubic weights come from the place itself, in ONNX Runtime and PyTorch.
+            place = _inside(g, place, size, padding_mode, bool(align_corners))
         taps.append(_taps(g, place, mode))
     total: Tensor | None = None
     for chosen in product(*taps):

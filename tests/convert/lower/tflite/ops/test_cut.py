@@ -22,26 +22,6 @@ def ints(values: Any) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
-@rows("sizes", ["5,7", "n,m"])
-@rows(
-    ("starts", "ends", "steps"),
-    [
-        ([1, 2], [3, 6], [1, 1]),
-        ([-2, 0], [HIGH, -1], [1, 3]),
-        ([HIGH, -1], [LOW, LOW], [-1, -2]),
-        ([0, 5], [100, 1], [2, -1]),
-        ([-100, -3], [-1, HIGH], [1, 1]),
-    ],
-)
-def test_slice(starts: list[int], ends: list[int], steps: list[int], sizes: str) -> None:
-    text = (
-        f"g (float[{sizes}] x) => (float[a,b] y) <int64[2] s = {ints(starts)}, "
-        f"int64[2] e = {ints(ends)}, int64[2] a = {{0, -1}}, int64[2] t = {ints(steps)}> "
-        "{ y = Slice(x, s, e, a, t) }"
-    )
-    check(text, {"x": some(5, 7)})
-
-
 @rows("kind", KINDS)
 def test_slice_between_places_known_at_run_time(kind: str) -> None:
     text = (
@@ -72,49 +52,12 @@ def test_pad_with_a_constant(kind: str, pads: list[int]) -> None:
     check(text, {"x": x}, want=want)
 
 
-@rows("mode", ["reflect", "edge", "wrap"])
-@rows("sizes", ["3,4", "n,m"])
-def test_pad_with_the_tensor_itself(mode: str, sizes: str) -> None:
-    text = (
-        f"g (float[{sizes}] x) => (float[a,b] y) <int64[4] p = {{1,3,2,2}}> "
-        f'{{ y = Pad<mode="{mode}">(x, p) }}'
-    )
-    how: Any = mode
-    x = some(3, 4)
-    check(text, {"x": x}, want={"y": np.pad(x, [(1, 2), (3, 2)], mode=how)})
-
-
-@rows("mode", ["constant", "reflect", "edge", "wrap"])
-def test_pad_by_amounts_known_at_run_time(mode: str) -> None:
-    text = (
-        "g (float[3,n,2] x, int64[2] p) => (float[3,b,2] y) <float v, int64[1] a = {1}> "
-        f'{{ y = Pad<mode="{mode}">(x, p, , a) }}'
-    ).replace("<float v, ", "<")
-    how: Any = mode
-    x = some(3, 4, 2)
-    want = {"y": np.pad(x, [(0, 0), (2, 1), (0, 0)], mode=how)}
-    check(text, {"x": x, "p": np.array([2, 1])}, want=want)
-
-
 def test_pad_of_six_axes() -> None:
     text = (
         "g (float[1,2,1,2,1,2] x) => (float[a,b,c,d,e,f] y) "
         "<int64[12] p = {0,1,0,0,0,1,0,0,0,2,0,0}, float v = {2.5}> { y = Pad(x, p, v) }"
     )
     check(text, {"x": some(1, 2, 1, 2, 1, 2)})
-
-
-def test_fills_of_sizes_known_at_run_time() -> None:
-    text = (
-        "g (int64[2] s, int64 a, int64 b, int64 c, float[n,m] x) => (int32[p,q] y, int64[r] z, "
-        "float[n,m] e) { y = ConstantOfShape<value = int32[1] {7}>(s) z = Range(a, b, c) "
-        "e = EyeLike<k=1>(x) }"
-    )
-    feeds = [
-        {"s": np.array(s), "a": np.array(a), "b": np.array(b), "c": np.array(c), "x": some(3, 4)}
-        for s, a, b, c in (([2, 3], 1, 9, 3), ([1, 1], 9, 1, -2), ([0, 2], 5, 1, 1))
-    ]
-    check(text, *feeds)
 
 
 def test_reverse_sequence() -> None:

@@ -39,26 +39,6 @@ def test_gather_of_neighbours_is_a_slice() -> None:
     assert "GATHER" not in ops(check(text, {"x": some(2, 5, 3)}))
 
 
-@rows("sizes", ["3,4", "n,m"])
-@rows("axis", [0, 1])
-def test_gather_elements(axis: int, sizes: str) -> None:
-    text = (
-        f"g (float[{sizes}] x, int64[2,2] i) => (float[2,2] y) "
-        f"{{ y = GatherElements<axis={axis}>(x, i) }}"
-    )
-    check(text, {"x": some(3, 4), "i": np.array([[0, -1], [2, 1]])})
-
-
-@rows("sizes", ["2,3,4", "n,m,k"])
-@rows("batch", [0, 1])
-def test_gather_nd(batch: int, sizes: str) -> None:
-    text = (
-        f"g (float[{sizes}] x, int64[2,2] i) => (float[a{',b' * (not batch)}] y) "
-        f"{{ y = GatherND<batch_dims={batch}>(x, i) }}"
-    )
-    check(text, {"x": some(2, 3, 4), "i": np.array([[0, -1], [1, 2]])})
-
-
 @rows("kind", ["float", "int64", "int32"])
 @rows("how", ["none", "add", "mul", "max", "min"])
 @rows("constant", [False, True])
@@ -78,38 +58,6 @@ def test_scatter(kind: str, how: str, constant: bool) -> None:
         check(f"{head}) => {result} {given} {body}", feeds)
     else:
         check(f"{head}, int64[2,4] i, int64[2,1] j) => {result} {body}", {**feeds, "i": i, "j": j})
-
-
-@rows("how", ["add", "mul", "max", "min"])
-@rows("constant", [False, True])
-def test_scatter_twice_to_one_place(how: str, constant: bool) -> None:
-    given = "<int64[5] i = {1, 1, 0, 1, 0}>" if constant else ""
-    more = "" if constant else ", int64[5] i"
-    text = (
-        f"g (float[3] x, float[5] u{more}) => (float[3] y) {given} "
-        f'{{ y = ScatterElements<reduction="{how}">(x, i, u) }}'
-    )
-    feeds = {"x": some(3), "u": some(5)}
-    check(text, feeds if constant else {**feeds, "i": np.array([1, 1, 0, 1, 0])})
-
-
-def test_scatter_at_open_sizes() -> None:
-    text = (
-        "g (float[n,m] x, int64[k,1] i, float[k,m] u) => (float[n,m] y) { y = ScatterND(x, i, u) }"
-    )
-    x = some(4, 3)
-    x[0, 0] = np.nan
-    check(text, {"x": x, "i": np.array([[2], [0]]), "u": some(2, 3)})
-
-
-@rows("axis", [0, 1, -1])
-@rows("depth", ["constant", "run time"])
-def test_one_hot(axis: int, depth: str) -> None:
-    head = "g (int64[n] i, float[2] v" + (", int64 d" if depth != "constant" else "")
-    given = "<int64 d = {4}>" if depth == "constant" else ""
-    text = f"{head}) => (float[a,b] y) {given} {{ y = OneHot<axis={axis}>(i, d, v) }}"
-    feeds = {"i": np.array([0, 3, -1, 9, -4, -9]), "v": np.array([0.5, 2], np.float32)}
-    check(text, feeds if depth == "constant" else {**feeds, "d": np.array(4)})
 
 
 def test_what_a_condition_picks() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import check, lower, ops
+from tests.convert.lower.tflite.run import lower, ops
 from tests.convert.lower.tflite.single import agree, single
 from tests.convert.lower.tflite.together import rows
 
@@ -28,12 +28,6 @@ SHAPES = [
 
 def normal(*shape: int) -> Any:
     return RNG.normal(size=shape).astype(np.float32)
-
-
-@rows("shapes", SHAPES)
-@rows("constants", [(), (1,), (0,)])
-def test_matmul(shapes: tuple[tuple[int, ...], ...], constants: tuple[int, ...]) -> None:
-    agree("MatMul", *(normal(*s) for s in shapes), constants=constants)
 
 
 def test_matmul_of_many_axes() -> None:
@@ -56,27 +50,6 @@ def test_matmul_of_integers_is_exact(dtype: Any) -> None:
     for a, b in SHAPES[:8]:
         x, y = (np.asarray(RNG.integers(0, 2**14, s)).astype(dtype) for s in (a, b))
         agree("MatMul", x, y, want={"y0": np.matmul(x, y)})
-
-
-def test_batch_and_length_change() -> None:
-    model = "g (float[b, n, 3] x, float[b, 3, m] y) => (float[b, n, m] z) {z = MatMul(x, y)}"
-    feeds = [{"x": normal(b, n, 3), "y": normal(b, 3, m)} for b, n, m in ((2, 4, 5), (1, 7, 2))]
-    check(model, *feeds)
-
-
-@rows("turn_a", [0, 1])
-@rows("turn_b", [0, 1])
-@rows("constants", [(), (1, 2), (2,)])
-def test_gemm(turn_a: int, turn_b: int, constants: tuple[int, ...]) -> None:
-    a, b = normal(*(3, 2)[:: -1 if turn_a == 0 else 1]), normal(*(3, 4)[:: -1 if turn_b else 1])
-    for bias in ((4,), (1, 4), (2, 1), (2, 4), (1,), ()):
-        options: dict[str, Any] = {"transA": turn_a, "transB": turn_b, "alpha": 0.7, "beta": 1.3}
-        agree("Gemm", a, b, normal(*bias), constants=constants, **options)
-
-
-def test_gemm_without_a_sum() -> None:
-    agree("Gemm", normal(2, 3), normal(4, 3), transB=1, alpha=0.5)
-    agree("Gemm", normal(2, 3), normal(4, 3), normal(4), transB=1, beta=0.0, constants=(1, 2))
 
 
 def test_gemm_with_bias_is_one_operator() -> None:

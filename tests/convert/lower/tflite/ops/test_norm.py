@@ -23,15 +23,6 @@ def positive(*shape: int) -> Any:
     return RNG.uniform(0.5, 2, shape).astype(np.float32)
 
 
-@rows("axis", [-1, 1, 2, 0])
-@rows("constants", [(), (1, 2)])
-def test_layer_normalization(axis: int, constants: tuple[int, ...]) -> None:
-    shape = (2, 3, 4)
-    parts = [normal(*shape), normal(*shape[axis:]), normal(*shape[axis:])]
-    agree("LayerNormalization", *parts, axis=axis, constants=constants, outputs=3)
-    agree("LayerNormalization", *parts[:2], axis=axis, epsilon=0.1)
-
-
 def test_layer_normalization_far_from_zero() -> None:
     x = (normal(4, 32) + 1000).astype(np.float32)
     exact = x.astype(np.float64)
@@ -44,19 +35,6 @@ def test_layer_normalization_of_half_precision() -> None:
     parts = [normal(2, 8).astype(np.float16), normal(8).astype(np.float16)]
     types = [np.float16, np.float32, np.float32]
     agree("LayerNormalization", *parts, outputs=3, types=types, like="reference", rtol=2e-3)
-
-
-@rows("axis", [-1, 1])
-def test_rms_normalization(axis: int) -> None:
-    parts = [normal(2, 3, 4), normal(*(2, 3, 4)[axis:])]
-    agree("RMSNormalization", *parts, axis=axis, like="reference")
-
-
-@rows("rank", [3, 4, 5])
-@rows("constants", [(), (1, 2)])
-def test_instance_normalization(rank: int, constants: tuple[int, ...]) -> None:
-    x = normal(*(2, 4, 3, 5, 2)[:rank])
-    agree("InstanceNormalization", x, normal(4), normal(4), constants=constants)
 
 
 @rows("sizes", [["h"], ["h", "w"], ["d", "h", "w"]])
@@ -89,21 +67,6 @@ def test_known_batch_statistics_cost_two_operators() -> None:
 def test_batch_normalization_in_training() -> None:
     parts = [normal(5, 4, 3), normal(4), normal(4), normal(4), positive(4)]
     agree("BatchNormalization", *parts, training_mode=1, outputs=3, momentum=0.7, like="reference")
-
-
-@rows("p", [1, 2])
-@rows("axis", [0, -1])
-def test_lp_normalization(p: int, axis: int) -> None:
-    x = normal(3, 4)
-    agree("LpNormalization", x, p=p, axis=axis)
-    x[:] = 0
-    agree("LpNormalization", x, p=p, axis=axis)
-
-
-@rows("axes", [None, [1], [0, -1]])
-def test_mean_variance_normalization(axes: list[int] | None) -> None:
-    options: dict[str, Any] = {} if axes is None else {"axes": axes}
-    agree("MeanVarianceNormalization", normal(2, 3, 4, 5), like="reference", **options)
 
 
 @rows("size", [1, 2, 3, 4, 5, 9])

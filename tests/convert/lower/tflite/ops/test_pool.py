@@ -35,43 +35,6 @@ def agree(op: str, x: Shape, dynamic: bool = False, **attributes: Any) -> None:
     check(model(op, x, dynamic=dynamic, **attributes), *feeds)
 
 
-WINDOWS = [
-    ((2, 3, 9, 8), {"kernel_shape": [2, 2]}),
-    ((2, 3, 9, 8), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
-    ((1, 3, 12, 13), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
-    ((1, 3, 12, 14), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [0, 0, 1, 1]}),
-    ((1, 3, 12), {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}),
-    ((1, 3, 12, 11), {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 1, 1, 1]}),
-    (
-        (2, 3, 6, 7, 8),
-        {"kernel_shape": [2, 3, 2], "strides": [2, 2, 1], "pads": [1, 1, 0, 0, 1, 1]},
-    ),
-]
-
-
-@rows("dynamic", [False, True])
-@rows("ceil", [0, 1])
-@rows("op", ["MaxPool", "AveragePool", "LpPool"])
-@rows(("x", "attributes"), WINDOWS)
-def test_windows(op: str, x: Shape, attributes: dict[str, Any], ceil: int, dynamic: bool) -> None:
-    agree(op, x, dynamic, ceil_mode=ceil, **attributes)
-
-
-@rows("dynamic", [False, True])
-@rows("ceil", [0, 1])
-@rows(("x", "attributes"), WINDOWS)
-def test_means_that_count_padding(
-    x: Shape, attributes: dict[str, Any], ceil: int, dynamic: bool
-) -> None:
-    agree("AveragePool", x, dynamic, ceil_mode=ceil, count_include_pad=1, **attributes)
-
-
-@rows("op", ["MaxPool", "AveragePool", "LpPool"])
-@rows("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
-def test_auto_pad(op: str, auto_pad: str) -> None:
-    agree(op, (1, 3, 9, 8), kernel_shape=[3, 2], strides=[2, 2], auto_pad=auto_pad)
-
-
 def test_a_last_window_beyond_the_input_is_left_out() -> None:
     attributes: dict[str, Any] = {
         "kernel_shape": [3, 2],
@@ -82,18 +45,6 @@ def test_a_last_window_beyond_the_input_is_left_out() -> None:
     agree("MaxPool", (1, 3, 12), kernel_shape=[1], strides=[2], ceil_mode=1)
     with pytest.raises(UnsupportedError, match="dynamic_shape: ceil_mode=1"):
         lower(model("MaxPool", (1, 3, 12, 13), dynamic=True, ceil_mode=1, **attributes))
-
-
-@rows("p", [1, 3])
-def test_other_norms(p: int) -> None:
-    agree("LpPool", (1, 3, 9, 8), kernel_shape=[3, 3], p=p)
-
-
-@rows("dynamic", [False, True])
-@rows("x", [(2, 3, 9), (2, 3, 5, 6), (2, 3, 4, 5, 6)])
-@rows("op", ["GlobalMaxPool", "GlobalAveragePool"])
-def test_global(op: str, x: Shape, dynamic: bool) -> None:
-    agree(op, x, dynamic)
 
 
 def test_global_norm() -> None:
@@ -145,3 +96,11 @@ def test_indices_of_large_windows_are_refused() -> None:
         y, i = MaxPool<kernel_shape=[9,9]>(x) }"""
     with pytest.raises(UnsupportedError, match="indices of maxima"):
         lower(text)
+
+
+def test_the_largest_of_samples_that_depend_on_a_regions_size_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="another number of samples"):
+        lower(
+            "g (float[1,1,4,4] x, float[2,4] r, int64[2] b) => (float[2,1,1,1] y) "
+            '{ y = RoiAlign<mode="max">(x, r, b) }'
+        )

@@ -19,20 +19,6 @@ def positive(*shape: int) -> Any:
     return RNG.uniform(0.1, 2, shape).astype(np.float32)
 
 
-@rows("keepdims", [0, 1])
-@rows("op", ALL)
-def test_over_axes(op: str, keepdims: int) -> None:
-    for shape, axes in (
-        ((2, 3, 4), [1]),
-        ((2, 3, 4, 5), [-1, 1]),
-        ((2, 1, 3, 2, 2), [0, 2, 4]),
-        ((5,), [0]),
-        ((2, 3), None),
-    ):
-        over = None if axes is None else np.array(axes, np.int64)
-        agree(op, positive(*shape), over, constants=(1,) if axes else (), keepdims=keepdims)
-
-
 @rows("op", ALL)
 def test_of_many_axes(op: str) -> None:
     axes = np.array([2, 3, 6], np.int64)

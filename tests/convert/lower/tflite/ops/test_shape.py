@@ -20,33 +20,6 @@ def some(*shape: int, dtype: Any = np.float32) -> Any:
     return RNG.integers(0, 2 if dtype is np.bool_ else 90, shape).astype(dtype)
 
 
-@rows(("target", "zero"), [((4, -1), 0), ((0, 0, -1), 0), ((-1,), 0), ((3, 8, 1), 1)])
-def test_reshape(target: tuple[int, ...], zero: int) -> None:
-    text = (
-        f"g (float[2,3,4] x) => (float[{','.join('abc'[: len(target)])}] y) "
-        f"<int64[{len(target)}] s = {{{','.join(map(str, target))}}}>"
-        f"{{ y = Reshape<allowzero={zero}>(x, s) }}"
-    )
-    check(text, {"x": some(2, 3, 4)})
-
-
-def test_reshape_at_open_sizes() -> None:
-    text = "g (float[n,c,4] x) => (float[n,a] y) <int64[2] s = {0, -1}> { y = Reshape(x, s) }"
-    check(text, {"x": some(2, 3, 4)}, {"x": some(5, 1, 4)})
-
-
-def test_reshape_to_a_shape_known_at_run_time() -> None:
-    text = "g (float[2,3,4] x, int64[3] s) => (float[a,b,c] y) { y = Reshape(x, s) }"
-    feeds = [{"x": some(2, 3, 4), "s": np.array(s)} for s in ([4, 3, 2], [0, -1, 1], [-1, 3, 0])]
-    check(text, *feeds)
-
-
-@rows("axis", [0, 1, 2, 3, -1, -3])
-def test_flatten(axis: int) -> None:
-    text = f"g (float[n,3,m] x) => (float[a,b] y) {{ y = Flatten<axis={axis}>(x) }}"
-    check(text, {"x": some(2, 3, 4)}, {"x": some(1, 3, 2)})
-
-
 def test_squeeze_and_unsqueeze_of_open_sizes() -> None:
     text = (
         "g (float[n,1,m,1] x) => (float[n,m] y, float[1,n,1,m,1,1] z) <int64[2] a = {1, -1}, "
@@ -100,11 +73,6 @@ def test_split(kind: str) -> None:
     check(text, {"x": some(2, 7, dtype=dtype)}, {"x": some(4, 7, dtype=dtype)})
 
 
-def test_split_of_an_open_axis() -> None:
-    text = "g (float[n,2] x) => (float[a,2] y, float[b,2] z) { y, z = Split<num_outputs=2>(x) }"
-    check(text, {"x": some(4, 2)}, {"x": some(7, 2)})
-
-
 def test_equal_parts_are_one_operator() -> None:
     text = (
         "g (float[2,6] x) => (float[2,3] y, float[2,3] z) { y, z = Split<axis=1,num_outputs=2>(x) }"
@@ -120,15 +88,6 @@ def test_expand_and_tile(kind: str) -> None:
         "int64[3] r = {1,2,3}> { y = Expand(x, s) z = Tile(x, r) }"
     )
     check(text, {"x": some(2, 1, 3, dtype=dtype)}, {"x": some(3, 1, 3, dtype=dtype)})
-
-
-def test_expand_to_a_shape_known_at_run_time() -> None:
-    text = "g (float[3,1] x, int64[3] s) => (float[a,b,c] y) { y = Expand(x, s) }"
-    check(
-        text,
-        {"x": some(3, 1), "s": np.array([2, 1, 4])},
-        {"x": some(3, 1), "s": np.array([1, 3, 1])},
-    )
 
 
 def test_shape_and_size_of_open_sizes() -> None:

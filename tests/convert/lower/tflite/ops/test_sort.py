@@ -25,15 +25,6 @@ def test_top_k(kind: str, axis: int, largest: int) -> None:
     check(text, {"x": x, "k": np.array([3])}, {"x": x, "k": np.array([1])})
 
 
-@rows("in_order", [0, 1])
-def test_unique(in_order: int) -> None:
-    text = (
-        "g (float[n,4] x) => (float[a] y, int64[a] f, int64[b] i, int64[a] c) "
-        f"{{ y, f, i, c = Unique<sorted={in_order}>(x) }}"
-    )
-    check(text, {"x": RNG.integers(-3, 3, (3, 4)).astype(np.float32)})
-
-
 @rows("center", [0, 1])
 @rows("most", [0, 3, 100])
 @rows("sizes", ["2,20,4", "2,n,4"])
@@ -72,15 +63,6 @@ def test_non_max_suppression_with_thresholds_of_a_run(thresholds: str) -> None:
             for iou, low in runs
         ),
     )
-
-
-def test_short_time_transform_of_an_open_length() -> None:
-    text = (
-        "g (float[1,n,1] x) => (float[1,f,9,2] y) <int64 step = {4}, int64 size = {16}> "
-        "{ y = STFT(x, step, , size) }"
-    )
-    signals = [RNG.standard_normal((1, n, 1)).astype(np.float32) for n in (64, 40)]
-    check(text, *({"x": s} for s in signals), rtol=2e-5)
 
 
 @rows("is_sorted", [0, 1])
