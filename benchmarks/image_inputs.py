@@ -26,7 +26,7 @@ import numpy as np
 import edgeinfer
 from benchmarks.pipelines import SIZE, in_turns
 from edgeinfer.media.description import parse_description
-from edgeinfer.media.image import open_picture, prepare
+from edgeinfer.media.image import open_image, prepare
 from edgeinfer.types import Array
 
 SIDE = 224
@@ -162,7 +162,7 @@ def compare(way: Way, source: Array, rounds: int) -> bool:
             about = opened.prepare.about  # type: ignore[union-attr]
             found, _ = opened.prepare(source)  # type: ignore[union-attr]
             record: Any = opened.models[0].record
-            expected, _ = prepare(open_picture(source, record.color), record, way.dtype)
+            expected, _ = prepare(open_image(source, record.color), record, way.dtype)
             if found.tobytes() != expected.tobytes():
                 print(f"{way.title}: not the tensor that the record defines")
                 return False
@@ -196,7 +196,7 @@ def main() -> None:
     asked = parser.parse_args()
     source = np.random.default_rng(0).integers(0, 256, (SIZE[1], SIZE[0], 3), dtype=np.uint8)
     if asked.image:
-        source = np.asarray(open_picture(asked.image, "RGB"))
+        source = np.asarray(open_image(asked.image, "RGB"))
     held = [compare(way, source, asked.rounds) for way in WAYS]
     if not all(held):
         sys.exit(1)

@@ -16,7 +16,7 @@ import pytest
 
 from edgeinfer.heads import Classify, DetectGrid, Features, Speak, SpotWord
 from edgeinfer.media import live
-from edgeinfer.media.live import FrameRate, Preview, frames, sound
+from edgeinfer.media.live import FrameRate, Preview, audio, frames
 from edgeinfer.types import Array, AudioInput, ConstantInput, FrameInput, ImageInput, StateInput
 from tests.runtime.pipelines import test_audio, test_image, test_speech, test_voice
 from tests.runtime.pipelines.conftest import MakeBundle, make
@@ -306,18 +306,18 @@ def test_sound_of_a_file_and_of_no_microphone(
 
     signal: Array = np.linspace(-1, 1, 100, dtype=np.float32)
     soundfile.write(tmp_path / "x.wav", signal, 1000, subtype="FLOAT")
-    pieces = list(sound(str(tmp_path / "x.wav"), 1000))
+    pieces = list(audio(str(tmp_path / "x.wav"), 1000))
     assert [len(p) for p in pieces] == [32, 32, 32, 4]
     np.testing.assert_array_equal(np.concatenate(pieces), signal)
     recorder = tmp_path / "arecord"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotAvailableError, match="sudo apt install alsa-utils"):
-        next(sound("mic", 1000))
+        next(audio("mic", 1000))
     recorder.write_text(
         "#!/bin/sh\nprintf '\\000\\100\\000\\300'\necho 'no such card' >&2\nexit 1\n"
     )
     recorder.chmod(0o755)
-    heard = sound("mic:plughw:1", 1000)
+    heard = audio("mic:plughw:1", 1000)
     np.testing.assert_array_equal(next(heard), [0.5, -0.5])
     with pytest.raises(InputError, match=r"mic:plughw:1.*received no such card"):
         next(heard)

@@ -58,7 +58,7 @@ def test_nothing_of_a_class_is_public_by_accident(name: str, members: str) -> No
 
 def test_the_public_names() -> None:
     assert edgeinfer.__all__ == [
-        *("LLM", "Batching", "Bundle", "ImagePrompt", "LocalPicture", "Runtime"),
+        *("LLM", "Batching", "Bundle", "ImagePrompt", "LocalImage", "Runtime"),
         *("SamplingParams", "Session", "__version__"),
         *("bench", "check", "compare", "devices", "errors", "evaluate", "export", "heads"),
         *("inspect", "load", "media", "pipeline", "results", "targets", "tasks", "types", "verify"),

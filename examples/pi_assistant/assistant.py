@@ -23,7 +23,7 @@ import numpy as np
 
 import edgeinfer
 from edgeinfer.errors import EdgeInferError
-from edgeinfer.media.live import sound
+from edgeinfer.media.live import audio
 from edgeinfer.results import VoiceActivity
 from edgeinfer.runtime.pipelines import AudioStream
 from edgeinfer.tasks import Speaker, SpeechTranscriber, VoiceDetector, WordSpotter
@@ -152,7 +152,7 @@ def assist(args: argparse.Namespace) -> None:
         llm = stack.enter_context(edgeinfer.LLM(args.chat))
         speaker = stack.enter_context(Speaker(args.say)) if args.say else None
         listener = Listener(word, voice)
-        pieces = sound(args.source, voice.rate, paced=args.paced)
+        pieces = audio(args.source, voice.rate, paced=args.paced)
         source = stack.enter_context(contextlib.closing(pieces))
 
         def tell(said: Array | None) -> None:

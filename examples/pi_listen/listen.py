@@ -14,7 +14,7 @@ import time
 
 import edgeinfer
 from edgeinfer.errors import EdgeInferError
-from edgeinfer.media.live import sound
+from edgeinfer.media.live import audio
 from edgeinfer.results import Result, VoiceActivity, WakeWord
 from edgeinfer.runtime.pipelines import AudioPipeline
 
@@ -56,7 +56,7 @@ def listen(args: argparse.Namespace) -> None:
         if any(p.rate != rate for p in pipelines):
             raise SystemExit(f"sample rates differ: {[p.rate for p in pipelines]}")
         streams = [p.stream() for p in pipelines]
-        source = stack.enter_context(contextlib.closing(sound(args.source, rate, paced=args.paced)))
+        source = stack.enter_context(contextlib.closing(audio(args.source, rate, paced=args.paced)))
         spent = heard = 0.0
         try:
             for piece in source:

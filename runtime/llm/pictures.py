@@ -17,7 +17,7 @@ import numpy as np
 from edgeinfer import forks
 from edgeinfer.errors import InputError
 from edgeinfer.llm.vision import MOST_SIDE, VisionInput
-from edgeinfer.media.image import Picture, open_picture, prepare, scaled
+from edgeinfer.media.image import AnyImage, open_image, prepare, scaled
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.chat import ChatTemplate, Message
 from edgeinfer.runtime.llm.executor import Floats
@@ -33,7 +33,7 @@ _KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class LocalPicture:
+class LocalImage:
     """A file of this machine, named by whoever may read it.
 
     Prompts and messages take no text as a path: what came from elsewhere, by JSON or in a file,
@@ -53,16 +53,16 @@ class ImagePrompt:
     Attributes:
         text: has the model's text for an image, such as ``<image>``, where each is; where it has
             none they come first.
-        images: Pictures in their order: ``LocalPicture``, contents of files, arrays (height, width,
+        images: Pictures in their order: ``LocalImage``, contents of files, arrays (height, width,
             3) of uint8, or images of Pillow.
     """
 
     text: str
-    images: Sequence[Picture]
+    images: Sequence[AnyImage]
 
 
 @dataclass(frozen=True, slots=True)
-class TiledPicture:
+class TiledImage:
     """An image as the vision tower takes it.
 
     Attributes:
@@ -106,7 +106,7 @@ class PictureReader:
         self._lock = forks.lock()
         self._known: OrderedDict[bytes, Floats] = OrderedDict()
 
-    def opened(self, picture: Picture) -> Image.Image:
+    def opened(self, picture: AnyImage) -> Image.Image:
         """Read an image.
 
         Raises:
@@ -115,9 +115,9 @@ class PictureReader:
             NotAvailableError: Pillow is not installed.
         """
         _refuse_path(picture, "images")
-        return open_picture(picture.path if isinstance(picture, LocalPicture) else picture)
+        return open_image(picture.path if isinstance(picture, LocalImage) else picture)
 
-    def tiled(self, picture: Picture, go_on: Callable[[], None] = lambda: None) -> TiledPicture:
+    def tiled(self, picture: AnyImage, go_on: Callable[[], None] = lambda: None) -> TiledImage:
         """Bring an image to tiles, as the model's own processor does.
 
         Args:
@@ -148,7 +148,7 @@ class PictureReader:
             made.append(prepare(part, record)[0])
         tiles = np.concatenate(made)
         key = blake2b(tiles.tobytes(), digest_size=32).digest()
-        return TiledPicture(tiles, about.text(rows, columns), key)
+        return TiledImage(tiles, about.text(rows, columns), key)
 
     def read(
         self,
@@ -224,7 +224,7 @@ class PictureReader:
 
     def embeddings(
         self,
-        picture: TiledPicture,
+        picture: TiledImage,
         salt: bytes = b"",
         go_on: Callable[[], None] = lambda: None,
     ) -> Floats:
@@ -374,7 +374,7 @@ def _joined(content: Any, place: str) -> Any:
 
 def separated(
     messages: Sequence[Message],
-) -> tuple[list[Message], list[Picture]]:
+) -> tuple[list[Message], list[AnyImage]]:
     """Take the images out of a conversation.
 
     Returns:
@@ -383,7 +383,7 @@ def separated(
     Raises:
         InputError: a part is no picture, or says where to fetch one.
     """
-    pictures: list[Picture] = []
+    pictures: list[AnyImage] = []
     made: list[Message] = []
     for index, message in enumerate(messages):
         content = message.get("content") if isinstance(message, Mapping) else None
@@ -400,7 +400,7 @@ def separated(
     return made, pictures
 
 
-def _picture(part: Any, where: str) -> Picture | None:
+def _picture(part: Any, where: str) -> AnyImage | None:
     """The picture of a part; None for a part of another kind."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "image":
@@ -415,14 +415,14 @@ def _picture(part: Any, where: str) -> Picture | None:
     return from_address(given.get("url") if isinstance(given, Mapping) else given, where)
 
 
-def _refuse_path(picture: Picture, where: str) -> None:
+def _refuse_path(picture: AnyImage, where: str) -> None:
     """Refuse what may be a path of a stranger's.
 
     Raises:
         InputError: it is one, or a text.
     """
     if isinstance(picture, str | os.PathLike):
-        expected = "LocalPicture(path), contents of a file, an array or an image of Pillow"
+        expected = "LocalImage(path), contents of a file, an array or an image of Pillow"
         raise InputError(where, expected, repr(picture)[:60], "a text names no file here")
 
 

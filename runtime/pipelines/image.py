@@ -29,7 +29,7 @@ from edgeinfer.heads import (
 )
 from edgeinfer.media.feeds import image_of_rank
 from edgeinfer.media.geometry import ImagePlacement
-from edgeinfer.media.image import Picture
+from edgeinfer.media.image import AnyImage
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.grouping import grouping
 from edgeinfer.runtime.pipelines.image_preparation import preparation
@@ -79,7 +79,7 @@ class ImagePipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __call__(self, picture: Picture) -> list[Result]:
+    def __call__(self, picture: AnyImage) -> list[Result]:
         """Look at an image.
 
         Args:
@@ -113,7 +113,7 @@ class ImagePipeline:
             return [*detect(outputs, head, placement, model.labels, self.grouping)]
         raise UsageError(f"{model.path}: {head.kind!r} is not read from one image")
 
-    def outputs(self, picture: Picture) -> tuple[dict[str, Array], ImagePlacement]:
+    def outputs(self, picture: AnyImage) -> tuple[dict[str, Array], ImagePlacement]:
         """Return the model's outputs for an image, and where it lies in the model's input."""
         spec = self.model.spec
         tensor, placement = self.prepare(picture)

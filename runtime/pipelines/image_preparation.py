@@ -15,7 +15,7 @@ import numpy as np
 from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.media.geometry import ImagePlacement, Laid, Steps, steps
-from edgeinfer.media.image import Picture, open_picture, prepare
+from edgeinfer.media.image import AnyImage, open_image, prepare
 from edgeinfer.media.pixels import pixels_of
 from edgeinfer.media.windows import Neighbours, TooManyError
 from edgeinfer.records import dataclass
@@ -38,7 +38,7 @@ class Preparation(Protocol):
 
     about: str
 
-    def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
+    def __call__(self, picture: AnyImage) -> tuple[Array, ImagePlacement]:
         """Prepare an image.
 
         Returns:
@@ -60,9 +60,9 @@ class ByPillow:
         self.about = f"images by Pillow: {reason}"
         self._record, self._dtype = record, dtype
 
-    def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
+    def __call__(self, picture: AnyImage) -> tuple[Array, ImagePlacement]:
         """Prepare an image."""
-        return prepare(open_picture(picture, self._record.color), self._record, self._dtype)
+        return prepare(open_image(picture, self._record.color), self._record, self._dtype)
 
 
 def preparation(
@@ -104,14 +104,14 @@ class ImagesByCode:
         self._pairs = functions.has("across_pairs_3")
         self._memory = threading.local()
 
-    def __call__(self, picture: Picture) -> tuple[Array, ImagePlacement]:
+    def __call__(self, picture: AnyImage) -> tuple[Array, ImagePlacement]:
         """Prepare an image."""
         if not self._is_ready(picture):
-            picture = open_picture(picture, self._record.color)
+            picture = open_image(picture, self._record.color)
         try:
             return self.prepared(picture)
         except (UnfitError, TooManyError):
-            opened = open_picture(picture, self._record.color)
+            opened = open_image(picture, self._record.color)
             return prepare(opened, self._record, self._dtype.name)
 
     def check(self) -> None:
@@ -126,7 +126,7 @@ class ImagesByCode:
             noise = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
             # Half of it black and white, whose sums run over both ends of a byte.
             noise[::2] = (noise[::2] > 127) * np.uint8(255)
-            opened = open_picture(noise, self._record.color)
+            opened = open_image(noise, self._record.color)
             expected, place = prepare(opened, self._record, self._dtype.name)
             for given in (opened, noise) if self._is_ready(noise) else (opened,):
                 try:
@@ -136,7 +136,7 @@ class ImagesByCode:
                 if where != place or found.tobytes() != expected.tobytes():
                     raise UnfitError("the bundle's code gives other numbers than Pillow here")
 
-    def _is_ready(self, picture: Picture) -> bool:
+    def _is_ready(self, picture: AnyImage) -> bool:
         """Whether it is an array of the colours that the record wants."""
         if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8:
             return False
@@ -146,7 +146,7 @@ class ImagesByCode:
         """Prepare an image by code alone.
 
         Args:
-            picture: Image of ``open_picture``, or an array (height, width, 3) where that is wanted.
+            picture: Image of ``open_image``, or an array (height, width, 3) where that is wanted.
 
         Raises:
             UnfitError: there is no code for it.

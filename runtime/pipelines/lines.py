@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeinfer.heads import Classify, ReadText
-from edgeinfer.media.image import Picture, open_picture
+from edgeinfer.media.image import AnyImage, open_image
 from edgeinfer.media.warp import cut_out
 from edgeinfer.results import Classification, Result, Text
 from edgeinfer.runtime.pipelines.image import ImagePipeline
@@ -46,14 +46,14 @@ class LinesPipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __call__(self, picture: Picture) -> list[Result]:
+    def __call__(self, picture: AnyImage) -> list[Result]:
         """Read every line, from top to bottom; those below the reader's threshold are left out.
 
         Raises:
             InputError: it is no image.
             RunError: an engine failed, or outputs are not what a head says.
         """
-        opened = open_picture(picture)
+        opened = open_image(picture)
         head = self._read.model.head
         threshold = head.threshold if isinstance(head, ReadText) else 0.0
         found: list[Result] = []
@@ -70,7 +70,7 @@ class LinesPipeline:
         for model in self.models:
             model.close()
 
-    def _text(self, line: Picture) -> Text:
+    def _text(self, line: AnyImage) -> Text:
         if line.shape[0] >= _UPRIGHT * line.shape[1]:
             line = np.rot90(line)
         if self._is_upside_down(line):
@@ -78,7 +78,7 @@ class LinesPipeline:
         read = self._read(line)[0]
         return read if isinstance(read, Text) else Text("", 0.0)
 
-    def _is_upside_down(self, line: Picture) -> bool:
+    def _is_upside_down(self, line: AnyImage) -> bool:
         if self._turn is None or not isinstance(self._turn.model.head, Classify):
             return False
         best = next(iter(self._turn(line)), None)

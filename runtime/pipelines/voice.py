@@ -11,7 +11,7 @@ import numpy as np
 from edgeinfer.errors import RunError, UsageError
 from edgeinfer.heads import Speak
 from edgeinfer.media.symbols import Encoded, SymbolTable
-from edgeinfer.results import Result, Sound
+from edgeinfer.results import Audio, Result
 from edgeinfer.runtime.pipelines.model import PipelineModel
 from edgeinfer.types import Array, NoiseInput, SymbolInput, TensorSpec
 
@@ -91,7 +91,7 @@ class VoicePipeline:
         parts = self._symbols.parts(text)
         samples = np.concatenate([self._said(part) for part in parts])
         left_out = dict.fromkeys(symbol for part in parts for symbol in part.left_out)
-        return [Sound(samples, self.rate, tuple(left_out))]
+        return [Audio(samples, self.rate, tuple(left_out))]
 
     def _said(self, encoded: Encoded) -> Array:
         feeds: dict[str, Array] = {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgeinfer.heads import Embed
 from edgeinfer.media import audio, image
-from edgeinfer.results import Embedding, Result, Segmentation, Sound, as_json
+from edgeinfer.results import Audio, Embedding, Result, Segmentation, as_json
 from edgeinfer.runtime.fleet import FleetModel
 from edgeinfer.runtime.llm.ranking import INSTRUCTION, question
 from edgeinfer.runtime.pipelines import (
@@ -167,7 +167,7 @@ def described(results: Sequence[Result]) -> list[dict[str, Any]]:
         data = as_json(result)
         if isinstance(result, Segmentation):
             data["mask"] = base64.b64encode(_png(result.mask)).decode()
-        if isinstance(result, Sound):
+        if isinstance(result, Audio):
             data["wav"] = base64.b64encode(result.wav()).decode()
         found.append(data)
     return found

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 
-from edgeinfer.results import Sound, Text
+from edgeinfer.results import Audio, Text
 from edgeinfer.runtime.bell import awaited
 from edgeinfer.runtime.pipelines import Pipeline, SpeechPipeline, VoicePipeline
 from edgeinfer.runtime.pool import Pool
@@ -181,7 +181,7 @@ class Tasks:
         limit = self._hub.options.limits.elements
         await held().take(meaning.cost(pipeline, text, limit, draws=False))
         found = await self._worked(model, receive, partial(pipeline, text))
-        sound = next(each for each in found if isinstance(each, Sound))
+        sound = next(each for each in found if isinstance(each, Audio))
         if form == "pcm":
             kind = f"audio/pcm;rate={sound.rate}".encode()
             await answer(send, 200, sound.pcm(), ((b"content-type", kind),))

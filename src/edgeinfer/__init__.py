@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM as LLM
     from edgeinfer.runtime.llm.params import SamplingParams as SamplingParams
     from edgeinfer.runtime.llm.pictures import ImagePrompt as ImagePrompt
-    from edgeinfer.runtime.llm.pictures import LocalPicture as LocalPicture
+    from edgeinfer.runtime.llm.pictures import LocalImage as LocalImage
     from edgeinfer.runtime.pipelines import pipeline as pipeline
     from edgeinfer.runtime.session import Session as Session
     from edgeinfer.runtime.session import load as load
@@ -50,7 +50,7 @@ _LAZY = {
     "Bundle": "edgeinfer.bundle.archive",
     "ImagePrompt": "edgeinfer.runtime.llm.pictures",
     "LLM": "edgeinfer.runtime.llm.llm",
-    "LocalPicture": "edgeinfer.runtime.llm.pictures",
+    "LocalImage": "edgeinfer.runtime.llm.pictures",
     "Runtime": "edgeinfer.runtime.fleet",
     "SamplingParams": "edgeinfer.runtime.llm.params",
     "Session": "edgeinfer.runtime.session",
@@ -72,7 +72,7 @@ __all__ = [
     "Batching",
     "Bundle",
     "ImagePrompt",
-    "LocalPicture",
+    "LocalImage",
     "Runtime",
     "SamplingParams",
     "Session",

@@ -216,7 +216,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class Audio:
     """What a voice said.
 
     Attributes:
@@ -260,7 +260,7 @@ Result = (
     | VoiceActivity
     | WakeWord
     | Text
-    | Sound
+    | Audio
 )
 
 _KINDS: dict[type, str] = {
@@ -273,7 +273,7 @@ _KINDS: dict[type, str] = {
     VoiceActivity: "speech",
     WakeWord: "word",
     Text: "text",
-    Sound: "sound",
+    Audio: "audio",
 }
 
 
@@ -293,7 +293,7 @@ def as_json(result: Result) -> dict[str, Any]:
         case Segmentation():
             named = {result.name(index): share for index, share in result.shares.items()}
             return {**kind, "size": list(result.mask.shape[::-1]), "shares": named}
-        case Sound():
+        case Audio():
             said = {"seconds": result.seconds, "rate": result.rate}
             return {**kind, **said, "left_out": list(result.left_out)}
         case Embedding():

@@ -26,8 +26,9 @@ from edgeinfer.heads import (
     SpotWord,
     WriteSpeech,
 )
-from edgeinfer.media.image import Picture
+from edgeinfer.media.image import AnyImage
 from edgeinfer.results import (
+    Audio,
     Classification,
     DepthMap,
     Detection,
@@ -35,7 +36,6 @@ from edgeinfer.results import (
     Pitch,
     Result,
     Segmentation,
-    Sound,
     Text,
     VoiceActivity,
     WakeWord,
@@ -95,10 +95,10 @@ class _Task:
         """Free the engines."""
         self._inner.close()
 
-    def _look(self, picture: Picture, kind: type[R]) -> list[R]:
+    def _look(self, image: AnyImage, kind: type[R]) -> list[R]:
         if not isinstance(self._inner, ImagePipeline | LinesPipeline):
             raise UsageError(f"{self.name}: takes {self._inner.takes}")
-        return [result for result in self._inner(picture) if isinstance(result, kind)]
+        return [result for result in self._inner(image) if isinstance(result, kind)]
 
     def _listen(self, recording: str | Path | Array, rate: int | None, kind: type[R]) -> list[R]:
         return [r for r in self._audio(recording, rate) if isinstance(r, kind)]
@@ -133,12 +133,12 @@ class Classifier(_Task):
     heads = (Classify,)
     pipelines = (ImagePipeline,)
 
-    def classify(self, picture: Picture) -> list[Classification]:
+    def classify(self, image: AnyImage) -> list[Classification]:
         """Return the best classes, the best first."""
-        return self._look(picture, Classification)
+        return self._look(image, Classification)
 
 
-class SoundClassifier(_Task):
+class AudioClassifier(_Task):
     """Names what a recording holds."""
 
     name = "classifying recordings"
@@ -159,9 +159,9 @@ class Detector(_Task):
     heads = get_args(Detect)
     pipelines = (ImagePipeline,)
 
-    def detect(self, picture: Picture) -> list[Detection]:
+    def detect(self, image: AnyImage) -> list[Detection]:
         """Return the objects, the best first; boxes in pixels of the image."""
-        return self._look(picture, Detection)
+        return self._look(image, Detection)
 
 
 class Segmenter(_Task):
@@ -171,9 +171,9 @@ class Segmenter(_Task):
     heads = (Segment,)
     pipelines = (ImagePipeline,)
 
-    def segment(self, picture: Picture) -> Segmentation:
+    def segment(self, image: AnyImage) -> Segmentation:
         """Return a mask of the image's size."""
-        return self._look(picture, Segmentation)[0]
+        return self._look(image, Segmentation)[0]
 
 
 class DepthEstimator(_Task):
@@ -183,9 +183,9 @@ class DepthEstimator(_Task):
     heads = (Depth,)
     pipelines = (ImagePipeline,)
 
-    def estimate(self, picture: Picture) -> DepthMap:
+    def estimate(self, image: AnyImage) -> DepthMap:
         """Return a map of the image's size."""
-        return self._look(picture, DepthMap)[0]
+        return self._look(image, DepthMap)[0]
 
 
 class Embedder(_Task):
@@ -195,7 +195,7 @@ class Embedder(_Task):
     heads = (Embed,)
     pipelines = (ImagePipeline, SentencePipeline)
 
-    def embed(self, given: Picture | str) -> Embedding:
+    def embed(self, given: AnyImage | str) -> Embedding:
         """Return the vector of an image, or of a text where the model takes texts."""
         results = self._inner(given)
         return next(result for result in results if isinstance(result, Embedding))
@@ -232,9 +232,9 @@ class Speaker(_Task):
     heads = (Speak,)
     pipelines = (VoicePipeline,)
 
-    def say(self, text: str) -> Sound:
+    def say(self, text: str) -> Audio:
         """Return the audio of a text; of phonemes, where the voice takes such."""
-        return next(result for result in self._inner(text) if isinstance(result, Sound))
+        return next(result for result in self._inner(text) if isinstance(result, Audio))
 
 
 class VoiceDetector(_Task):
@@ -276,6 +276,6 @@ class TextReader(_Task):
     heads = ()
     pipelines = (LinesPipeline,)
 
-    def read(self, picture: Picture) -> list[Text]:
+    def read(self, image: AnyImage) -> list[Text]:
         """Return the lines from top to bottom."""
-        return self._look(picture, Text)
+        return self._look(image, Text)

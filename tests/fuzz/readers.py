@@ -129,7 +129,7 @@ def _media() -> Iterator[Reader]:
 
     from edgeinfer.media.arrays import read_arrays
     from edgeinfer.media.audio import open_recording
-    from edgeinfer.media.image import open_picture
+    from edgeinfer.media.image import open_image
 
     bytes_only = [mutate.in_bytes]
     yield Reader(
@@ -140,7 +140,7 @@ def _media() -> Iterator[Reader]:
         [call(read_arrays)],
     )
     for suffix, picture in seeds.pictures():
-        act = call(lambda path: np.asarray(open_picture(path)))
+        act = call(lambda path: np.asarray(open_image(path)))
         yield Reader(f"picture{suffix}", suffix, [picture], bytes_only, [act])
     sound = call(lambda path: open_recording(path, 8000))
     yield Reader("sound", ".wav", [seeds.sounds()], bytes_only, [sound])

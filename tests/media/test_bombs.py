@@ -13,7 +13,7 @@ from edgeinfer.errors import InputError
 from edgeinfer.media import audio
 from edgeinfer.media.audio import open_recording, resampled
 from edgeinfer.media.geometry import TENSOR_BYTES, steps
-from edgeinfer.media.image import measured, open_picture
+from edgeinfer.media.image import measured, open_image
 from edgeinfer.types import ImageInput
 
 
@@ -24,7 +24,7 @@ def test_a_picture_of_more_pixels_than_its_file_holds_is_refused(tmp_path: Path)
     assert len(stream.getvalue()) < 50_000
     (tmp_path / "x.png").write_bytes(stream.getvalue())
     with pytest.raises(InputError, match="bytes for 8000 by 8000 pixels"):
-        open_picture(tmp_path / "x.png")
+        open_image(tmp_path / "x.png")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 DECODE = """
 import sys
 from edgeinfer.errors import InputError
-from edgeinfer.media.image import measured, open_picture
+from edgeinfer.media.image import measured, open_image
 import numpy, PIL.Image
 PIL.Image.init()
 def peak():
@@ -117,7 +117,7 @@ def peak():
     return [int(line.split()[1]) for line in lines if line.startswith("VmHWM")][0] >> 10
 before = peak()
 try:
-    open_picture(sys.argv[1])
+    open_image(sys.argv[1])
     print(peak() - before)
 except InputError as e:
     print(-1 if "decompression bomb" in str(e) else e)

@@ -8,7 +8,7 @@ import pytest
 
 from edgeinfer.errors import InputError
 from edgeinfer.media.crowded import MOST, crowd
-from edgeinfer.media.image import measured, open_picture
+from edgeinfer.media.image import measured, open_image
 from edgeinfer.types import ImageInput
 
 image = pytest.importorskip("PIL.Image")
@@ -41,10 +41,10 @@ PARTS = {"PNG": chunk(b"abCd", b""), "JPEG": b"\xff\xe0\x00\x02", "GIF": b"!\xfe
 @pytest.mark.parametrize("form", PARTS)
 def test_many_parts_are_refused_and_some_are_not(form: str) -> None:
     few, many = (with_parts(form, PARTS[form], n) for n in (100, MOST + 1))
-    assert open_picture(few).size == (64, 48)
+    assert open_image(few).size == (64, 48)
     assert measured(few, RECORD)[0] == 64 * 48
     with pytest.raises(InputError, match="save it anew"):
-        open_picture(many)
+        open_image(many)
     assert measured(many, RECORD) == (0, 0)
 
 
@@ -80,17 +80,17 @@ def test_what_a_camera_wrote_in_parts_is_one() -> None:
         b"\xff\xe1" + struct.pack(">H", len(s) + 8) + b"Exif\0\0" + s for s in segments
     )
     with pytest.raises(InputError, match="2000 tags"):
-        open_picture(whole[:2] + marks + whole[2:])
+        open_image(whole[:2] + marks + whole[2:])
     many = b"\xff\xe1" + struct.pack(">H", 65000 + 8) + b"Exif\0\0" + bytes(65000)
     with pytest.raises(InputError, match="bytes of Exif"):
-        open_picture(whole[:2] + many * 20 + whole[2:])
+        open_image(whole[:2] + many * 20 + whole[2:])
 
 
 @pytest.mark.parametrize("big", [False, True])
 def test_a_tiff_of_many_tags_or_numbers_is_refused(big: bool) -> None:
     for given in (tags(60_000, big=big), tags(3, big=big, numbers=(1 << 20) + 1)):
         with pytest.raises(InputError, match=r"60000 tags|1048577 numbers of tag 40000"):
-            open_picture(given)
+            open_image(given)
         assert measured(given, RECORD) == (0, 0)
     assert crowd(io.BytesIO(tags(100, big=big))) == ""
     assert crowd(io.BytesIO(tags(100, big=big)[:50])) == ""
@@ -102,7 +102,7 @@ def test_one_colour_profile_is_enough() -> None:
     profile = chunk(b"iCCP", b"x\x00\x00" + zlib.compress(bytes(1 << 20)))
     assert crowd(io.BytesIO(with_parts("PNG", profile, 1))) == ""
     with pytest.raises(InputError, match="2 of them colour profiles"):
-        open_picture(with_parts("PNG", profile, 2))
+        open_image(with_parts("PNG", profile, 2))
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
@@ -140,7 +140,7 @@ def test_segments_count_up_to_the_first_scan(before: bytes) -> None:
         assert crowd(io.BytesIO(few)) == ""
         assert crowd(io.BytesIO(many)) == f"more than {MOST} segments before the image"
         with pytest.raises(InputError, match="save it anew"):
-            open_picture(many)
+            open_image(many)
 
 
 def test_segments_hide_in_no_marker_without_content() -> None:
@@ -176,7 +176,7 @@ def test_scans_hide_behind_no_marker_that_decoders_skip(kind: int) -> None:
     given = whole[:at] + restarts + whole[at:-2] + mark + hidden + whole[-2:]
     assert crowd(io.BytesIO(given)) == f"a marker FF {kind:02X} behind the first scan"
     with pytest.raises(InputError, match="save it anew"):
-        open_picture(given)
+        open_image(given)
 
 
 def test_segments_between_scans_are_counted() -> None:

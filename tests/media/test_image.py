@@ -282,11 +282,11 @@ def test_without_pillow_the_install_line_is_given(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_picture_without_pixels_is_refused() -> None:
-    from edgeinfer.media.image import open_picture
+    from edgeinfer.media.image import open_image
 
     for given in (Image.new("RGB", (5, 0)), Image.new("L", (0, 5)), np.zeros((0, 5, 3), np.uint8)):
         with pytest.raises(InputError, match=r"pixels|received"):
-            open_picture(given)
+            open_image(given)
 
 
 def test_a_file_without_pixels_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import InputError
-from edgeinfer.media.image import open_picture, prepare, sampled
+from edgeinfer.media.image import open_image, prepare, sampled
 from edgeinfer.types import Array, ImageInput
 
 Image = pytest.importorskip("PIL.Image")
@@ -42,7 +42,7 @@ RECORDS = {
 @pytest.mark.parametrize("size", [(120, 90), (90, 120), (80, 80)])
 def test_a_point_of_the_input_is_found_in_the_source(name: str, size: tuple[int, int]) -> None:
     x, y = size[0] // 2 - 5, size[1] // 2 + 3
-    tensor, placement = prepare(open_picture(spot(*size, x, y)), RECORDS[name])
+    tensor, placement = prepare(open_image(spot(*size, x, y)), RECORDS[name])
     assert placement.source == size
     assert placement.size == tensor.shape[:1:-1]
     weights = tensor[0, 0]
@@ -55,7 +55,7 @@ def test_a_point_of_the_input_is_found_in_the_source(name: str, size: tuple[int,
 
 def test_a_line_is_filled_up_on_the_right() -> None:
     record = ImageInput(100, 10, resize="line", mean=(0.5,), std=(0.5,), pad=127.5)
-    tensor, placement = prepare(open_picture(np.full((20, 40, 3), 255, np.uint8)), record)
+    tensor, placement = prepare(open_image(np.full((20, 40, 3), 255, np.uint8)), record)
     assert tensor.shape == (1, 3, 10, 100)
     np.testing.assert_allclose(tensor[..., :20], 1.0, atol=1e-6)
     assert np.abs(tensor[..., 20:]).max() == 0.0
@@ -63,7 +63,7 @@ def test_a_line_is_filled_up_on_the_right() -> None:
 
 
 def test_a_long_line_is_squeezed_unless_it_may_grow() -> None:
-    picture = open_picture(np.zeros((20, 300, 3), np.uint8))
+    picture = open_image(np.zeros((20, 300, 3), np.uint8))
     fixed = ImageInput(100, 10, resize="line")
     assert prepare(picture, fixed)[0].shape == (1, 3, 10, 100)
     grows = ImageInput(100, 10, resize="line", grow=True)
@@ -82,7 +82,7 @@ def test_a_long_line_is_squeezed_unless_it_may_grow() -> None:
 )
 def test_limits_of_sides(size: tuple[int, int], rule: Any, expected: tuple[int, int]) -> None:
     record = ImageInput(None, None, resize="limit", side=736, side_rule=rule, multiple=32)
-    _, placement = prepare(open_picture(np.zeros((*size[::-1], 3), np.uint8)), record)
+    _, placement = prepare(open_image(np.zeros((*size[::-1], 3), np.uint8)), record)
     assert placement.size == expected
 
 
@@ -94,7 +94,7 @@ def test_a_thin_or_large_picture_does_not_grow_without_end(
     size: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     record = ImageInput(None, None, resize="limit", side=736, longest=2000, multiple=32)
-    _, placement = prepare(open_picture(np.zeros((*size[::-1], 3), np.uint8)), record)
+    _, placement = prepare(open_image(np.zeros((*size[::-1], 3), np.uint8)), record)
     assert placement.size == expected
 
 
@@ -116,12 +116,12 @@ def test_the_same_picture_in_every_form(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(path)
     record = ImageInput(None, None)
     forms = (path, str(path), pixels, Image.fromarray(pixels), pixels[:, ::-1][:, ::-1])
-    first, *others = (prepare(open_picture(form), record)[0] for form in forms)
+    first, *others = (prepare(open_image(form), record)[0] for form in forms)
     for other in others:
         np.testing.assert_array_equal(other, first)
     alpha = np.dstack([pixels, np.full((9, 7), 255, np.uint8)])
-    np.testing.assert_array_equal(prepare(open_picture(alpha), record)[0], first)
-    grey = prepare(open_picture(pixels[:, :, 0]), record)[0]
+    np.testing.assert_array_equal(prepare(open_image(alpha), record)[0], first)
+    grey = prepare(open_image(pixels[:, :, 0]), record)[0]
     np.testing.assert_allclose(grey[0, 2], pixels[:, :, 0] / np.float32(255), atol=1e-7)
 
 
@@ -140,4 +140,4 @@ def test_the_same_picture_in_every_form(tmp_path: Path) -> None:
 )
 def test_what_is_no_picture_is_refused(wrong: Any) -> None:
     with pytest.raises(InputError, match="expected a path, a Pillow image or uint8"):
-        open_picture(wrong)
+        open_image(wrong)

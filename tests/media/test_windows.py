@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.media.image import open_picture, prepare
+from edgeinfer.media.image import open_image, prepare
 from edgeinfer.media.windows import ONE, ResizeWindows, TooManyError, windows
 from edgeinfer.types import Array, ImageInput
 
@@ -36,7 +36,7 @@ def test_what_they_give_is_what_pillow_gives(interpolation: Any) -> None:
             noise = (noise > 127) * np.uint8(255)
         wide, tall = map(int, new)
         record = ImageInput(wide, tall, interpolation=interpolation, scale=1.0, layout="NHWC")
-        expected = prepare(open_picture(noise), record, "uint8")[0][0]
+        expected = prepare(open_image(noise), record, "uint8")[0][0]
         pairs = zip(old, new, strict=True)
         sides = [windows(int(a), int(b), interpolation) for a, b in pairs]
         np.testing.assert_array_equal(_resized(noise, *sides), expected, err_msg=f"{old} to {new}")

@@ -12,7 +12,7 @@ import edgeinfer
 from edgeinfer.backends.checks import one_line
 from edgeinfer.cli.failures import _Warnings
 from edgeinfer.errors import InputError
-from edgeinfer.media.image import FORMATS, open_picture
+from edgeinfer.media.image import FORMATS, open_image
 from edgeinfer.media.live import frames
 from tests.trust import marked
 from tests.trust.marked import Mark
@@ -35,7 +35,7 @@ def test_a_picture_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(
         InputError, match=r"cat.jpg': expected an image that Pillow can read \(PNG, JPEG, "
     ):
-        open_picture(picture)
+        open_image(picture)
     assert not mark.exists()
 
 
@@ -43,7 +43,7 @@ def test_a_picture_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_formats_that_are_read(tmp_path: Path, form: str) -> None:
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "x.bin", form)
-    assert open_picture(tmp_path / "x.bin").size == (4, 4)
+    assert open_image(tmp_path / "x.bin").size == (4, 4)
 
 
 @pytest.mark.parametrize("form", ["PPM", "PCX", "ICO", "TGA"])
@@ -51,7 +51,7 @@ def test_others_are_not(tmp_path: Path, form: str) -> None:
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "x.png", form)
     with pytest.raises(InputError, match="a file of another kind"):
-        open_picture(tmp_path / "x.png")
+        open_image(tmp_path / "x.png")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def generate(
         raise UsageError("--system goes with --chat")
     if prompt == "-":
         prompt = sys.stdin.read()
-    from edgeinfer.runtime.llm.pictures import ImagePrompt, LocalPicture
+    from edgeinfer.runtime.llm.pictures import ImagePrompt, LocalImage
 
     model, sampling = lm.split(given)
     with lm.opened(bundle, **model, sequences=number) as llm:
@@ -68,7 +68,7 @@ def generate(
             messages = [*first, {"role": "user", "content": lm.content(prompt, images)}]
             request = llm.chat_request(messages, params, adapter=adapter)
         else:
-            asked = ImagePrompt(prompt, [*map(LocalPicture, images)]) if images else prompt
+            asked = ImagePrompt(prompt, [*map(LocalImage, images)]) if images else prompt
             request = llm.request(asked, params, adapter=adapter)
         if number == 1 and not out.json and not out.quiet:
             _stream(llm, request, out)

@@ -180,9 +180,9 @@ def content(text: str, images: Sequence[str]) -> Any:
     """Return the content of a message: a text, or its parts where images come with it."""
     if not images:
         return text
-    from edgeinfer.runtime.llm.pictures import LocalPicture
+    from edgeinfer.runtime.llm.pictures import LocalImage
 
-    pictures = [{"type": "image", "image": LocalPicture(image)} for image in images]
+    pictures = [{"type": "image", "image": LocalImage(image)} for image in images]
     return [*pictures, {"type": "text", "text": text}]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgeinfer.cli.output import table
 from edgeinfer.results import (
+    Audio,
     Classification,
     DepthMap,
     Detection,
@@ -14,7 +15,6 @@ from edgeinfer.results import (
     Pitch,
     Result,
     Segmentation,
-    Sound,
     Text,
     VoiceActivity,
     WakeWord,
@@ -46,7 +46,7 @@ _COLUMNS: dict[type, tuple[str, ...]] = {
     VoiceActivity: (">start", ">end", ">score"),
     WakeWord: (">time", ">score", "word"),
     Text: (">score", "text", ">left", ">top"),
-    Sound: (">seconds", ">Hz", ">loudest", "left out"),
+    Audio: (">seconds", ">Hz", ">loudest", "left out"),
 }
 
 
@@ -74,7 +74,7 @@ def _row(result: Result) -> list[tuple[str, ...]]:
             return [(f"{result.start:.2f} s", f"{result.end:.2f} s", f"{result.score:.2f}")]
         case WakeWord():
             return [(f"{result.time:.2f} s", f"{result.score:.2f}", result.label)]
-        case Sound():
+        case Audio():
             loudest = abs(result.samples).max(initial=0.0)
             lost = " ".join(map(repr, result.left_out))
             return [(f"{result.seconds:.2f}", str(result.rate), f"{loudest:.2f}", lost)]

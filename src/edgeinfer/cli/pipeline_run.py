@@ -92,12 +92,12 @@ class WrittenFiles:
 
     def write(self, given: str, results: Sequence[Result]) -> None:
         """Write what was found in one input."""
-        from edgeinfer.results import Sound
+        from edgeinfer.results import Audio
 
         if self.overlay is not None:
             _draw(Path(self.overlay), given, results, self.overwrite)
         for result in results if self.sound is not None else ():
-            if isinstance(result, Sound):
+            if isinstance(result, Audio):
                 write_bytes(Path(self.sound or ""), result.wav(), overwrite=True)
 
     def lines(self) -> Iterator[str]:

@@ -28,13 +28,13 @@ _ORIENTATION = 0x0112
 """Tag of EXIF."""
 
 
-Picture = Any
+AnyImage = Any
 """A path, the contents of a file, an array (height, width[, 3 or 4]) of uint8 in RGB order, or an
 image of Pillow's."""
 
 
 def load_image(path: str | Path, record: ImageInput, dtype: str = "float32") -> Array:
-    """Read an image as the model takes it; see ``open_picture`` and ``prepare``.
+    """Read an image as the model takes it; see ``open_image`` and ``prepare``.
 
     Returns:
         (1, channels, height, width) for NCHW, (1, height, width, channels) for NHWC.
@@ -44,10 +44,10 @@ def load_image(path: str | Path, record: ImageInput, dtype: str = "float32") -> 
         NotAvailableError: Pillow is not installed.
         UsageError: no such file, or the record contradicts itself or the dtype.
     """
-    return prepare(open_picture(Path(path), record.color), record, dtype)[0]
+    return prepare(open_image(Path(path), record.color), record, dtype)[0]
 
 
-def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
+def open_image(given: AnyImage, color: str = "RGB") -> Image.Image:
     """Read an image from a file, an array or Pillow, upright and with 8 bits a channel.
 
     The first frame is taken, rotated upright as its EXIF tag says, transparency is laid on white,
@@ -99,7 +99,7 @@ def prepare(
     """Turn an opened image into the tensor of a record.
 
     Args:
-        picture: Image of ``open_picture``.
+        picture: Image of ``open_image``.
         record: size, colour, layout and numbers.
         dtype: element type of the model's input; an integer type takes whole numbers only.
 
@@ -327,7 +327,7 @@ def scaled(picture: Image.Image, size: Size, name: str) -> Image.Image:
     """Resize an image by a filter of Pillow, across first and then down.
 
     Args:
-        picture: Image of ``open_picture``.
+        picture: Image of ``open_image``.
         size: width and height.
         name: Name of the filter, in small letters.
 

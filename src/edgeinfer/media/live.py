@@ -23,7 +23,7 @@ from edgeinfer.bounded import open_file
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.media.audio import pieces
-from edgeinfer.media.image import open_picture
+from edgeinfer.media.image import open_image
 from edgeinfer.origins import is_foreign, is_loopback, is_nearby, name_of
 from edgeinfer.types import Array
 
@@ -62,14 +62,14 @@ def frames(source: str, size: tuple[int, int] | None = None) -> Generator[Array,
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURES)
         if not files:
             raise InputError(source, "a folder of images", "a folder without any")
-        yield from (np.asarray(open_picture(file)) for file in files)
+        yield from (np.asarray(open_image(file)) for file in files)
     elif path.suffix.lower() in PICTURES:
-        yield np.asarray(open_picture(path))
+        yield np.asarray(open_image(path))
     else:
         yield from _by_opencv(source, size)
 
 
-def sound(source: str, rate: int, *, paced: bool = False) -> Generator[Array, None, None]:
+def audio(source: str, rate: int, *, paced: bool = False) -> Generator[Array, None, None]:
     """Yield chunks of audio (n,), float32, -1..1, mono, until the source ends.
 
     Args:

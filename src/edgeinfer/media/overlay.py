@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeinfer.media.image import Picture, open_picture
+from edgeinfer.media.image import AnyImage, open_image
 from edgeinfer.results import (
     Classification,
     DepthMap,
@@ -41,7 +41,7 @@ _ROWS = 64
 """Of an image that are tinted at once."""
 
 
-def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Image.Image:
+def overlay(picture: AnyImage, results: Iterable[Result], note: str = "") -> Image.Image:
     """Return a copy of an image with boxes, masks and names drawn on it.
 
     Args:
@@ -56,7 +56,7 @@ def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Imag
     from PIL import ImageDraw
 
     found = [*itertools.islice(results, _MOST)]
-    image = open_picture(picture)
+    image = open_image(picture)
     for result in found:
         match result:
             case Segmentation():

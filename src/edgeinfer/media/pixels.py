@@ -50,7 +50,7 @@ def pixels_of(picture: Any) -> Array:
     16 MB, and where Pillow gives them out (11.2 and later).
 
     Args:
-        picture: Image of ``image.open_picture``, or an array (height, width, 3) of uint8.
+        picture: Image of ``image.open_image``, or an array (height, width, 3) of uint8.
     """
     if isinstance(picture, np.ndarray):
         return np.ascontiguousarray(picture)

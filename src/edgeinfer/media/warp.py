@@ -17,7 +17,7 @@ def cut_out(picture: Image.Image, corners: Sequence[tuple[float, float]]) -> Ima
     """Return what lies between four corners, as an upright image of the same size.
 
     Args:
-        picture: Image of ``open_picture``.
+        picture: Image of ``open_image``.
         corners: top left, top right, bottom right, bottom left, in pixels.
     """
     from PIL import Image

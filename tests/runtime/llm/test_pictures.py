@@ -14,13 +14,13 @@ import pytest
 
 from edgeinfer.errors import BundleError, InputError
 from edgeinfer.llm.vision import VisionInput
-from edgeinfer.media.image import open_picture
+from edgeinfer.media.image import open_image
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import SamplingParams
 from edgeinfer.runtime.llm.pictures import (
     ImagePrompt,
-    LocalPicture,
+    LocalImage,
     PictureReader,
     from_address,
     separated,
@@ -251,12 +251,12 @@ def test_pictures_are_taken_out_of_conversations() -> None:
                 {"type": "image", "image": data},
                 {"type": "text", "text": "and"},
                 {"type": "image_url", "image_url": {"url": address}},
-                {"type": "image", "image": LocalPicture("cat.jpg")},
+                {"type": "image", "image": LocalImage("cat.jpg")},
             ],
         },
     ]
     made, pictures = separated(messages)
-    assert pictures == [data, data, LocalPicture("cat.jpg")]
+    assert pictures == [data, data, LocalImage("cat.jpg")]
     assert made[0] == messages[0]
     text = {"type": "text", "text": "and"}
     assert made[1]["content"] == [{"type": "image"}, text, {"type": "image"}, {"type": "image"}]
@@ -293,9 +293,9 @@ def test_a_path_is_read_of_a_local_picture_alone(
 
     def look(given: Any) -> Any:
         opened.append(given)
-        return open_picture(given)
+        return open_image(given)
 
-    monkeypatch.setattr("edgeinfer.runtime.llm.pictures.open_picture", look)
+    monkeypatch.setattr("edgeinfer.runtime.llm.pictures.open_image", look)
     for given in (str(path), path):
         with pytest.raises(InputError, match="a text names no file here"):
             llm.request(ImagePrompt("<image>", [given]), SHORT)
@@ -304,7 +304,7 @@ def test_a_path_is_read_of_a_local_picture_alone(
             with pytest.raises(InputError):
                 llm.chat_request(messages, SHORT)
     assert not any(isinstance(each, str | Path) for each in opened)
-    for local in (LocalPicture(path), LocalPicture(str(path))):
+    for local in (LocalImage(path), LocalImage(str(path))):
         found = llm.request(ImagePrompt("<image>", [local]), SHORT)
         right = llm.request(ImagePrompt("<image>", [path.read_bytes()]), SHORT)
         assert found.prompt == right.prompt

@@ -24,7 +24,7 @@ from itertools import product
 from pathlib import Path
 import numpy as np
 from edgeinfer.backends.tvm.plain_functions import Functions
-from edgeinfer.media.image import open_picture, prepare
+from edgeinfer.media.image import open_image, prepare
 from edgeinfer.runtime.pipelines.grouping import grouping
 from edgeinfer.runtime.pipelines.image_preparation import ByCode
 from edgeinfer.types import ImageInput
@@ -46,7 +46,7 @@ for resize, method, color, layout in ways:
     record = ImageInput(33, 20, resize=resize, color=color, layout=layout, **how)
     for width, height in ((1, 1), (50, 40), (7, 90), (120, 9)):
         noise = RNG.integers(0, 256, (height, width, 3), dtype=np.uint8)
-        opened = open_picture(noise, color)
+        opened = open_image(noise, color)
         expected, place = prepare(opened, record, dtype)
         found, where = ByCode(functions, record, dtype).prepared(opened)
         assert found.tobytes() == expected.tobytes(), (record, width, height)

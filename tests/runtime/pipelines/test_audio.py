@@ -10,7 +10,7 @@ from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Notes, Segment, SpotWord
 from edgeinfer.results import Embedding, Result, WakeWord
 from edgeinfer.runtime.pipelines import AudioPipeline
-from edgeinfer.tasks import PitchTranscriber, SoundClassifier, VoiceDetector, WordSpotter
+from edgeinfer.tasks import AudioClassifier, PitchTranscriber, VoiceDetector, WordSpotter
 from edgeinfer.types import Array, AudioInput, FrameInput, SpectrogramInput, StateInput
 from tests.runtime.pipelines.conftest import MakeBundle
 
@@ -239,7 +239,7 @@ def test_classes_are_of_the_mean_over_windows(make: MakeBundle) -> None:
     said = {"preprocessing": record, "labels": ("mean", "peak")}
     path = make("whole", WHOLE, head=Classify(), **said)
     signal = np.array([0.0, 0.4, 0.2, 0.2], np.float32)
-    with SoundClassifier(path) as sounds:
+    with AudioClassifier(path) as sounds:
         found = sounds.classify(signal, RATE)
     assert [(c.label, round(c.score, 6)) for c in found] == [("peak", 0.3), ("mean", 0.2)]
 

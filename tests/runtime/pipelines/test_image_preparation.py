@@ -13,7 +13,7 @@ import pytest
 from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.errors import UsageError
 from edgeinfer.media.geometry import steps
-from edgeinfer.media.image import open_picture, prepare
+from edgeinfer.media.image import open_image, prepare
 from edgeinfer.media.windows import neighbours
 from edgeinfer.runtime.pipelines.blending import Blending
 from edgeinfer.runtime.pipelines.canvas import Canvas
@@ -38,7 +38,7 @@ def _pictures() -> Iterator[Array]:
 def _check(functions: Functions, record: ImageInput, dtype: str = "float32") -> None:
     by_code = ImagesByCode(functions, record, dtype)
     for noise in _pictures():
-        opened = open_picture(noise, record.color)
+        opened = open_image(noise, record.color)
         expected, place = prepare(opened, record, dtype)
         for given in (opened,) if record.color == "GRAY" else (opened, noise):
             # By code alone: what it falls back on would give the same.
@@ -153,7 +153,7 @@ def test_four_pixels_of_any_size_in_any_place(functions: Functions) -> None:
             how |= {"scale": 1.0, "mean": (128.0 if dtype == "int8" else 0.0,)}
         record = ImageInput(width, height, antialias=bool(rng.random() < 0.3), **how)
         noise = rng.integers(0, 256, (tall, wide, 3), dtype=np.uint8)
-        opened = open_picture(noise, record.color)
+        opened = open_image(noise, record.color)
         expected, place = prepare(opened, record, dtype)
         by_code = ImagesByCode(functions, record, dtype)
         for given in (opened,) if color == "GRAY" else (opened, noise):
@@ -170,7 +170,7 @@ def test_every_value_of_a_pixel(functions: Functions, layout: Any, dtype: str) -
     if dtype == "float32":
         record = replace(PLAIN, width=None, height=None, layout=layout)
     found, _ = ImagesByCode(functions, record, dtype).prepared(every)
-    assert found.tobytes() == prepare(open_picture(every), record, dtype)[0].tobytes()
+    assert found.tobytes() == prepare(open_image(every), record, dtype)[0].tobytes()
 
 
 def test_nothing_is_written_beside_the_tensor(functions: Functions) -> None:
@@ -182,7 +182,7 @@ def test_nothing_is_written_beside_the_tensor(functions: Functions) -> None:
         count = 17 * 9 * 3
         around = np.full(count + 32, 77, dtype)
         Blending(samples, 40, 3, canvas)(functions, noise, around[16:-16])
-        expected = prepare(open_picture(noise), record, dtype)[0]
+        expected = prepare(open_image(noise), record, dtype)[0]
         assert around[16:-16].tobytes() == expected.tobytes()
         assert set(around[:16]) == set(around[-16:]) == {77}
 
@@ -201,7 +201,7 @@ def test_rows_that_end_where_memory_ends(functions: Functions) -> None:
             flat = np.frombuffer(area, np.uint8, count, size - count)
             record = replace(PLAIN, interpolation=interpolation)
             given = flat.reshape(height, width, 3)
-            expected, _ = prepare(open_picture(given.copy()), record)
+            expected, _ = prepare(open_image(given.copy()), record)
             found, _ = ImagesByCode(functions, record, "float32").prepared(given)
             assert found.tobytes() == expected.tobytes()
     for layout, dtype in (("NCHW", "float32"), ("NHWC", "float32"), ("NHWC", "float16")):
@@ -210,7 +210,7 @@ def test_rows_that_end_where_memory_ends(functions: Functions) -> None:
             flat = np.frombuffer(area, np.uint8, count, size - count)
             sampled = replace(PLAIN, antialias=False, layout=layout)  # type: ignore[arg-type]
             given = flat.reshape(height, width, 3)
-            expected, _ = prepare(open_picture(given.copy()), sampled, dtype)
+            expected, _ = prepare(open_image(given.copy()), sampled, dtype)
             found, _ = ImagesByCode(functions, sampled, dtype).prepared(given)
             assert found.tobytes() == expected.tobytes()
 
@@ -219,16 +219,16 @@ def test_arrays_that_lie_otherwise(functions: Functions) -> None:
     by_code = ImagesByCode(functions, PLAIN, "float32")
     noise = np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8)
     for given in (noise[:, ::-1], noise[::2], np.rot90(noise), noise[..., ::-1], noise[..., 0]):
-        expected = prepare(open_picture(given), PLAIN)[0]
+        expected = prepare(open_image(given), PLAIN)[0]
         assert by_code(given)[0].tobytes() == expected.tobytes()
     alpha = np.concatenate([noise, noise[..., :1]], axis=2)
-    assert by_code(alpha)[0].tobytes() == prepare(open_picture(alpha), PLAIN)[0].tobytes()
+    assert by_code(alpha)[0].tobytes() == prepare(open_image(alpha), PLAIN)[0].tobytes()
 
 
 def test_threads_do_not_disturb_each_other(functions: Functions) -> None:
     by_code = ImagesByCode(functions, PLAIN, "float32")
     pictures = [p for p in _pictures() for _ in range(4)]
-    expected = [prepare(open_picture(p), PLAIN)[0].tobytes() for p in pictures]
+    expected = [prepare(open_image(p), PLAIN)[0].tobytes() for p in pictures]
     with ThreadPoolExecutor(4) as pool:
         found = [f[0].tobytes() for f in pool.map(by_code, pictures)]
     assert found == expected
@@ -280,4 +280,4 @@ def test_a_picture_that_shrinks_thousands_of_times_is_left_to_pillow(functions: 
     record = ImageInput(2, 2)
     by_code = ImagesByCode(functions, record, "float32")
     wide = np.random.default_rng(0).integers(0, 256, (2, 20000, 3), dtype=np.uint8)
-    assert by_code(wide)[0].tobytes() == prepare(open_picture(wide), record)[0].tobytes()
+    assert by_code(wide)[0].tobytes() == prepare(open_image(wide), record)[0].tobytes()

@@ -11,7 +11,7 @@ import pytest
 import edgeinfer
 from edgeinfer.errors import BundleError, InputError, RunError, UsageError
 from edgeinfer.heads import Classify, Speak
-from edgeinfer.results import Sound, as_json
+from edgeinfer.results import Audio, as_json
 from edgeinfer.tasks import Embedder, Speaker
 from edgeinfer.types import ConstantInput, NoiseInput, SymbolInput
 from tests.cli.conftest import Cli
@@ -66,12 +66,12 @@ def voice(make: MakeBundle, **more: Any) -> Path:
 def test_a_text_becomes_samples(make: MakeBundle) -> None:
     with Speaker(voice(make, unknown="skip")) as speaker:
         said = speaker.say("ab!a")
-    assert isinstance(said, Sound)
+    assert isinstance(said, Audio)
     np.testing.assert_allclose(said.samples, [0.1, 0.2, 0.1], rtol=1e-6)
     assert said.samples.dtype == np.float32
     assert (said.rate, said.left_out) == (100, ("!",))
     assert said.seconds == pytest.approx(0.03)
-    told = {"kind": "sound", "seconds": said.seconds, "rate": 100, "left_out": ["!"]}
+    told = {"kind": "audio", "seconds": said.seconds, "rate": 100, "left_out": ["!"]}
     assert as_json(said) == told
 
 

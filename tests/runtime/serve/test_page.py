@@ -263,7 +263,7 @@ def test_what_a_voice_says_can_be_played(view: View) -> None:
     view.page.get_by_label("Text", exact=True).fill("ab" * 400)
     view.page.get_by_role("button", name="Run").click()
     (found,) = json.loads(view.page.get_by_label("Answer").inner_text())
-    assert found == {"kind": "sound", "seconds": 0.1, "rate": 8000, "left_out": []}
+    assert found == {"kind": "audio", "seconds": 0.1, "rate": 8000, "left_out": []}
     played = "document.querySelector('audio[controls]')?.duration"
     view.page.wait_for_function(f"{played} > 0")
     assert view.page.evaluate(played) == pytest.approx(0.1, abs=0.03)

@@ -281,7 +281,7 @@ def test_a_text_is_said(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
         absent = server.client.post("/v1/audio/speech", json={**asked, "model": "none"})
         assert absent.status_code == 404
         (found,) = post(server, "voice", "ab", "text/plain").json()["results"]
-        assert (found["kind"], found["seconds"], found["rate"]) == ("sound", 0.02, 100)
+        assert (found["kind"], found["seconds"], found["rate"]) == ("audio", 0.02, 100)
         assert base64.b64decode(found["wav"]).startswith(b"RIFF")
     finally:
         start.close()
