@@ -407,6 +407,12 @@ def _unfolded(node: ir.Node) -> str | None:
     )
 
 
+def _distinct(node: ir.Node) -> str:
+    """The standard's, in the order in which elements come."""
+    made = [f"o{i}" if _wants(node, i) else f"unread{i}" for i in range(3)]
+    return f"{made[0]}, first, {made[1]}, {made[2]} = Unique<sorted=0>(i0)"
+
+
 _KNOWN: dict[str, Callable[[ir.Node], str | onnx.FunctionProto | None]] = {
     "CDist": _distances,
     **DEFINED,
@@ -429,4 +435,5 @@ _KNOWN: dict[str, Callable[[ir.Node], str | onnx.FunctionProto | None]] = {
     "GridSample": _sampled,
     "MatMulNBits": matmul_nbits,
     "UnfoldTensor": _unfolded,
+    "Unique": _distinct,
 }

@@ -16,6 +16,7 @@ from tests.convert.lower.running import run as run_onnx
 FORMS: list[tuple[str, str, dict[str, Any]]] = [
     ("GridSample", "x g", {"mode": "bilinear", "align_corners": 1, "padding_mode": "border"}),
     ("GridSample", "x g", {"mode": "nearest", "padding_mode": "zeros"}),
+    ("Unique", "flat", {}),
     ("UnfoldTensor", "x", {"size": 3}),
     ("UnfoldTensor", "x", {"dim": 2, "size": 3, "step": 2}),
     ("GatherBlockQuantized", "fours i scales", {"bits": 4, "block_size": 16}),
@@ -38,6 +39,7 @@ def _model() -> tuple[onnx.ModelProto, dict[str, Array]]:
     feeds: dict[str, Array] = {
         "x": rng.standard_normal((2, 3, 5, 6)).astype(np.float32),
         "g": rng.uniform(-1.2, 1.2, (2, 4, 3, 2)).astype(np.float32),
+        "flat": np.array([3, 1, 3, 2, 1, 7, 2], np.float32),
         "i": np.array([[0, 3, 2], [5, 5, 1]], np.int64),
     }
     known = {
@@ -46,7 +48,14 @@ def _model() -> tuple[onnx.ModelProto, dict[str, Array]]:
         "scales": scales(6, 4),
     }
     nodes = [
-        helper.make_node(op, given.split(), [f"y{i}"], f"y{i}", domain="com.microsoft", **about)
+        helper.make_node(
+            op,
+            given.split(),
+            [f"y{i}", *(f"unread{i}_{n}" for n in range(2 if op == "Unique" else 0))],
+            f"y{i}",
+            domain="com.microsoft",
+            **about,
+        )
         for i, (op, given, about) in enumerate(FORMS)
     ]
     graph = helper.make_graph(
