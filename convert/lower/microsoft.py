@@ -413,8 +413,21 @@ def _distinct(node: ir.Node) -> str:
     return f"{made[0]}, first, {made[1]}, {made[2]} = Unique<sorted=0>(i0)"
 
 
+def _padded_transposed(node: ir.Node) -> str | None:
+    """The standard's, where the amounts are known."""
+    pads = node.inputs[2] if _has(node, 2) else None
+    if pads is None or pads.const_value is None:
+        return None
+    amounts = ", ".join(map(str, pads.const_value.numpy().tolist()))
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides")
+    more = about(node, names)[1:-1]
+    operands = ", ".join(["i0", "i1", *(["i3"] if _has(node, 3) else [])])
+    return f"o0 = ConvTranspose<pads=[{amounts}]{', ' * bool(more)}{more}>({operands})"
+
+
 _KNOWN: dict[str, Callable[[ir.Node], str | onnx.FunctionProto | None]] = {
     "CDist": _distances,
+    "ConvTransposeWithDynamicPads": _padded_transposed,
     **DEFINED,
     "FusedConv": _fused_conv,
     "FusedGemm": _fused_gemm,

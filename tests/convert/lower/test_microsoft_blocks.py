@@ -16,6 +16,7 @@ from tests.convert.lower.running import run as run_onnx
 FORMS: list[tuple[str, str, dict[str, Any]]] = [
     ("GridSample", "x g", {"mode": "bilinear", "align_corners": 1, "padding_mode": "border"}),
     ("GridSample", "x g", {"mode": "nearest", "padding_mode": "zeros"}),
+    ("ConvTransposeWithDynamicPads", "x kernel pads", {"strides": [2, 2]}),
     ("Unique", "flat", {}),
     ("UnfoldTensor", "x", {"size": 3}),
     ("UnfoldTensor", "x", {"dim": 2, "size": 3, "step": 2}),
@@ -45,6 +46,7 @@ def _model() -> tuple[onnx.ModelProto, dict[str, Array]]:
     known = {
         **{"fours": halves(6, 32), "zeros": halves(6, 2), "eights": halves(6, 64)},
         **{"packed": halves(7, 1, 8), "offsets": halves(7), "factors": scales(7)},
+        **{"kernel": scales(3, 4, 3, 3), "pads": np.array([1, 0, 1, 1])},
         "scales": scales(6, 4),
     }
     nodes = [
