@@ -14,7 +14,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.microsoft_blocks import gather_block_quantized, matmul_nbits
+from edgeinfer.convert.lower.microsoft_blocks import (
+    gather_block_quantized,
+    matmul_bnb4,
+    matmul_nbits,
+)
 from edgeinfer.convert.lower.microsoft_integers import DEFINED, about
 
 DOMAIN = "com.microsoft"
@@ -446,6 +450,7 @@ _KNOWN: dict[str, Callable[[ir.Node], str | onnx.FunctionProto | None]] = {
     "GroupQueryAttention": _grouped,
     "GatherBlockQuantized": gather_block_quantized,
     "GridSample": _sampled,
+    "MatMulBnb4": matmul_bnb4,
     "MatMulNBits": matmul_nbits,
     "UnfoldTensor": _unfolded,
     "Unique": _distinct,

@@ -62,6 +62,38 @@ def matmul_nbits(node: ir.Node) -> onnx.FunctionProto | None:
     return body.function()
 
 
+_FP4 = (0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
+_NF4 = (
+    *(-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941),
+    *(0.7229568362236023, 1),
+)
+"""Numbers by their codes; source: Dettmers et al. 2023 (arXiv 2305.14314), appendix E."""
+
+
+def matmul_bnb4(node: ir.Node) -> onnx.FunctionProto | None:
+    """Multiply by weights that are 4-bit floats of blocks, the first in the upper half of a byte.
+
+    Given: ``y = com.microsoft.MatMulBnb4(a, b, absmax)``
+    Result: ``y = MatMul(a, w)``; w is table[b], times the largest magnitude of each block
+    """
+    size, kind = attribute(node, "block_size", 0), attribute(node, "quant_type", 1)
+    depth, rows = attribute(node, "K", 0), attribute(node, "N", 0)
+    packed, largest = _constants(node, 1, 2) or (None, None)
+    if packed is None or largest is None or not attribute(node, "transB", 1):
+        return None
+    table = np.array(_NF4 if kind else (*_FP4, *(-v for v in _FP4)), np.float32)
+    halves = np.stack([packed.ravel() >> 4, packed.ravel() & 15], axis=-1).ravel()
+    flat = (
+        table[halves[: rows * depth]] * np.repeat(largest.astype(np.float32), size)[: rows * depth]
+    )
+    body = Body(node)
+    weights = flat.reshape(rows, depth).T.astype(largest.dtype)
+    body.give(0, body.op("MatMul", "i0", body.const(np.ascontiguousarray(weights))))
+    return body.function()
+
+
 def gather_block_quantized(node: ir.Node) -> onnx.FunctionProto | None:
     """Take rows of whole numbers, and multiply those by their scales.
 

@@ -18,6 +18,8 @@ FORMS: list[tuple[str, str, dict[str, Any]]] = [
     ("GridSample", "x g", {"mode": "nearest", "padding_mode": "zeros"}),
     ("ConvTransposeWithDynamicPads", "x kernel pads", {"strides": [2, 2]}),
     ("Unique", "flat", {}),
+    ("MatMulBnb4", "x floats largest", {"K": 6, "N": 8, "block_size": 16, "quant_type": 0}),
+    ("MatMulBnb4", "x floats largest", {"K": 6, "N": 8, "block_size": 16, "quant_type": 1}),
     ("UnfoldTensor", "x", {"size": 3}),
     ("UnfoldTensor", "x", {"dim": 2, "size": 3, "step": 2}),
     ("GatherBlockQuantized", "fours i scales", {"bits": 4, "block_size": 16}),
@@ -47,6 +49,7 @@ def _model() -> tuple[onnx.ModelProto, dict[str, Array]]:
         **{"fours": halves(6, 32), "zeros": halves(6, 2), "eights": halves(6, 64)},
         **{"packed": halves(7, 1, 8), "offsets": halves(7), "factors": scales(7)},
         **{"kernel": scales(3, 4, 3, 3), "pads": np.array([1, 0, 1, 1])},
+        **{"floats": halves(24), "largest": scales(3)},
         "scales": scales(6, 4),
     }
     nodes = [
