@@ -44,15 +44,6 @@ def test_if_in_if_reads_the_outermost_graph() -> None:
             check(text, {"c": np.array(c), "d": np.array(d), "x": array(3, -4)})
 
 
-def test_branches_of_other_sizes() -> None:
-    text = """g (bool c, float[4] x) => (float[N] y) {
-        y = If(c) <then_branch = t () => (float[4] a) {a = Neg(x)},
-                   else_branch = e () => (float[8] b) {b = Concat <axis=0> (x, x)}>
-    }"""
-    for c in (True, False):
-        check(text, {"c": np.array(c), "x": array(1, 2, 3, 4)})
-
-
 def test_branches_of_other_ranks_are_refused() -> None:
     text = """g (bool c, float[4] x) => (float y) {
         y = If(c) <then_branch = t () => (float[4] a) {a = Neg(x)},
@@ -105,15 +96,6 @@ def test_counter_is_seen_by_the_body() -> None:
             c2 = Identity(c) v2 = Add(v, i)}>
     }"""
     check(text, {"x": np.array(100)})
-
-
-def test_carried_value_that_grows() -> None:
-    text = """g (float[2] x, int64 m) => (float[N] y) <bool go = {1}> {
-        y = Loop(m, go, x) <body = b (int64 i, bool c, float[K] v) => (bool c2, float[L] v2) {
-            c2 = Identity(c) v2 = Concat <axis=0> (v, v)}>
-    }"""
-    for turns in (0, 1, 3):
-        check(text, {"x": array(1, 2), "m": np.array(turns)})
 
 
 def test_carried_value_of_another_rank_is_refused() -> None:
