@@ -21,6 +21,7 @@ from edgeinfer.backends.engine_store import EngineKey, EngineStore
 from edgeinfer.bundle.cache import cache_root
 from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError, RunError
+from edgeinfer.printable import as_line
 from edgeinfer.records import dataclass
 from edgeinfer.types import Feeds, Progress, TensorSpec
 
@@ -87,7 +88,9 @@ class EngineBuilder(ABC, Generic[Maker]):
             return open_it(folder)
         except LoadError as error:
             # Whole on the disk and yet refused: built anew, once.
-            _log.warning("%s: its engine is refused and built anew: %s", asked.path, error)
+            _log.warning(
+                "%s: its engine is refused and built anew: %s", asked.path, as_line(str(error))
+            )
             self._store.drop(asked.key)
             return open_it(self._current(asked))
 

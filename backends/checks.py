@@ -14,9 +14,9 @@ import numpy as np
 
 from edgeinfer.backends.base import Artifact, DeviceKind, LoadOptions, Probe
 from edgeinfer.backends.foreign_engines import OPERATOR, holds_engine
-from edgeinfer.bounded import visible
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.printable import visible
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
 _MESSAGE_LIMIT = 500

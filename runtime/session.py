@@ -23,13 +23,13 @@ from edgeinfer.backends.base import (
     able,
 )
 from edgeinfer.backends.checks import MOST_THREADS
-from edgeinfer.bounded import visible
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.opening import openings, said
 from edgeinfer.bundle.values import fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.options import called_with, values_of
+from edgeinfer.printable import visible
 from edgeinfer.runtime.choice import choose
 from edgeinfer.runtime.chosen import Changing, Choice
 from edgeinfer.runtime.inputs import InputCheck, ValueCheck, value_check

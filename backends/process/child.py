@@ -40,13 +40,13 @@ from edgeinfer.backends.process.answers import (
 from edgeinfer.backends.process.answers import portable as answerable
 from edgeinfer.backends.process.isolation import SUPPORTED
 from edgeinfer.backends.process.words import Words
-from edgeinfer.bounded import visible
 from edgeinfer.bundle.held import remove
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.bundle.sealing import KEY_ENV
 from edgeinfer.errors import SURROUNDINGS, EdgeInferError, NotAvailableError
 from edgeinfer.machine.cgroup import read_limits
 from edgeinfer.machine.facts import free_mb
+from edgeinfer.printable import visible
 
 if TYPE_CHECKING:
     from edgeinfer.backends.process.emulator import Emulator

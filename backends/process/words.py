@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from edgeinfer.bounded import visible
+from edgeinfer.printable import visible
 
 MOST, A_SECOND = 256 << 10, 4 << 10
 """Bytes that are shown at once, and those that may be shown again after each second."""

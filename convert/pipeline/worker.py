@@ -29,7 +29,6 @@ from edgeinfer.backends.engines import leave_out_gpus_of_tvm
 from edgeinfer.backends.process import bounds, channel, child, isolation
 from edgeinfer.backends.process.answers import Listed, fits
 from edgeinfer.backends.process.confine import confine
-from edgeinfer.bounded import visible
 from edgeinfer.convert.late import late
 from edgeinfer.convert.pipeline.clock import uncounted
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
@@ -41,6 +40,7 @@ from edgeinfer.convert.verify import Finding
 from edgeinfer.errors import CrashedError, Problem, SourceError, VerifyError
 from edgeinfer.garbage import look_seldom
 from edgeinfer.metrics import Budget
+from edgeinfer.printable import visible
 from edgeinfer.types import Feeds
 
 _MODULE = "edgeinfer.convert.pipeline.worker"

@@ -20,7 +20,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from edgeinfer.bounded import parse_json, visible
+from edgeinfer.bounded import parse_json
+from edgeinfer.printable import visible
 
 _MAGIC, _TRACKER = 0xFF271, 0x2F271
 _REQUEST, _SUMMARY = 4, 6

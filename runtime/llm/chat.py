@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from edgeinfer.bounded import parse_json, visible
+from edgeinfer.bounded import parse_json
 from edgeinfer.errors import DamagedError, InputError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.llm.generation import MOST_TEMPLATE, TEMPLATE_NAME
+from edgeinfer.printable import visible
 
 Message = Mapping[str, Any]
 

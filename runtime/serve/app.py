@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
+from edgeinfer.printable import as_line
 from edgeinfer.runtime.bell import awaited
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.announce import Announcement
@@ -39,7 +40,7 @@ from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.origins import Origins
 from edgeinfer.runtime.serve.page import ASK_FOR_KEY, answer_page, is_page
 from edgeinfer.runtime.serve.refusals import refusal
-from edgeinfer.runtime.serve.requestlog import log_request
+from edgeinfer.runtime.serve.requestlog import MAX_PATH, log_request
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tidying import tidy
 from edgeinfer.runtime.serve.traces import Traces
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.serve.rpc import Rpc
     from edgeinfer.runtime.serve.upstream import Upstreams
 
-MAX_PATH = 2048
 _ID = re.compile(rb"[!-~]{1,128}")
 _GENERATE = ("/generate", "/generate_stream")
 
@@ -170,7 +170,7 @@ class App:
     async def _traced(
         self, scope: Scope, receive: Receive, sent: _Sent, id: bytes
     ) -> Served | None:
-        method, path = scope["method"], scope["path"][:MAX_PATH]
+        method, path = scope["method"], as_line(scope["path"][:MAX_PATH])
         parent = header(scope, b"traceparent")
         above = None if parent is None else parent.decode("latin-1")
         with self._traces.span(f"{method} {path[:80]}", above, id.decode()) as note:

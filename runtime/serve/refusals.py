@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgeinfer.printable import as_line
 from edgeinfer.runtime.serve.http import RequestError, status_of, to_json
-from edgeinfer.runtime.serve.requestlog import LOG
+from edgeinfer.runtime.serve.requestlog import LOG, MAX_PATH
 
 MESSAGES = "/v1/messages"
 """Where Anthropic's API is."""
@@ -31,7 +32,7 @@ def refusal(method: str, path: str, error: Exception) -> tuple[RequestError, byt
     """Return status and body of the answer to an error; faults are logged."""
     known = status_of(error)
     if known.status >= 500 and not isinstance(error, RequestError):
-        LOG.error("%s %s failed", method, path, exc_info=error)
+        LOG.error("%s %s failed", method, as_line(path[:MAX_PATH]), exc_info=error)
     return known, to_json(error_of(path, known))
 
 

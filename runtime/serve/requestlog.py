@@ -12,7 +12,12 @@ from typing import Any
 
 import orjson
 
+from edgeinfer.printable import as_line
+
 LOG = logging.getLogger("edgeinfer.serve")
+
+MAX_PATH = 2048
+"""Characters of an address that are looked at, and written."""
 
 _SOON_S = 0.02
 """Within which a line is written."""
@@ -86,7 +91,7 @@ def log_request(
     facts: dict[str, Any] = {"request_id": id.decode(), "seconds": seconds, "status": status}
     if key:
         facts["key"] = key
-    _write(f"{method} {path} {status}", facts)
+    _write(f"{method} {path[:MAX_PATH]} {status}", facts)
 
 
 def log_line(message: str) -> None:
@@ -100,6 +105,7 @@ def log_line(message: str) -> None:
 
 
 def _write(message: str, facts: dict[str, Any]) -> None:
+    message = as_line(message)
     handlers = LOG.handlers
     if LOG.propagate or len(handlers) != 1 or not isinstance(handlers[0], JsonLines):
         LOG.info("%s", message, extra=facts)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.printable import as_line
 from edgeinfer.runtime.batches import size_of
 from edgeinfer.runtime.serve import facts, tensors, wire
 from edgeinfer.runtime.serve.callers import CallConnections, CallPlaces
@@ -332,9 +333,9 @@ class Rpc:
             return self._grpc.StatusCode.CANCELLED, "cancelled"
         known = status_of(error)
         if known.status >= 500 and not isinstance(error, RequestError):
-            _log.error("%s failed", name, exc_info=error)
+            _log.error("%s failed", as_line(name), exc_info=error)
         code = self._code(known)
-        _log.info("%s %s", name, code.name)
+        log_line(f"{name} {code.name}")
         return code, known.text
 
     def _code(self, error: RequestError) -> Any:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, overload
 from urllib.parse import SplitResult, urlsplit
 
+from edgeinfer.printable import visible
+
 try:
     from lzma import LZMAError
 except ImportError:  # a Python that was built without it
@@ -220,16 +222,6 @@ def refused(
         if isinstance(e, passed) or not is_fault:
             raise
         raise made(visible(" ".join(str(e).split()))[:300]) from e
-
-
-def visible(text: str) -> str:
-    """Return a text without what commands a terminal: names in files are anybody's."""
-    return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in text)
-
-
-def one_line(text: str) -> str:
-    """Return a text as one line, likewise: a line feed of a stranger's would begin one of ours."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def pipe_of(path: Path) -> Path | None:

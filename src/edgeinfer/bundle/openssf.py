@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.bounded import read_bounded, visible
+from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.errors import NotAvailableError, SignatureError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.printable import visible
 
 SUFFIX = ".sig"
 WHOLE = "."

@@ -11,10 +11,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from edgeinfer.bounded import one_line
 from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.table import terminal_width
 from edgeinfer.errors import UsageError
+from edgeinfer.printable import as_line
 
 NAME = "device"
 _SAVED = "saved"
@@ -91,7 +91,7 @@ def _there(
         environment["EDGEINFER_NATIVE"] = native
     answer = run(device, words, sent.files, output=wanted, environment=environment)
     for line in answer.said.splitlines():
-        click.echo(one_line(line))
+        click.echo(as_line(line))
     if save is not None and answer.wrote is not None:
         write_bytes(save, answer.wrote, overwrite=True)
     if answer.code:

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 import click
 
-from edgeinfer.cli.output import one_line, to_json, visible
+from edgeinfer.cli.output import as_line, to_json, visible
 from edgeinfer.errors import SURROUNDINGS, EdgeInferError
 from edgeinfer.installed import without_converter
 from edgeinfer.records import dataclass
@@ -126,7 +126,7 @@ class _Warnings(logging.Handler):
     def tell(self, argv: Sequence[str]) -> None:
         if not {"--quiet", "-q"} & set(_options(argv)):
             for line in self.lines:
-                click.echo(one_line(f"edgeinfer: warning: {line}"), err=True)
+                click.echo(as_line(f"edgeinfer: warning: {line}"), err=True)
             if self.left_out:
                 click.echo(f"edgeinfer: warning: and {self.left_out} more", err=True)
 

@@ -11,7 +11,7 @@ import click
 
 from edgeinfer.bundle.opening import Opening
 from edgeinfer.cli.declared import declared, spelled
-from edgeinfer.cli.output import one_line
+from edgeinfer.cli.output import as_line
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.runtime.options import SessionOptions
 from edgeinfer.types import Progress
@@ -67,7 +67,7 @@ class _Steps(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.INFO:
-            self._progress(one_line(record.getMessage()), None)
+            self._progress(as_line(record.getMessage()), None)
 
 
 @contextlib.contextmanager

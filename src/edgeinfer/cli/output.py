@@ -15,11 +15,11 @@ from typing import Any
 
 import click
 
-from edgeinfer.bounded import one_line as one_line
-from edgeinfer.bounded import visible as visible
 from edgeinfer.cli.table import Table
 from edgeinfer.cli.table import render as render
 from edgeinfer.cli.table import table as table
+from edgeinfer.printable import as_line as as_line
+from edgeinfer.printable import visible as visible
 from edgeinfer.records import dataclass
 from edgeinfer.types import Progress
 
@@ -34,7 +34,7 @@ def shown(part: str | Table) -> str:
     """Return a part of a result as it is printed."""
     if not isinstance(part, str):
         return render(part)
-    return visible(part) if isinstance(part, Lines) else one_line(part)
+    return visible(part) if isinstance(part, Lines) else as_line(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Output:
     def remark(self, line: str) -> None:
         """Print a line that is not the result, for people."""
         if not self.quiet:
-            click.echo(one_line(line), err=True)
+            click.echo(as_line(line), err=True)
 
     @contextlib.contextmanager
     def progress(self, *, lines: bool = False) -> Iterator[Progress | None]:
@@ -134,7 +134,7 @@ class _Lines:
             self._held = what
             return
         for line in filter(None, (self._held, what)):
-            click.echo(one_line(line), err=True)
+            click.echo(as_line(line), err=True)
         self._held = ""
 
 

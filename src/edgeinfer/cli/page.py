@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeinfer.bounded import one_line
 from edgeinfer.cli.files import check_output, write_bytes
+from edgeinfer.printable import as_line
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
@@ -84,4 +84,4 @@ def _row(tag: str, cells: Iterable[str], right: Iterable[bool]) -> str:
 
 def _safe(text: str) -> str:
     """Return text that shows what it is, whoever named it."""
-    return escape(one_line(text))
+    return escape(as_line(text))

@@ -9,7 +9,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from edgeinfer.bounded import one_line
+from edgeinfer.printable import as_line
 from edgeinfer.records import dataclass
 
 PIPE_WIDTH = 200
@@ -91,7 +91,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
     return Table(
         tuple(t.removeprefix(">") for t in titles),
         tuple(t.startswith(">") for t in titles),
-        tuple(tuple(one_line(str(cell)) for cell in row) for row in rows),
+        tuple(tuple(as_line(str(cell)) for cell in row) for row in rows),
     )
 
 

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import IO
 
 from edgeinfer import _version
-from edgeinfer.bounded import parse_json, visible
+from edgeinfer.bounded import parse_json
 from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.installed import BACKENDS, RUNTIME
+from edgeinfer.printable import visible
 from edgeinfer.records import dataclass
 from edgeinfer.remote import ssh
 from edgeinfer.remote.printed import MOST_SAID, Printed, too_much

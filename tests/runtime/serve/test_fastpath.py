@@ -243,6 +243,17 @@ def test_lines_of_json_say_what_the_logger_says(
     assert direct["message"] == f"POST {URL} 200"
 
 
+def test_an_address_begins_no_line_of_the_log(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor is one of 60 kB written, which is refused."""
+    caplog.set_level(logging.INFO, LOG.name)
+    assert server.client.get("/x%0aforged%1b[31m").status_code == 404
+    assert server.client.get("/" + "z" * 30_000).status_code == 414
+    lines = [r.getMessage() for r in caplog.records if r.name == LOG.name]
+    assert lines == ["GET /x\\nforged\\x1b[31m 404", f"GET /{'z' * 2047} 414"]
+
+
 def test_one_bad_request_does_not_spoil_the_others(start: Start, fakes: Fakes) -> None:
     server = start()
     fakes["fake"].poison = 7.0
