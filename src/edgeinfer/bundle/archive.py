@@ -21,7 +21,6 @@ from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
 from edgeinfer.bundle.opening import BundleOptions
 from edgeinfer.bundle.paths import first_double
-from edgeinfer.bundle.reported import checked
 from edgeinfer.bundle.rules import MANIFEST_NAME, MAX_SIGNATURES, SIGNATURES_NAME
 from edgeinfer.bundle.scratch import Scratch, sweep
 from edgeinfer.bundle.signed import SignedRules, has_curves, revoked_here, signature_beside
@@ -357,6 +356,8 @@ class Bundle:
         Raises:
             BundleError: it is altered, or is not JSON in the form of ``reported``.
         """
+        from edgeinfer.bundle.reported import checked  # which no load has need of
+
         record = self._files.get("report.json")
         if record is None:
             return None
