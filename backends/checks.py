@@ -40,7 +40,7 @@ def check_device(probe: Probe, kind: DeviceKind, hint: str = "") -> None:
 
     Args:
         probe: what was found.
-        kind: the device asked for.
+        kind: the device requested.
         hint: what to do about a device that is missing.
 
     Raises:
@@ -185,7 +185,7 @@ def array_type(dtype: str) -> np.dtype[Any]:
 
 
 def thread_count(backend: str, options: LoadOptions) -> int:
-    """Return the threads asked for, or as many as this process may use.
+    """Return the threads requested, or as many as this process may use.
 
     Raises:
         LoadError: fewer than one.

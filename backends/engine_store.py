@@ -26,7 +26,7 @@ from edgeinfer.errors import LoadError
 from edgeinfer.records import dataclass
 
 RECORD = "key.json"
-"""Beside the engine's files: what it was built for, and the SHA-256 of each file."""
+"""Next to the engine's files: what it was built for, and the SHA-256 of each file."""
 
 _STAGED = ".building-"
 _HASHED_BYTES = 1 << 20
@@ -175,7 +175,7 @@ class EngineStore:
 
 
 def digest_of(path: Path) -> str:
-    """Return the digest of a model: of its file, and of those beside it that it names."""
+    """Return the digest of a model: of its file, and of those next to it that it names."""
     text = path.read_bytes()
     beside = [
         file

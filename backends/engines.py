@@ -162,7 +162,7 @@ def _without_torch(name: str, *others: str) -> ModuleType:
 
 
 def import_tvm_runtime() -> ModuleType:
-    """Import ``tvm_ffi`` and load TVM's small runtime beside it; the compiler stays out.
+    """Import ``tvm_ffi`` and load TVM's small runtime next to it; the compiler stays out.
 
     ``import tvm`` would load 260 MB of compiler. Worker threads neither spin between runs nor bind
     themselves to CPUs, unless the environment says otherwise.

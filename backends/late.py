@@ -1,4 +1,4 @@
-"""Classes that a package offers by name and imports when they are asked for."""
+"""Classes that a package offers by name and imports when they are requested."""
 
 from __future__ import annotations
 

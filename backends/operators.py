@@ -23,7 +23,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """An operator that does not run on the unit that was asked for.
+    """An operator that does not run on the unit that was requested.
 
     Attributes:
         name: Name of the operator; its type where it has none.
@@ -47,7 +47,7 @@ class Placement:
     """Where the operators of a loaded artifact run.
 
     Attributes:
-        unit: that was asked for.
+        unit: that was requested.
         ops: how many operators there are.
         elsewhere: those that run on another unit.
         told_by: how the engine said so.

@@ -1,4 +1,4 @@
-"""Attention of one new token over a context beside ONNX Runtime's, in turns.
+"""Attention of one new token over a context next to ONNX Runtime's, in turns.
 
     python -m benchmarks.attention [--rounds 15]
 

@@ -1,11 +1,11 @@
-"""How far plain forms of a net are from floats, beside what the task loses by them.
+"""How far plain forms of a net are from floats, next to what the task loses by them.
 
     python -m benchmarks.budgets --tasks mnist,silero-vad [--engines onnxruntime,litert]
         [--precisions static_wi8_ai8,fp16]
 
 Each task of ``benchmarks.precision`` is written in each precision without asking the gate, in
 integers by ONNX Runtime's own static quantizer too, and run on held-out samples. Every sample is
-measured as the gate measures a vector; the least and the largest figure of each file stand beside
+measured as the gate measures a vector; the least and the largest figure of each file stand next to
 its quality. The budgets in ``metrics.BUDGETS`` are drawn between files that kept their quality and
 files that lost it; ``docs/budgets.md`` has the figures that they were drawn from.
 """
@@ -41,13 +41,13 @@ VECTORS = 16
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """One file beside floats.
+    """One file next to floats.
 
     Attributes:
         task: of the net.
         engine: that ran both.
         maker: of the file.
-        precision: that was asked for.
+        precision: that was requested.
         quality: of held-out samples, by the task's own measure.
         drop: share of the floats' quality that is gone.
         max_rel: the largest error, of the largest value.

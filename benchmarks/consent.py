@@ -1,4 +1,4 @@
-"""Less precision by consent, beside engines that take it without asking.
+"""Less precision by consent, next to engines that take it without asking.
 
     python -m benchmarks.consent cpu NET|MODEL.onnx[:NAME=1,3,9,9[:DATA.npz]] ... [--threads 1]
     python -m benchmarks.consent cuda NET[:BATCH] ...
@@ -8,12 +8,12 @@ NET is one of the tests', or vit-base or minilm-random. ``threads`` times ONNX R
 that sleep, that are awake within a run, and that are awake always; and counts runs a second of as
 many callers as threads with the policies latency and throughput.
 
-On a processor: a session that allows bf16 beside OpenVINO as it comes, which computes in bf16 where
-the processor does, and both in fp32. On an NVIDIA GPU: bound sessions that allow TF32 and fp16
-beside ONNX Runtime with a CUDA graph, TF32 on, and on the file of its own converter to fp16. Ways
-take turns in random order; ratios are of a round. Errors are the largest over the largest value of
-the answer in fp32. A row that the gate refuses is told with its words, beside the error that
-OpenVINO makes. Exits 1 where a ratio is above 1.02 beyond its quartiles or a number is wrong.
+On a processor: a session that allows bf16 next to OpenVINO as it comes, which computes in bf16
+where the processor does, and both in fp32. On an NVIDIA GPU: bound sessions that allow TF32 and
+fp16 next to ONNX Runtime with a CUDA graph, TF32 on, and on the file of its own converter to fp16.
+Ways take turns in random order; ratios are of a round. Errors are the largest over the largest
+value of the answer in fp32. A row that the gate refuses is told with its words, next to the error
+that OpenVINO makes. Exits 1 where a ratio is above 1.02 beyond its quartiles or a number is wrong.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ def _exported(net: str, batch: int, folder: Path) -> tuple[Path, dict[str, Array
 
 
 def main() -> int:
-    """Run what is asked for."""
+    """Run what is requested."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("where", choices=["cpu", "cuda", "threads"])
     parser.add_argument("models", nargs="+")

@@ -32,7 +32,7 @@ RUNS_OF_A_PACKAGE = 5
 
 
 def convert(source: str, precision: str, folder: str) -> None:
-    """Make the package; leave the seconds beside it."""
+    """Make the package; leave the seconds next to it."""
     from edgeinfer.convert import passes, sources
     from edgeinfer.convert.lower import target_for
     from edgeinfer.convert.lower.target import LowerOptions

@@ -149,7 +149,7 @@ def run(net: str, precision: str, rounds: int, calls: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the nets asked for."""
+    """Run the nets requested."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("nets", nargs="*", default=NETS, metavar="NET")
     parser.add_argument("--precision", default="fp32")

@@ -1,4 +1,4 @@
-"""Products of 4-bit and 8-bit weights with one vector, beside plain reading and llama.cpp.
+"""Products of 4-bit and 8-bit weights with one vector, next to plain reading and llama.cpp.
 
     python -m benchmarks.gemv [--threads 2] [--rounds 15] [--ggml FOLDER]
 

@@ -1,4 +1,4 @@
-"""Products with 4-bit weights on an NVIDIA GPU, beside ONNX Runtime's ``MatMulNBits`` and PyTorch.
+"""Products with 4-bit weights on an NVIDIA GPU, next to ONNX Runtime's ``MatMulNBits`` and PyTorch.
 
     python -m benchmarks.gemv_cuda [--rows 4096 --columns 4096] [--layers 16] [--rounds 30]
 
@@ -6,8 +6,8 @@ A chain of layers, each with weights of its own, so that they come from memory a
 cache; where rows and columns differ, every second layer is the other way round, as in a language
 model. All in a CUDA graph over arrays on the card, in turns. ONNX Runtime's run with activations in
 float16 and in float32, as ours are; PyTorch's are its 4-bit product, which takes bfloat16, and a
-plain one of float16 weights. The bandwidth counts each weight and scale once; beside it stands what
-a copy on the card reaches, bytes read and written.
+plain one of float16 weights. The bandwidth counts each weight and scale once; next to it stands
+what a copy on the card reaches, bytes read and written.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""An image of 1920 x 1080 to the tensor of 224 x 224 that a model takes, beside OpenCV and Pillow.
+"""An image of 1920 x 1080 to the tensor of 224 x 224 that a model takes, next to OpenCV and Pillow.
 
 ``python -m benchmarks.image_inputs [--rounds N] [--image FILE]`` times what stands before
 the engine by default: a bundle is converted for each way, opened as a pipeline, and its
 ``prepare`` is called with an array. OpenCV and Pillow are followed by NumPy, step by step as the
-record says it; beside them, without a limit, OpenCV and the fastest NumPy that was found: by planes
-or whole rows, one product and one sum, so that last bits differ. One thread each, rounds in turns;
-medians of milliseconds of wall (and processor) time, ratios by rounds of processor time with their
-quartiles. Ends with 1 where a ratio is below its limit, where Pillow does the work, or where the
-tensor is not the one that the record defines.
+record says it; next to them, without a limit, OpenCV and the fastest NumPy that was found: by
+planes or whole rows, one product and one sum, so that last bits differ. One thread each, rounds in
+turns; medians of milliseconds of wall (and processor) time, ratios by rounds of processor time with
+their quartiles. Ends with 1 where a ratio is below its limit, where Pillow does the work, or where
+the tensor is not the one that the record defines.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def small(rounds: int) -> None:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run what was requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=["small"])
     parser.add_argument("--rounds", type=int, default=15)

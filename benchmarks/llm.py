@@ -1,4 +1,4 @@
-"""Steps of a language model, beside llama.cpp on the same file, in turns.
+"""Steps of a language model, next to llama.cpp on the same file, in turns.
 
     python -m benchmarks.llm BUNDLE GGUF --peer FOLDER --cpu haswell [--threads 1] [--rounds 16]
         [--cache float16] [--context 64] [--what 1,2,4,8,16,p512,v2,v4,b1] [--busy 0] [--each 1]
@@ -10,7 +10,7 @@ engines run in this process, one step of each after the other, or ``--each`` ste
 each finds the other's weights in a cache that could hold its own. With one thread the CPU time of
 the process counts, otherwise wall time; printed are the median of the ratios of neighbours, its
 quartiles, and median and least times. ``--busy`` starts so many processes that keep processors
-busy; ``b`` is our own steps beside them over such while they stand still, before the other engine
+busy; ``b`` is our own steps next to them over such while they stand still, before the other engine
 is loaded, whose threads look for work for a while after each of its steps. ``--profile`` prints
 where our time goes instead.
 """
@@ -146,7 +146,7 @@ def neighbours(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 def beside(
     busy: Sequence[subprocess.Popen[bytes]], ours: Ours, ids: Array, given: tuple[int, int, int]
 ) -> None:
-    """Print what steps of some sequences take beside busy processes, and while these stand still.
+    """Print what steps of some sequences take next to busy processes, and while these stand still.
 
     Args:
         busy: the processes.
@@ -280,7 +280,7 @@ def product_bytes(tape: Tape) -> dict[str, int]:
 
 
 def profile(ours: Ours, ids: Array, context: int, what: str) -> None:
-    """Print where our time goes, and how fast products read beside a loop that only reads."""
+    """Print where our time goes, and how fast products read next to a loop that only reads."""
     roof = roofline.measure(1).gb_s
     read = product_bytes(ours.executor.tape)
     for kind in what.split(","):

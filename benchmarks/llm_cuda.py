@@ -1,4 +1,4 @@
-"""Steps of a language model on an NVIDIA GPU, beside the same shape in PyTorch.
+"""Steps of a language model on an NVIDIA GPU, next to the same shape in PyTorch.
 
     python -m benchmarks.llm_cuda [--context 64] [--rounds 15] [--batches 1 2 4 8 16]
 

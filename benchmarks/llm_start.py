@@ -1,4 +1,4 @@
-"""What a language model needs to start, and how right it is, beside llama.cpp on the same file.
+"""What a language model needs to start, and how right it is, next to llama.cpp on the same file.
 
     python -m benchmarks.llm_start BUNDLE GGUF --peer FOLDER --cpu haswell
 

@@ -1,4 +1,4 @@
-"""Loading with the choice remembered beside the plain engine's: processor time and memory.
+"""Loading with the choice remembered next to the plain engine's: processor time and memory.
 
     python -m benchmarks.loading [--models A,B] [--engines openvino,...] [--rounds 20] [--folder F]
 

@@ -3,7 +3,7 @@
     python -m benchmarks.model_table [--only NAME ...] [--again] [--times] [--jobs N]
 
 Each model is converted by the command that a user types, for all ``TARGETS``, ``--jobs`` of them at
-once. With ``--times`` ``edgeinfer bench`` then times, one by one, what runs here beside the plain
+once. With ``--times`` ``edgeinfer bench`` then times, one by one, what runs here next to the plain
 engine; on a machine that does other things that says nothing. What was measured is kept in
 ``benchmarks/models.json``, a row for each artifact with the processor that timed it, and is not
 measured again unless ``--again``; a time that is missing is measured without the rest.
@@ -158,7 +158,7 @@ def _refused(model: Model, target: str, told: dict[str, Any] | str) -> Row:
 
 
 def timed(rows: Sequence[Row], work: Path) -> list[Row]:
-    """Time the artifacts of one model that are made for this machine, beside the plain engine."""
+    """Time the artifacts of one model that are made for this machine, next to the plain engine."""
     bundle = _bundle(rows[0].model, work)
     if bundle is None:
         return list(rows)

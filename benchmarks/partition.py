@@ -6,7 +6,7 @@
 ``border`` replaces one element-wise operator between two products, whose own time is next to
 nothing: as an operator inside ONNX Runtime, and by splitting the session in two with the code's
 own call between them, over buffers that are bound once. ``models`` converts each model as a user
-does, ``-t cpu`` with LiteRT's file beside it, loads the bundle, and tells what selection took, how
+does, ``-t cpu`` with LiteRT's file next to it, loads the bundle, and tells what selection took, how
 far the best library is behind it, and what the report says of each region.
 """
 

@@ -168,7 +168,7 @@ def boxes(path: Path, rounds: int) -> None:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run what was requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundles", nargs="*", type=Path)
     parser.add_argument("--image", type=Path)

@@ -1,4 +1,4 @@
-"""Float, 8-bit integers and the accuracy budget on real models, beside others' quantizers.
+"""Float, 8-bit integers and the accuracy budget on real models, next to others' quantizers.
 
     python -m benchmarks.precision --peers /path/to/python-with-peers [--tasks mnist,spam]
 

@@ -136,7 +136,7 @@ def answered(model: ir.Model, engine: str, feeds: Sequence[Any]) -> dict[str, An
 
 
 def main() -> int:
-    """Compare the engines on the tasks that are asked for."""
+    """Compare the engines on the tasks that are requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_tasks(parser)
     parser.add_argument("--json", type=Path)

@@ -123,7 +123,7 @@ def _one(title: str, here: dict[str, Row]) -> Finding:
 def compared(one: Row, other: Row) -> tuple[float, str]:
     """Return the median ratio of times, and its spread and number in words.
 
-    Ratios are of turns beside each other, and of each opening of the files the median counts: in
+    Ratios are of turns next to each other, and of each opening of the files the median counts: in
     one opening all turns have the same luck.
     """
     pairs = [a / b for a, b in zip(one.times, other.times, strict=False) if b > 0]

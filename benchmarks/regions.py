@@ -376,7 +376,7 @@ def default(rounds: int, threads: int) -> list[str]:
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run what was requested."""
     parts = {"small": small, "models": models, "operators": regions, "default": default}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter

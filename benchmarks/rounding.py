@@ -38,7 +38,7 @@ CASES: dict[str, tuple[Callable[[Path], Case], str]] = {
 
 
 def main() -> None:
-    """Compare the cases that are asked for."""
+    """Compare the cases that are requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=[*CASES])
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rounding")

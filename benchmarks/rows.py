@@ -1,4 +1,4 @@
-"""Kernels over rows beside ONNX Runtime, in turns.
+"""Kernels over rows next to ONNX Runtime, in turns.
 
     python -m benchmarks.rows [--rounds 15]
 

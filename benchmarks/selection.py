@@ -12,11 +12,11 @@ weights in the cache and its workers awake.
 
 Instances of one engine differ, and a machine is not the same for minutes: of a virtual one, cores
 move closer together and apart. So an engine picked by hand is what three instances of it are, each
-beside a load of its own: how much slower the chosen session is, median over pairs of turns, then
+next to a load of its own: how much slower the chosen session is, median over pairs of turns, then
 median of the three. Regret is that against the engine where it is the most; a choice that *is* the
 engine has none against it, and how its session compares with another instance is distinguished, as
 luck. A load counts where the same engine is the best by hand before and after it; where not, the
-machine changed meanwhile, and it is repeated, as often as loads are asked for. Three loads say
+machine changed meanwhile, and it is repeated, as often as loads are requested. Three loads say
 little where engines are close and their instances are not alike, so what is over the limit after
 three is loaded three or six times more and judged by all of them.
 
@@ -81,7 +81,7 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A session that was chosen, beside an engine picked by hand.
+    """A session that was chosen, next to an engine picked by hand.
 
     Attributes:
         ratio: how many times as long the session takes, median over pairs of turns.
@@ -100,7 +100,7 @@ class Load:
         chosen: backend that it took.
         seconds: that it took, measurements included.
         ms: median of each backend picked by hand, and of the session under ``""``.
-        against: the session beside each of them.
+        against: the session next to each of them.
         turns: pairs of turns that say so.
     """
 
@@ -239,7 +239,7 @@ def _judged(rows: list[Row]) -> int:
 
 
 def make(name: str, folder: Path, without: str = "") -> Path:
-    """Convert a model for every engine, unless that was done; absent ones stand beside it."""
+    """Convert a model for every engine, unless that was done; absent ones stand next to it."""
     bundle, told = folder / f"{name}.edge", folder / f"{name}.json"
     if bundle.exists():
         return bundle

@@ -113,7 +113,7 @@ def compare(servers: list[Server], connections: int, rounds: int, seconds: int) 
         least = BARS.get(server.name.split(" ", maxsplit=1)[0])
         if least is not None and connections == 32:
             bars.append(Bar(f"times the requests/s of {server.name}", ratio, at_least=least))
-            bars.append(Bar(f"p99 beside {server.name}", statistics.median(tails), at_most=1.0))
+            bars.append(Bar(f"p99 next to {server.name}", statistics.median(tails), at_most=1.0))
     return bars
 
 

@@ -138,7 +138,7 @@ def grpc_ms(net: Net, port: int, count: int = 1000) -> float:
 
 
 def batching(given: argparse.Namespace, folder: Path) -> Iterator[Bar]:
-    """Time batches of up to 16 beside one request at a time."""
+    """Time batches of up to 16 next to one request at a time."""
     least = {"mid": 2.0, "big": 5.0}
     nets = [(name, prepare(name, folder)) for name in least]
     for each in given.model:
@@ -158,13 +158,13 @@ def batching(given: argparse.Namespace, folder: Path) -> Iterator[Bar]:
             spent = [round(middle(many[i], "cpu_us")) for i in (at, at + 2)]
             print(f"{name} {form}: {spent[0]} us of CPU in batches, {spent[1]} without", flush=True)
             spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            title = f"{name} {form}: batches of 16 beside none, 32 clients ({spread})"
+            title = f"{name} {form}: batches of 16 next to none, 32 clients ({spread})"
             yield Bar(title, gain, at_least=least.get(name, 0.97))
             if name in least:
                 title = f"{name} {form}: of what the engine alone gains ({alone:.1f})"
                 yield Bar(title, gain / alone, at_least=0.6)
             slower = [a.p50_ms / b.p50_ms for a, b in zip(one[at], one[at + 2], strict=True)]
-            title = f"{name} {form}: p50 beside none, 1 client"
+            title = f"{name} {form}: p50 next to none, 1 client"
             yield Bar(title, statistics.median(slower), at_most=1.1)
 
 
@@ -223,7 +223,7 @@ def resources(given: argparse.Namespace, folder: Path) -> list[Bar]:
 
 
 def chat(given: argparse.Namespace, folder: Path) -> list[Bar]:
-    """Time conversations as streams beside the engine without HTTP, and beside llama-server."""
+    """Time conversations as streams next to the engine without HTTP, and next to llama-server."""
     if given.chat is None:
         print("left out: --chat names no bundle of a language model")
         return []
@@ -263,7 +263,7 @@ def chat(given: argparse.Namespace, folder: Path) -> list[Bar]:
     rate = statistics.median(a[0] / b[0] for a, b in pairs)
     cost = statistics.median((a[1] - b[1]) * 1e6 for a, b in pairs)
     bars = [
-        Bar(f"{STREAMS} streams: tokens/s beside the engine without HTTP", rate, at_least=0.95),
+        Bar(f"{STREAMS} streams: tokens/s next to the engine without HTTP", rate, at_least=0.95),
         Bar(f"{STREAMS} streams: us of CPU a token beyond the engine's", cost, at_most=60),
     ]
     if llama:

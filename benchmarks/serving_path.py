@@ -4,7 +4,7 @@
     python -m benchmarks.serving_path --net mid --clients 32
 
 Bytes of requests go into the protocol of so many connections, their answers are taken from it;
-keys, limits, counters and logs are on. What counts is the least of many stretches; threads beside
+keys, limits, counters and logs are on. What counts is the least of many stretches; threads next to
 the event loop are counted too.
 """
 

@@ -52,7 +52,7 @@ count (float[1] x, float[1] s) => (float[1] y, float[1] t)
 
 
 class WrongReplyError(Exception):
-    """A reply that is not what its request asked for."""
+    """A reply that is not what its request requested."""
 
 
 def check(is_good: bool, *told: object) -> None:
@@ -147,7 +147,7 @@ class Connection:
 
 
 async def by_json(to: Connection, rng: random.Random, number: int) -> int:
-    # Few are read beside the event loop.
+    # Few are read next to the event loop.
     rows = rng.randint(1, 4) if rng.random() < 0.99 else rng.randint(2_000, 6_000)
     data = [float(number % 1000 + i) for i in range(rows * 3)]
     x = {"name": "x", "datatype": "FP32", "shape": [rows, 3], "data": data}

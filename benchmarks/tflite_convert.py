@@ -28,7 +28,7 @@ PRECISIONS = ("fp32", "fp16")
 
 
 def convert(source: str, precision: str, folder: str) -> None:
-    """Make the file; leave the seconds beside it."""
+    """Make the file; leave the seconds next to it."""
     from edgeinfer.convert import passes, sources
     from edgeinfer.convert.lower import target_for
     from edgeinfer.convert.lower.target import LowerOptions

@@ -4,7 +4,7 @@
     python -m benchmarks.tuning table JSON...        one line for each kernel and net that was tuned
     python -m benchmarks.tuning ship JSONL FOLDER    final records that won, for kernels/records
     python -m benchmarks.tuning cuda MODEL [JSONL]   on a GPU: with and without records and graphs,
-                                                     beside ONNX Runtime with a CUDA graph
+                                                     next to ONNX Runtime with a CUDA graph
 
 ``cuda`` times replays of CUDA graphs over arrays that are on the card, and bound calls over arrays
 of the host, in turns; medians of rounds.

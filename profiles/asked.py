@@ -62,8 +62,8 @@ def hint(word: str, known: Iterable[Profile]) -> str:
     """Say what to ask for instead; empty where nothing is known of the word.
 
     Args:
-        word: what was asked for.
-        known: the profiles there are; those to be asked for by name are not named.
+        word: what was requested.
+        known: the profiles there are; those to be requested by name are not named.
     """
     word = word.lower().replace(" ", "-")
     if word in OTHERS:

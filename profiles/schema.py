@@ -38,7 +38,7 @@ PRECISIONS = frozenset(
 
 
 MACHINE_CODE = ("model", "regions", "functions")
-"""Kinds of machine code that can be asked for: of a whole model, of parts of it, around it."""
+"""Kinds of machine code that can be requested: of a whole model, of parts of it, around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +187,9 @@ class Profile:
         deployment: oldest system that is to open Core ML packages, e.g. ``iOS17``.
         chips: the processors that its devices have, where they differ in what they compute.
         packed_weights: its engine unpacks weights from palettes and from sparse forms, so recipes
-            such as ``weight_only_wp4_afp16`` can be asked for.
+            such as ``weight_only_wp4_afp16`` can be requested.
         machine: instruction set that machine code is made for, e.g. ``x86-64-v3``.
-        machine_code: kinds of ``MACHINE_CODE`` that can be asked for in addition to the
+        machine_code: kinds of ``MACHINE_CODE`` that can be requested in addition to the
             formats; ``functions`` are for every Linux.
         strongly_typed: its engine compiles the whole graph and takes types from it, as TensorRT
             does: files hold standard operators only, and roundings as pairs around each operator.

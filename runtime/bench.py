@@ -353,7 +353,7 @@ class _Race(Generic[K]):
         return number
 
     def _open_anew(self, key: K) -> None:
-        """Have another instance run beside the first one."""
+        """Have another instance run with the first one."""
         executable = self._instances.fresh(key) if self._instances else None
         if executable is None:
             return

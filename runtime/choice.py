@@ -50,7 +50,7 @@ MAX_VECTORS = 8
 """Vectors that a load checks and times; ``Session.verify`` checks all."""
 
 CHECK_S = 4.0
-"""Seconds of a load in which the vectors are checked, all candidates together; each is asked for
+"""Seconds of a load in which the vectors are checked, all candidates together; each is requested
 one vector whatever that takes."""
 
 SLOW_CHECK_S = 0.5
@@ -82,7 +82,7 @@ def choose(
     Raises:
         ClosedError: it is not wanted any more.
         UsageError: the request names an unknown backend or policy.
-        NotAvailableError: nothing can run here, or nothing of what was asked for.
+        NotAvailableError: nothing can run here, or nothing of what was requested.
         LoadError: an accelerator failed and ``strict`` forbids to go on without it.
     """
     return _Chooser(bundle, request, history, unwanted).run()
@@ -93,7 +93,7 @@ def ranked(bundle: Bundle, request: ChoiceOptions, history: ProfileDB) -> Plan:
 
     Raises:
         UsageError: the request names an unknown backend or policy.
-        NotAvailableError: a backend or kind was asked for and nothing can run on it.
+        NotAvailableError: a backend or kind was requested and nothing can run on it.
     """
     return _Chooser(bundle, request, history).rank()
 
@@ -229,7 +229,7 @@ class _Chooser:
         return plan
 
     def _backend(self, name: str) -> Backend:
-        """Return a backend, in processes of its own where that is asked for or safer."""
+        """Return a backend, in processes of its own where that is requested or safer."""
         if name not in self._backends:
             backend = registry.get(name)
             if self._apart(name):
@@ -511,7 +511,7 @@ class _Chooser:
             return
         if not feeds:
             self._notes.append(f"{pair}: no test vector is for it, so nothing was checked")
-        # One that is many times slower than another is not asked for every vector.
+        # One that is many times slower than another does not run every vector.
         quickest = min(self._spent.values(), default=math.inf) * len(feeds)
         seconds = most if older else min(most, max(SLOW_CHECK_S, 4 * quickest))
         spent: list[float] = []

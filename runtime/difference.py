@@ -143,7 +143,7 @@ def open_sides(
             "first: edgeinfer convert MODEL -t onnxruntime"
         )
     if pipe := pipe_of(path):
-        raise UsageError(f"{path}: {pipe} beside it is a device or a pipe; give files")
+        raise UsageError(f"{path}: {pipe} next to it is a device or a pipe; give files")
     reasons = []
     for name in _ENGINES[format] if backend is None else (backend,):
         probe = registry.get(name).probe()
@@ -273,7 +273,7 @@ def _paired(kind: str, right: Side, other: Side, notes: list[str]) -> list[tuple
     else:
         listed = [", ".join(map(str, specs)) or "none" for specs in (own, theirs)]
         raise UsageError(
-            f"{kind}s of {right.name} and {other.name} do not go together: {listed[0]} beside "
+            f"{kind}s of {right.name} and {other.name} do not go together: {listed[0]} and "
             f"{listed[1]}"
         )
     for a, b in found:

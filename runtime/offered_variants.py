@@ -13,7 +13,7 @@ from edgeinfer.runtime.select import Rejected, distinct
 
 
 def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Variant, ...]:
-    """Let a backend that was asked for try every variant of a format it opens.
+    """Let a backend that was requested try every variant of a format it opens.
 
     Where variants were made for it, these alone: others lack the repairs of what it gets wrong, and
     nobody has checked them on it.
@@ -65,7 +65,7 @@ def _held_to(constraints: Mapping[str, str], level: str) -> dict[str, str]:
 
 
 def by_name_only(variants: Sequence[Variant], probes: Mapping[str, Probe]) -> Iterator[Rejected]:
-    """Yield what a backend that is here is not offered unless it is asked for by name."""
+    """Yield what a backend that is here is not offered unless it is requested by name."""
     kept = distinct(variants)
     own = {name: [v.id for v in kept if _is_made_for(v, name)] for name in probes}
     for variant in kept:

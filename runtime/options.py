@@ -113,7 +113,7 @@ class ChoiceOptions:
     )
 
     def decisive(self, threads: int) -> dict[str, object]:
-        """Return what decides how fast an engine is, beside what and where it runs."""
+        """Return what decides how fast an engine is, besides what and where it runs."""
         found: dict[str, object] = {"policy": self.policy, "threads": threads}
         found |= {name: True for name in ("isolate", "spinning") if getattr(self, name)}
         return found if self.calls == "run" else {**found, "calls": self.calls}
@@ -158,7 +158,7 @@ def stats_wanted(stats: bool | None) -> bool:
     """Say whether a session shall count.
 
     Args:
-        stats: what the caller of ``load`` asked for; None looks at EDGEINFER_STATS.
+        stats: what the caller of ``load`` requested; None looks at EDGEINFER_STATS.
 
     Raises:
         UsageError: the variable is neither 0 nor 1.

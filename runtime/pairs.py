@@ -52,7 +52,7 @@ class Pairs:
     def meant(self, pair: Pair) -> tuple[Variant, ...]:
         """Return the variants of all targets that want the artifact on this engine.
 
-        Where none wants it there, and it was asked for by name, these are all that share it.
+        Where none wants it there, and it was requested by name, these are all that share it.
         """
         shared = self.sharing[pair.variant]
         wanted = [v for v in shared if any(e.backend == pair.backend for e in v.engines)]
@@ -179,6 +179,6 @@ def within(backend: str, limit_s: float | None) -> Backend:
 
 
 def fallen(executable: Executable) -> str:
-    """Say which operators do not run on the unit that was asked for; empty when all do."""
+    """Say which operators do not run on the unit that was requested; empty when all do."""
     placed = placement_of(executable)
     return str(placed) if placed is not None and placed.elsewhere else ""

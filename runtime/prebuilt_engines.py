@@ -247,7 +247,7 @@ def _remember(
     shapes: Mapping[str, ShapeRange] | None,
     options: dict[str, str],
 ) -> None:
-    """Write down what was asked for; whole or not at all."""
+    """Write down what was requested; whole or not at all."""
     known = _remembered(variant)
     named = {n: [list(s) for s in r] for n, r in (shapes or known.shapes).items()}
     text = json.dumps({"shapes": named, "options": {**known.options, backend: options}})

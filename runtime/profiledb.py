@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgeinfer.bundle.manifest import Variant, VectorRecord
 
 FILE = "history-1.sqlite"
-"""A change of the table's meaning changes the number, so versions live beside each other."""
+"""A change of the table's meaning changes the number, so versions live next to each other."""
 
 PROBLEM_S = 86_400.0
 """Seconds after which a pair that failed is tried again: an engine may have been mended."""

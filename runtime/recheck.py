@@ -1,4 +1,4 @@
-"""What a device checks over all bundled vectors together, beside each by itself."""
+"""What a device checks over all bundled vectors together, and each by itself."""
 
 from __future__ import annotations
 

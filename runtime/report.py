@@ -37,7 +37,7 @@ class SessionReport:
         edgeinfer: version of this package.
         isolated: whether the engine runs in a process of its own.
         placement: where the operators run; None on the CPU and where the engine does not tell.
-        operators: what each costs, where that was asked for.
+        operators: what each costs, where that was requested.
     """
 
     bundle: str

@@ -7,7 +7,7 @@ class Rounds:
     """Rounds of one queue, whose entries run in their order.
 
     An owner's entries stand one behind the other, the first of them in the round that is under way.
-    So who has asked for much waits for its own entries, and another one's first runs next.
+    So who has requested much waits for its own entries, and another one's first runs next.
     """
 
     def __init__(self) -> None:

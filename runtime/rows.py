@@ -51,7 +51,7 @@ def rows_of(vectors: Sequence[Feeds]) -> list[Feeds]:
 
 
 def are_apart(run: Run, rows: Sequence[Feeds]) -> bool:
-    """Run rows beside others, louder, quieter and of another sign, and compare with each alone.
+    """Run rows with others, louder, quieter and of another sign, and compare with each alone.
 
     Args:
         run: The run function of an engine.

@@ -214,7 +214,7 @@ def rank(
 
     Raises:
         UsageError: the policy is unknown.
-        NotAvailableError: a backend or kind was asked for and nothing can run on it.
+        NotAvailableError: a backend or kind was requested and nothing can run on it.
     """
     if policy not in POLICIES:
         raise UsageError(f"policy {policy!r} is unknown; expected {', '.join(POLICIES)}")

@@ -33,7 +33,7 @@ class _Held:
 
 
 class SettlingExecutable(Changing):
-    """An executable that gives way to the winner of a race that goes on beside it.
+    """An executable that gives way to the winner of a race that goes on meanwhile.
 
     Runs never wait: those under way end on the engine that they began with, which is freed then;
     later ones begin on the winner, and buffers are bound to it by the next call.

@@ -1,4 +1,4 @@
-"""Counters and latency histograms of a session: local, off unless asked for.
+"""Counters and latency histograms of a session: local, off unless requested.
 
 Nothing leaves the process by itself. Where the OpenTelemetry API is installed each run is reported
 to its meter as well, which does nothing until the application sets up an exporter of its own.

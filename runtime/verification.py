@@ -75,7 +75,7 @@ class BundleVerification:
         bundle: where it lies.
         vectors: how many test vectors each artifact was run with; the least, where bundles inside
             it have fewer.
-        signed_by: id of the trusted key that signed the bundle; empty where none was asked for.
+        signed_by: id of the trusted key that signed the bundle; empty where none was requested.
         checked: one for each artifact on each engine that can run it here; one for each verdict,
             where it says less for one target than for another that shares the artifact.
         not_run: the rest, with reasons.

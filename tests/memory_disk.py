@@ -32,7 +32,7 @@ def use(memory: Path = MEMORY, room: int = ROOM) -> Path | None:
     folder = memory / f"{PREFIX}{owner}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
-    # pytest has asked for the folder by then, and it is remembered.
+    # pytest has looked for the folder by then, and it is remembered.
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
     def remove() -> None:

@@ -26,7 +26,7 @@ def record(
         command: what runs.
         shown: the line that a user would have typed for it.
         folder: where it runs.
-        env: variables beside those of this process.
+        env: variables next to those of this process.
 
     Raises:
         subprocess.CalledProcessError: it failed.

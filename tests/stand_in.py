@@ -1,4 +1,4 @@
-"""A language model of nobody, for the assistant: it answers in the form that is asked for.
+"""A language model of nobody, for the assistant: it answers in the form that is requested.
 
 ``python -m tests.stand_in SCRIPT ARGUMENT...`` runs a script that finds it in place of
 ``edgeinfer.LLM``.

@@ -1,4 +1,4 @@
-"""The public functions beside load and export, and how results look in a notebook."""
+"""The public functions next to load and export, and how results look in a notebook."""
 
 from pathlib import Path
 

@@ -48,7 +48,7 @@ def test_json_is_what_the_command_prints(cli: Any, tmp_path: Path) -> None:
     assert json.loads(json.dumps(found)) == found
     assert json.loads(cli("compare", *pair, "--json").out) == found
     same = edgeinfer.compare(pair[0], pair[0]).as_json()
-    # A file beside itself: the ratio of signal to error has no number in JSON.
+    # A file next to itself: the ratio of signal to error has no number in JSON.
     assert same["rows"][0]["outputs"]["y"]["sqnr_db"] == "inf"
     assert json.loads(json.dumps(same, allow_nan=False)) == same
 

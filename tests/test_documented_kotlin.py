@@ -1,4 +1,4 @@
-"""The Kotlin of docs/phones.md, run on a JVM beside stand-ins for Android and LiteRT."""
+"""The Kotlin of docs/phones.md, run on a JVM next to stand-ins for Android and LiteRT."""
 
 import re
 import shutil

@@ -69,7 +69,7 @@ def test_every_demo_has_one_that_its_page_and_the_manual_name(name: str) -> None
 
 
 def kept(name: str, made: str, *, ordered: bool = True) -> None:
-    """Keep a recording where that is asked for; else hold it against the one that is kept."""
+    """Keep a recording where that is requested; else hold it against the one that is kept."""
     place = PICTURES / f"{name}.cast"
     if os.environ.get("EDGEINFER_RECORD"):
         place.write_text(made, "utf-8")

@@ -88,7 +88,7 @@ class CoreMLBackend:
         """Compile a package, or take what was compiled before, and open it.
 
         ``extra`` may name its ``function``, or set ``units`` to ``all``, which lets Core ML use any
-        unit beside the CPU.
+        unit besides the CPU.
 
         Raises:
             NotAvailableError: this is no Mac, or it lacks the device.

@@ -87,7 +87,7 @@ class FunctionDescription:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A model file: its functions by name, which are read when asked for."""
+    """A model file: its functions by name, which are read when requested."""
 
     path: Path
     version: int

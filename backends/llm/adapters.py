@@ -45,7 +45,7 @@ def arrays_of(tape: Tape, rows: int, ffn: int) -> dict[str, Array]:
 
 
 class AdaptedPhases:
-    """What the two phases beside a product are given.
+    """What the two phases around a product are given.
 
     Args:
         tape: that has the adapters.

@@ -83,7 +83,7 @@ class CudaExecutor(TapeExecutor):
     Args:
         config: Configuration of the model.
         tape: Tape of the model.
-        weights: path of the packed weights; code lies beside it.
+        weights: path of the packed weights; code lies next to it.
         sizes: what there is room for.
         digest: Digest of all that the model's numbers depend on.
 

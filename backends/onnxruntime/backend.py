@@ -1,4 +1,4 @@
-"""ONNX Runtime: ``onnx`` on the CPU, or on an NVIDIA GPU when asked for it."""
+"""ONNX Runtime: ``onnx`` on the CPU, or on an NVIDIA GPU where that is requested."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAME = "onnxruntime"
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 WITH_REGIONS = "onnx_tvm"
-"""Format of an ONNX graph with a library of operators beside it: see ``regions``."""
+"""Format of an ONNX graph with a library of operators next to it: see ``regions``."""
 
 _FORMATS = frozenset({"onnx", WITH_REGIONS})
 _TOLD = ("tf32",)
@@ -214,7 +214,7 @@ def _open_session(
 ) -> Any:
     """Open a session, with its profile written to a folder where one is named.
 
-    With ``regions``, operators of the graph are in a library beside it.
+    With ``regions``, operators of the graph are in a library next to it.
 
     Raises:
         NotAvailableError: the provider is not here.
@@ -389,7 +389,7 @@ class OnnxRuntimeExecutable:
 
     Attributes:
         notes: for the session's report.
-        wanted: providers of the device that was asked for; empty for the CPU's own.
+        wanted: providers of the device that was requested; empty for the CPU's own.
         pooled: whether runs take their memory from the common store.
     """
 

@@ -54,7 +54,7 @@ def placement(session: Any, wanted: Sequence[str]) -> Placement | None:
 
     Args:
         session: opened with ``RECORD_OPTION``.
-        wanted: names of providers of one device, the one that was asked for first.
+        wanted: names of providers of one device, the one that was requested first.
     """
     asked = getattr(session, "get_provider_graph_assignment_info", None)
     if asked is None:

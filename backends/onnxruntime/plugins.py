@@ -1,4 +1,4 @@
-"""Execution providers that packages named ``onnxruntime-ep-*`` bring: libraries beside the engine.
+"""Execution providers that packages named ``onnxruntime-ep-*`` bring: libraries next to the engine.
 
 Such a package has a module ``onnxruntime_ep_…`` that says where its library is and what it is
 called; the engine loads it when it is registered, and then lists the devices it can use.

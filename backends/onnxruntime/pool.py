@@ -14,7 +14,7 @@ from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.machine import pages
 
 _UNLIMITED, _DOUBLING, _DEFAULT = 0, 0, -1
-"""For ``OrtArenaCfg``. Regions that double are joined again; regions as asked for are not, and 120
+"""For ``OrtArenaCfg``. Regions that double are joined again; regions as requested are not, and 120
 runs of sizes that change made such an arena twice as large."""
 
 _ANY_MODEL = (

@@ -1,4 +1,4 @@
-"""ONNX Runtime: graphs in which some parts are operators of a library that lies beside.
+"""ONNX Runtime: graphs in which some parts are operators of a library that lies next to.
 
 The library is machine code that edgeinfer's converter made for one instruction set, for one graph.
 The engine maps it; what the code needs of the CPU is compared before that.
@@ -30,7 +30,7 @@ LIBRARY, TOLD = "regions.so", "regions.json"
 
 
 def with_nodes(profile: OperatorProfile, graph: Path) -> OperatorProfile:
-    """Name the model's operators that each region computes, where a file beside the graph says."""
+    """Name the model's operators that each region computes, where a file next to the graph says."""
     try:
         trials = parse_json(graph.with_name(TOLD).read_text("utf-8"))["trials"]
         nodes = {str(t["name"]): tuple(map(str, t["nodes"])) for t in trials if t["kept"]}

@@ -1,7 +1,7 @@
 """ONNX Runtime's Core ML provider on a Mac: an alternative to packages, for ONNX files as they are.
 
 It hands parts of the graph to Core ML when the file is loaded and computes the rest on the CPU.
-It is used only where it is asked for by name: what Core ML computes in half precision leaves the
+It is used only where it is requested by name: what Core ML computes in half precision leaves the
 budget of files in single precision.
 """
 

@@ -51,7 +51,7 @@ from edgeinfer.types import Array, Feeds, Progress, TensorSpec
 NAME = "onnxruntime-tensorrt"
 
 CONTEXT = "engine.onnx"
-"""The context model, beside the files that it names."""
+"""The context model, next to the files that it names."""
 
 _PROVIDER = "TensorrtExecutionProvider"
 _LOG_FATAL = 4
@@ -132,7 +132,7 @@ class OnnxRuntimeTensorRTBackend(EngineBuilder[_Maker]):
         if maker.prefix == "trt":
             take_timing(folder)
             provider |= {
-                # Beside the context model, which names it by a relative path.
+                # Next to the context model, which names it by a relative path.
                 "trt_engine_cache_enable": "1",
                 "trt_timing_cache_enable": "1",
                 "trt_timing_cache_path": str(folder),

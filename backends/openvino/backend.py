@@ -223,7 +223,7 @@ def _device(core: Any, name: str) -> Device:
 
 
 def _device_name(options: LoadOptions) -> str:
-    """Return the engine's name of the first device of the kind asked for, never ``AUTO``."""
+    """Return the engine's name of the first device of the kind requested, never ``AUTO``."""
     wanted = options.device.upper()
     if wanted == "CPU":
         return wanted

@@ -1,7 +1,7 @@
 """What a process of ours answers, as data: whoever reads an answer runs nothing of it.
 
 A process that looks at a stranger's file may be in that stranger's hands by then. What it sends is
-JSON with the bytes of arrays beside it. Objects are named, and made of the classes alone that the
+JSON with the bytes of arrays next to it. Objects are named, and made of the classes alone that the
 reader lists, field by field; what it does not list, it cannot be made to import or to call.
 """
 

@@ -42,7 +42,7 @@ def belongs(files: list[Path]) -> None:
 def looked() -> None:
     """Say that the file has been looked at; what follows takes what the user asks for.
 
-    Nothing follows where the look is all that was asked for: nobody believes it there.
+    Nothing follows where the look is all that was requested: nobody believes it there.
     """
     tell("looked")
 
@@ -96,7 +96,7 @@ class BoundedLook:
         self._thread.join()
 
     def grow(self, names: Iterable[str]) -> None:
-        """Count files beside those that it looks at, each once.
+        """Count files besides those that it looks at, each once.
 
         The process may be a stranger's by then: that a file is there, and its size, is seen here.
         """

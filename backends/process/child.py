@@ -6,7 +6,7 @@ threads do not survive it) nor ``multiprocessing`` (it runs the user's ``__main_
 
 What it is sent are pickles, which only this process makes. What it answers is data (``answers``),
 never unpickled: a process that reads a stranger's file may be the stranger's by then. Arrays travel
-beside either and are never copied into it.
+next to either and are never copied into it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Emulator:
 
     Attributes:
         command: up to Python's own arguments.
-        environment: variables beside this process's own.
+        environment: variables in addition to this process's own.
         version: Version of the emulator.
     """
 

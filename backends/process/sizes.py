@@ -65,7 +65,7 @@ class KnownSizes:
     Args:
         inputs: Inputs of the model.
         outputs: Outputs of the model.
-        examples: right answers, which are asked for only when a size is another: a name in a
+        examples: right answers, which are requested only when a size is another: a name in a
             model may be wrong, and then its answers are right all the same.
     """
 

@@ -117,7 +117,7 @@ class Trials:
 
 
 def answer(attempt: Callable[[Any], None], *, confined: bool = True) -> None:
-    """In the process: make the attempt that is asked for; say when it is over, however it went.
+    """In the process: make the attempt that is requested; say when it is over, however it went.
 
     Args:
         attempt: is given the request.

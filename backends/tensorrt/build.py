@@ -199,7 +199,7 @@ def build(trt: Any, path: Path, plan: BuildPlan, timing: bytes, progress: Progre
 
     Args:
         trt: the module.
-        path: Path of the ONNX file; its weights may lie beside it.
+        path: Path of the ONNX file; its weights may lie next to it.
         plan: how.
         timing: what earlier builds gave; empty for none.
         progress: Called with what is being done.

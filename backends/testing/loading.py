@@ -205,7 +205,7 @@ def check_one_thread_is_one(subject: Subject, folder: Path) -> None:
     used = [now - before.get(thread, 0) for thread, now in _cpu_by_thread().items()]
     # Shares, not CPUs per second: they do not depend on what else the machine is doing.
     parallel = sum(used) / max(1, *used)
-    require(parallel < _PARALLEL_LIMIT, f"one thread asked for, {parallel:.1f} threads busy")
+    require(parallel < _PARALLEL_LIMIT, f"one thread requested, {parallel:.1f} threads busy")
 
 
 def _cpu_by_thread() -> dict[str, int]:

@@ -6,7 +6,7 @@
 
 An operating system's loader ignores what stands behind the library. So a file can be described,
 and refused, before any of its code is mapped; and weights are mapped, not copied. Apple's libraries
-are signed and have nothing behind them: the rest is a file of its own beside them.
+are signed and have nothing behind them: the rest is a file of its own next to them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Library:
 
 
 def append(path: Path, about: Mapping[str, Any], weights: Sequence[Array]) -> tuple[Path, ...]:
-    """Write weights and description behind a library, or beside it; return all files."""
+    """Write weights and description behind a library, or next to it; return all files."""
     records: list[dict[str, Any]] = []
     into = _data_file(path)
     with into.open("wb" if into != path else "r+b") as file:

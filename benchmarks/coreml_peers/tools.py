@@ -29,8 +29,8 @@ class Tool:
     Attributes:
         name: also of its function in ``script.py``.
         version: empty for ours.
-        packages: what pip is asked for, with what each needs to convert as its pages say.
-        checking: what pip is asked for where numbers are to be checked too, if that is more.
+        packages: what pip is requested, with what each needs to convert as its pages say.
+        checking: what pip is requested where numbers are to be checked too, if that is more.
     """
 
     name: str
@@ -124,7 +124,7 @@ def convert(tool: Tool, there: Installed, source: Path, folder: Path, sizes: Siz
 def _run(tool: Tool, there: Installed, source: Path, target: Path, sizes: Sizes) -> Made:
     script = Path(__file__).with_name("script.py")
     # Neither the folder of the script, where a module may have the name of one of theirs, nor the
-    # packages beside this Python, nor bytecode that one tool is installed with and another not.
+    # packages next to this Python, nor bytecode that one tool is installed with and another not.
     command = [sys.executable, "-P", "-S", str(script), tool.name, str(source), str(target)]
     own = () if tool.version else (PROJECT / "src",)
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}

@@ -1,1 +1,1 @@
-"""Sessions of edgeinfer beside the engines that others use: see ``__main__``."""
+"""Sessions of edgeinfer next to the engines that others use: see ``__main__``."""

@@ -1,4 +1,4 @@
-"""Sessions of edgeinfer beside plain engines: right numbers first, then ratios by round.
+"""Sessions of edgeinfer next to plain engines: right numbers first, then ratios by round.
 
     python -m benchmarks.peers [--long] [--models A,B] [--kinds fp32,int8] [--threads 1,2,4]
     python -m benchmarks.peers --from FILE.json... [--json OUT] [--html OUT] [--markdown OUT]
@@ -91,7 +91,7 @@ def _measured(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _chosen(given: argparse.Namespace) -> dict[str, Engine]:
-    """The engines that were asked for; ours always takes part."""
+    """The engines that were requested; ours always takes part."""
     names = given.engines.split(",") if given.engines else []
     return {
         name: engine
@@ -129,7 +129,7 @@ def _merged(records: list[dict[str, Any]]) -> dict[str, Any]:
     versions = {k: v for record in records for k, v in record["versions"].items()}
     if len(records) == 1:
         return first
-    command = f"{first['command']}, and {len(records) - 1} more beside it on other cores"
+    command = f"{first['command']}, and {len(records) - 1} more next to it on other cores"
     return {**first, "command": command, "versions": versions, "rows": rows}
 
 

@@ -69,7 +69,7 @@ def interpreters(chosen: Mapping[str, Engine], folder: Path | None) -> dict[str,
     """Return each environment's interpreter, or why there is none.
 
     Args:
-        chosen: the engines that are asked for.
+        chosen: the engines that are requested.
         folder: for the environments; None takes this interpreter, with what is installed in it.
     """
     here = Path(sys.executable)

@@ -101,7 +101,7 @@ class Files:
         return target
 
     def bundle(self) -> Path:
-        """Convert for every engine of this machine; what it cost stands beside the result."""
+        """Convert for every engine of this machine; what it cost stands next to the result."""
         target = self.folder / f"{self.kind}.edge"
         if target.exists():
             return target

@@ -31,7 +31,7 @@ def page(record: Mapping[str, Any], engines: Mapping[str, Engine]) -> str:
     """Return the page."""
     rows = [Row.read(r) for r in record["rows"]]
     body = [
-        "<h1>edgeinfer beside the engines</h1>",
+        "<h1>edgeinfer next to the engines</h1>",
         f"<p>{escape(record['machine'])}; {escape(report.versions(record))}.<br>"
         f"<code>{escape(record['command'])}</code>, {record['date']}, {record['rounds']} rounds of "
         "turns in random order; ratios are of turns of the same round, with their quartiles. Below "
@@ -44,7 +44,7 @@ def page(record: Mapping[str, Any], engines: Mapping[str, Engine]) -> str:
     body += ["<h2>Loading</h2>", _loading(rows), "<h2>Not counted</h2>", _failures(rows, engines)]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><title>edgeinfer beside the engines'
+        '<meta name="viewport" content="width=device-width"><title>edgeinfer next to the engines'
         f"</title><style>{STYLE}</style>{''.join(body)}</html>\n"
     )
 

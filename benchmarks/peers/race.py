@@ -23,7 +23,7 @@ WRONG = {"fp32": 0.01, "int8": 0.3}
 """Largest error of an output, of its largest value, above which numbers are wrong."""
 
 REDUCED_WRONG = 0.3
-"""The same in fewer bits than was asked for, or with consent."""
+"""The same in fewer bits than was requested, or with consent."""
 
 TIMEOUT_S = 300.0
 

@@ -70,7 +70,7 @@ def best_peer(row: Row, engines: Mapping[str, Engine]) -> Ratio | None:
 
 
 def ranked(rows: Iterable[Row], engines: Mapping[str, Engine]) -> list[Ratio]:
-    """Every row beside its best peer, losses first."""
+    """Every row next to its best peer, losses first."""
     found = [best_peer(row, engines) for row in rows]
     return sorted((r for r in found if r is not None), key=lambda r: -r.middle)
 

@@ -74,7 +74,7 @@ class Row:
         ratio: median over turns of ours by theirs, and the quartiles.
         n: turns.
         plain: whether ours and theirs run without XNNPACK, as half precision must where a processor
-            has no arithmetic for it; asked for that kind only.
+            has no arithmetic for it; requested that kind only.
     """
 
     model: str
@@ -150,7 +150,7 @@ def _runs_plain(side: Side, feeds: Any) -> bool:
 
 
 def matched_raw(path: str, feeds: Any, want: Any) -> list[tuple[Any, Any]]:
-    """Shapes of results as a file gives them, beside those of the model."""
+    """Shapes of results as a file gives them, next to those of the model."""
     got = ask("run", path, feeds)
     whole = matched(got, want)
     raw = {id(v): v.shape for v in got.values()}

@@ -299,7 +299,7 @@ def _mxfp4(b: Array) -> Integers:
 
 
 MOST_TENSORS = 100_000
-"""Tensors of a file; each takes some hundreds of bytes beside its own."""
+"""Tensors of a file; each takes some hundreds of bytes besides its own."""
 
 KINDS: dict[str, BlockType] = {
     "F32": BlockType(1, 4),

@@ -94,7 +94,7 @@ LIMITS = {
     # Models of 135 million weights lose most by four bits, larger ones much less.
     "w4": TextLossLimits(0.25, 0.9, 1.25),
 }
-"""By what was asked for."""
+"""By what was requested."""
 
 
 _MOST_TOKENS = 4
@@ -148,7 +148,7 @@ def texts(tokenizer: bytes) -> list[Array]:
 
 
 class _Sums:
-    """What a model's logits add up to, beside the right ones."""
+    """What a model's logits add up to, compared with the right ones."""
 
     def __init__(self) -> None:
         self.sums, self.losses, self.counts = np.zeros(3), np.zeros(2), np.zeros(3)

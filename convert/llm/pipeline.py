@@ -274,7 +274,7 @@ def prepared(
     block: int,
     known: Mapping[str, Integers] | None = None,
 ) -> dict[str, Any]:
-    """Weights in the precision that was asked for; norms and biases stay as they are.
+    """Weights in the precision that was requested; norms and biases stay as they are.
 
     Args:
         tensors: weights.

@@ -25,7 +25,7 @@ from edgeinfer.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a machine reads weights fastest, by tokens at once: streams, and bytes asked for ahead.
+    """How a machine reads weights fastest, by tokens at once: streams, and bytes prefetched.
 
     Attributes:
         widths: tokens that kernels take at once.

@@ -31,7 +31,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
         *("mscale", "mscale_all_dim", "truncate"),
     ),
 }
-"""What each kind of scaling reads, beside what any may say."""
+"""What each kind of scaling reads, besides what any may say."""
 
 
 def plain(base: float, dims: int) -> Array:

@@ -52,7 +52,7 @@ _NAMES = ("bos", "eos", "unk", "pad", "sep", "cls")
 
 
 def files(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
-    """Return a model's files beside its weights, by name, and what the user should know.
+    """Return a model's files next to its weights, by name, and what the user should know.
 
     Raises:
         SourceError: there is no tokenizer, or of a kind that is not known.
@@ -135,7 +135,7 @@ Source: ``llama-vocab.cpp`` of llama.cpp."""
 
 _ENDED = (
     "its tokenizer ends texts with a token, as models of embeddings want it, which nothing here "
-    "does: give texts whose vectors are asked for as tokens, with that one at the end"
+    "does: give texts whose vectors are requested as tokens, with that one at the end"
 )
 
 _KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")

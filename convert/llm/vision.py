@@ -112,7 +112,7 @@ _ABSENT: Mapping[str, Any] = {
     **{"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8},
     **{"pad_token_id": None, "bos_token_id": None, "eos_token_id": None},
 }
-"""Description of the language part that is made beside the tower and not used."""
+"""Description of the language part that is made next to the tower and not used."""
 
 Files = Mapping[str, Mapping[str, Any]]
 FILES = ("preprocessor_config.json", "processor_config.json", "tokenizer.json")

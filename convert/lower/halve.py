@@ -95,7 +95,7 @@ def halve(
         islands: operators that stay in single precision.
         keep: names of nodes, or of their results, that do.
         notes: gets the names of those that did.
-        bridges: islands that take and give either precision, so that a cast beside them goes.
+        bridges: islands that take and give either precision, so that a cast next to them goes.
         kind: the type.
     """
     for name in clamp_mask_inputs(model, kind.masked):

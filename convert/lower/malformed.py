@@ -78,4 +78,4 @@ def _named(node: ir.Node) -> list[int] | None:
 _ASKED: Mapping[str, Callable[[ir.Node], object]] = MappingProxyType(
     {"Pad": _pad, "Resize": resize.of_node, "Slice": _slice}
 )
-"""What is asked of an operator whose numbers mean something beside its shapes alone."""
+"""What is asked of an operator whose numbers mean something besides its shapes."""

@@ -25,7 +25,7 @@ FLOATS = frozenset(
 )
 
 KEPT = "keeps NaN"
-"""Metadata of a node beside which another one looks for NaN."""
+"""Metadata of a node next to which another one looks for NaN."""
 
 WEIGHED = "weighs all"
 """Metadata of a product with weights, most of them zero: an infinity makes NaN of what it meets."""

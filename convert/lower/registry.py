@@ -73,7 +73,7 @@ _WITHOUT_EFFECT = frozenset({
     *("momentum", "seed"),
     # They say in which precision to compute, or what becomes of numbers that no format here has.
     *("softmax_precision", "stash_type", "precision", "saturate", "round_mode"),
-    # A result whose order is not asked for may have one.
+    # A result whose order is not requested may have one.
     "sorted",
 })  # fmt: skip
 """Attributes that a lowering need not name."""

@@ -39,7 +39,7 @@ class LowerOptions(ArtifactOptions):
         shape_sets: Several fixed shapes of all inputs with dynamic sizes: formats with several
             entry points in a file write one for each.
         ranges: Least and greatest size by input name and axis, for formats that hold bounds.
-        recipe: The recipe as asked for, of which ``precision`` is what is left to do where
+        recipe: The recipe as requested, of which ``precision`` is what is left to do where
             integers are in the graph already.
         samples: Inputs of the model, for formats that are timed or whose own tools quantize.
         io_dtypes: Element types of inputs and outputs by name, of all others under the empty name.
@@ -128,7 +128,7 @@ class Target(ABC):
         """Do all but write.
 
         Raises:
-            UsageError: the format cannot hold what is asked for.
+            UsageError: the format cannot hold what is requested.
             NotAvailableError: a library that writes the format is missing; has the install line.
         """
 

@@ -1,4 +1,4 @@
-"""Which machine code a conversion makes that was asked for it, and why not the rest.
+"""Which machine code a conversion makes where it was requested, and why not the rest.
 
 ``model`` is a variant of the whole model, where that is small in float32: a call of an engine costs
 more. ``regions`` are parts of any model as code inside ONNX Runtime. Both are extras of the targets
@@ -39,7 +39,7 @@ MOST_BYTES = 128 << 20
 _NODES = 150
 
 Made = tuple[Profile | None, str]
-"""What to write machine code with; or None, and why not, where it was asked for."""
+"""What to write machine code with; or None, and why not, where it was requested."""
 
 
 def whole(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> Made:

@@ -1,4 +1,4 @@
-"""Machine code around models: what prepares images and audio and reads boxes, beside artifacts.
+"""Machine code around models: what prepares images and audio and reads boxes, next to artifacts.
 
 A library is made once for an instruction set and kept in the cache: the functions for images
 serve every model, those for spectrograms every one with the same record. It needs nothing of
@@ -130,7 +130,7 @@ def library(
 
 
 def _build_apart(asked: tuple[Any, ...]) -> None:
-    """Make it in another process: the compiler takes 260 MB, and this one may be asked for more."""
+    """Make it in another process: the compiler takes 260 MB, and this one may be requested more."""
     process = Child(_MODULE, keep_errors=True)
     try:
         process.send(asked)

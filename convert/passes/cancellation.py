@@ -1,8 +1,8 @@
 """Constants in a row that may not become one, because of what lies between them.
 
 ``(x + 12582912) - 12582912`` rounds to whole numbers, and ``(x + c) - c`` to the digits that are
-left of x beside c. Who adds up the two constants, or starts the sum of a product with the first,
-computes another function.
+left of x compared with c. Who adds up the two constants, or starts the sum of a product with the
+first, computes another function.
 """
 
 from __future__ import annotations

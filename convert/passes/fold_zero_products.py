@@ -41,7 +41,7 @@ class FoldZeroProducts(ir.passes.InPlacePass):
 
 
 def _other(node: ir.Node, index: int) -> ir.Value | None:
-    """The operand beside a zero, if the product has its shape."""
+    """The operand next to a zero, if the product has its shape."""
     zero, x = small(input_at(node, index)), input_at(node, 1 - index)
     width = rank(x)
     if zero is None or zero.size != 1 or zero.dtype.kind not in "iu" or zero.any():

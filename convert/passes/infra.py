@@ -154,7 +154,7 @@ def taken_names(model: ir.Model) -> set[str]:
 class Namer:
     """Gives names that no value of the model has, not even in a subgraph.
 
-    The model is looked at when the first name is asked for: most passes change nothing.
+    The model is looked at when the first name is requested: most passes change nothing.
     """
 
     def __init__(self, model: ir.Model) -> None:

@@ -16,7 +16,7 @@ def reshape(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     """Axes that are split or joined move as a group; groups keep their inner order.
 
     Channel shuffle, pixel shuffle, the heads of attention, and the tokens of a patch grid are all
-    reshapes of one group beside others that stay whole.
+    reshapes of one group next to others that stay whole.
     """
     source, target = dims_of(node.inputs[0]) if node.inputs[0] else [], dims_of(node.outputs[0])
     groups = _groups(source, target)

@@ -1,4 +1,4 @@
-"""Give inputs the fixed shapes that were asked for."""
+"""Give inputs the fixed shapes that were requested."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def judging(request: Request, jobs: Sequence[Job]) -> int:
 
 
 def is_raced(request: Request, job: Job) -> bool:
-    """Whether an artifact of integers is timed beside the float model, on this machine."""
+    """Whether an artifact of integers is timed against the float model, on this machine."""
     asked = recipe(request.precision)
     if not asked.is_quantized or asked.name == AUTO or job.format not in _COMPARED:
         return False

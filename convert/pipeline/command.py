@@ -1,4 +1,4 @@
-"""The command line that a conversion could have been asked for by, for its report."""
+"""The command line that could have requested a conversion, for its report."""
 
 from __future__ import annotations
 

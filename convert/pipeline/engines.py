@@ -94,7 +94,7 @@ def place_for(name: str) -> EnginePlace:
 
 
 def in_turn(wanted: Sequence[Wanted]) -> Generator[list[Backend], None, None]:
-    """Give the backends of each artifact; their processes end when the next are asked for.
+    """Give the backends of each artifact; their processes end when the next are requested.
 
     Those of the next artifact start while the one at hand is run. Close the iterator.
 

@@ -29,10 +29,10 @@ class ExportResult:
     """A finished conversion.
 
     Attributes:
-        path: the bundle, or the plain artifact that was asked for instead.
+        path: the bundle, or the plain artifact that was requested instead.
         manifest: what is in it.
         report: what was changed, measured and checked.
-        files: the plain artifact and what lies beside it; empty where a bundle was written.
+        files: the plain artifact and what lies next to it; empty where a bundle was written.
     """
 
     path: Path
@@ -54,7 +54,7 @@ def export(options: ConvertOptions) -> ExportResult:
     """Convert a model for one or more targets, check every artifact, and write one bundle.
 
     An output that ends with ``.onnx``, ``.xml``, ``.tflite``, ``.mlpackage`` or ``.aimodel`` is
-    written as that plain artifact, after the same checks, with its report and manifest beside it.
+    written as that plain artifact, after the same checks, with its report and manifest next to it.
 
     {options}
 
@@ -88,7 +88,7 @@ def _language_model(options: ConvertOptions) -> ExportResult:
     """Convert a language model, which goes a way of its own.
 
     Raises:
-        UsageError: something is asked for that says nothing to language models; lists all.
+        UsageError: something is requested that says nothing to language models; lists all.
     """
     given = values_of(options)
     rest = sorted(given.keys() - {"model", "output", *_TAKEN})

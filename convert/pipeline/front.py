@@ -63,11 +63,11 @@ class Written:
     """An artifact that nobody has run yet.
 
     Attributes:
-        job: what was asked for.
+        job: what was requested.
         name: Name of its folder among the variants.
         lowered: its files and what the lowering says of them.
         checks: Checks of its numbers, beyond those of its engines.
-        plain: the float model for the same engine, beside the variants' folders, where this
+        plain: the float model for the same engine, next to the variants' folders, where this
             machine can tell whether integers are faster; whoever has measured removes its folder.
         on_request: Checks in arithmetic that no engine here has, by the floats that an engine may
             be set to compute the files in.
@@ -307,7 +307,7 @@ class Front:
 
     @cached_property
     def _is_quantized(self) -> bool:
-        """Whether integers are the model's own and not asked for."""
+        """Whether integers are the model's own and not requested."""
         asked = self._quantize.recipe.is_quantized
         nodes = self._normalised.model.graph
         # What a run rounds goes either way by its last bit; of the LSTM oracles leave it out.
@@ -538,7 +538,7 @@ class Front:
         return found
 
     def _plain(self, job: Job, variants: Path) -> Path | None:
-        """Write the float model beside one of integers that this machine's engines run."""
+        """Write the float model next to one of integers that this machine's engines run."""
         if not clock.is_raced(self._request, job):
             return None
         folder = Path(tempfile.mkdtemp(prefix="fp32-", dir=variants))

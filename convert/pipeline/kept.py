@@ -1,4 +1,4 @@
-"""The graph of each stage, kept where the user asked for it, also of a conversion that fails."""
+"""The graph of each stage, kept where the user requested it, also of a conversion that fails."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Job:
     Attributes:
         format: Format of the artifact.
         profiles: the targets that share it; the first one leads, the others want the very same.
-        spare: it is written beside what was asked for; with a fault it is reported and left out.
+        spare: it is written besides what was requested; with a fault it is reported and left out.
     """
 
     format: str
@@ -84,7 +84,7 @@ def plan(
     Targets that want the same format share the artifact: no lowering acts on the rest of a
     profile. With ``integers`` they must also want these in the same form. A format that a profile
     calls optional is left out with a note when it cannot be written; any other is an error. With
-    ``alone`` there may be one artifact only, and nothing is added to what was asked for. With
+    ``alone`` there may be one artifact only, and nothing is added to what was requested. With
     ``keep`` what was made ready for a target stays for the writing.
 
     Raises:

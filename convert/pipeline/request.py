@@ -43,13 +43,13 @@ class Request(ConvertOptions):
 
     Attributes:
         precision: Full name of a recipe that every profile can run.
-        also: Full names of recipes that one profile at least can have beside it.
+        also: Full names of recipes that one profile at least can have next to it.
         name: Name of the bundle.
-        profiles: One per target, without repetition, in the order asked for.
+        profiles: One per target, without repetition, in the order requested.
         destination: Path of the result as given: a slash at the end asks for a folder.
         alone: Whether one artifact is written as it is, without a bundle.
         fixed_shapes: Sizes that all shapes of an input share.
-        shape_sets: Shapes of all inputs, where several were asked for.
+        shape_sets: Shapes of all inputs, where several were requested.
         ranges: Bounds of sizes that stay dynamic.
         by_coremltools: Whether ranges are coremltools' own, found on each written package.
     """
@@ -109,7 +109,7 @@ def check_request(options: ConvertOptions) -> Request:
     """Check what can be checked without opening the model.
 
     Raises:
-        UsageError: a target is unknown, or cannot do what is asked for.
+        UsageError: a target is unknown, or cannot do what is requested.
     """
     model, output = options.model, options.output
     chosen = _writing(
@@ -346,7 +346,7 @@ def _io_dtypes(given: str | Mapping[str, str], chosen: Sequence[Profile]) -> dic
 
 def _check_theirs(chosen: Sequence[Profile], wanted: Recipe) -> None:
     others = [f for p in chosen for f in (*p.formats, *p.optional_formats) if f != "mlprogram"]
-    # coremltools 9.0 writes scales in half precision, also beside single precision.
+    # coremltools 9.0 writes scales in half precision, also with single precision.
     if others or wanted.name != "static_wi8_ai8+fp16":
         raise UsageError(
             f"calibrator {COREMLTOOLS!r} is for Core ML packages alone, with the precision "

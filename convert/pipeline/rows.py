@@ -20,7 +20,7 @@ Able = Callable[[Profile, Recipe], bool]
 def resolved(
     words: Sequence[str], profiles: Sequence[Profile], able: Able, *, first: str, alone: bool
 ) -> tuple[str, ...]:
-    """Return the full names of what is asked for beside the first precision.
+    """Return the full names of what is requested besides the first precision.
 
     Args:
         words: Names of recipes or aliases, one or several with commas in each.

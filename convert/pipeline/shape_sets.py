@@ -1,4 +1,4 @@
-"""Several fixed shapes asked for at once: what is common to them, and each by itself."""
+"""Several fixed shapes requested at once: what is common to them, and each by itself."""
 
 from __future__ import annotations
 

@@ -297,14 +297,14 @@ def _times_slower(
     report: Report,
     clock: StageClock,
 ) -> float | None:
-    """Time an artifact of integers beside the float model, which is then removed."""
+    """Time an artifact of integers against the float model, which is then removed."""
     if written.plain is None:
         return None
     try:
         if not all(result.passed for result in judged.values()):
             return None
         artifact = _artifact(written, report)
-        with clock.stage(f"time {written.job.title} beside fp32"):
+        with clock.stage(f"time {written.job.title} against fp32"):
             plain = replace(artifact, path=written.plain, precision="fp32")
             return times_slower(backends, artifact, plain, report.vectors[0].feeds)
     finally:
@@ -320,10 +320,10 @@ def _is_taken(
     writer: BundleWriter,
     slower: float | None,
 ) -> bool:
-    """Decide whether an artifact goes into the bundle; what nobody asked for by name may stay out.
+    """Decide whether an artifact goes into the bundle; what nobody requested by name may stay out.
 
     Raises:
-        VerifyError: one that was asked for is wrong, or was not run and may not be unverified.
+        VerifyError: one that was requested is wrong, or was not run and may not be unverified.
     """
     wrong = next((r for r in judged.values() if not r.passed), None)
     unverified = wrong is not None and request.unverified and wrong.verdict == NOT_RUN
@@ -352,7 +352,7 @@ def _add_layers(
     report: Report,
     clock: StageClock,
 ) -> None:
-    """Put the errors and times of an artifact's layers into the report, where they were asked for.
+    """Put the errors and times of an artifact's layers into the report, where they were requested.
 
     Only a machine of the target's kind tells times.
     """
@@ -524,7 +524,7 @@ def _carried(
         )
         report.changes.append(Change("targets", (line,)))
     kept = [(report.vectors[i], answers[i]) for i in kept_vectors]
-    # Integers are asked for to be small.
+    # Integers are requested for their size.
     if report.quantization is not None and request.precision != AUTO:
         total = sum(sizes.values())
         given = request.data is not None

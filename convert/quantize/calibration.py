@@ -89,7 +89,7 @@ class Quantizer:
 
     Attributes:
         model: normalised, float; equalised in ``calibrate``.
-        recipe: what is asked for.
+        recipe: what is requested.
         settings: how.
         verdict: what the judge said of the data; None where none is needed.
         ranges: by name of a value.
@@ -283,7 +283,7 @@ class Quantizer:
 
         Args:
             calibrator: one of ``METHODS``, which may be followed by ``*`` and a factor that narrows
-                its ranges; empty for the one that was asked for.
+                its ranges; empty for the one that was requested.
         """
         name, _, factor = calibrator.partition("*")
         method = next((m for m in METHODS if m == name), self.settings.method)

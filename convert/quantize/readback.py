@@ -52,7 +52,7 @@ def precision_name(found: tuple[EngineKernel, ...], floats: str = "fp32") -> str
 
     Args:
         found: every layer.
-        floats: types of all floats in the artifact; half precision beside integers is named.
+        floats: types of all floats in the artifact; half precision next to integers is named.
     """
     names = {_recipe_of(layer) for layer in found if layer.weights}
     scaled = any(n.startswith("static_") or n == "fp8" for n in names)

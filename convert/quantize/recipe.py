@@ -189,7 +189,7 @@ def _packed(name: str) -> Recipe | None:
 
 
 def lowered_as(name: str) -> str:
-    """Return the precision that a lowering is asked for: what has scales is in the graph already.
+    """Return the precision that a lowering is requested: what has scales is in the graph already.
 
     Raises:
         UsageError: no recipe has this name.

@@ -27,7 +27,7 @@ WORST = 3
 
 @dataclass(frozen=True, slots=True)
 class LayerError:
-    """One unit in the written graph, beside the float graph.
+    """One unit in the written graph, compared with the float graph.
 
     Attributes:
         name: Name of the unit.
@@ -58,7 +58,7 @@ def layer_errors(
     # What becomes an output of the model is read after its rounding.
     names = [u.result.name or "" for u in units if u.result.name in present]
     if not names:
-        # Asked for nothing, ONNX Runtime gives every output.
+        # Without a request ONNX Runtime gives every output.
         return []
     signal, noise = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:

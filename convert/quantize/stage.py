@@ -50,7 +50,7 @@ class QuantizeStage:
 
     @property
     def lowered_as(self) -> str:
-        """The precision that the lowering is asked for: integers are in the graph already."""
+        """The precision that the lowering is requested: integers are in the graph already."""
         return lowered_as(self.recipe.name)
 
     def data(self, inputs: Sequence[TensorSpec]) -> SampleSet | None:

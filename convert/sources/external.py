@@ -1,4 +1,4 @@
-"""Weights beside the model file: found, checked and counted without being read."""
+"""Weights next to the model file: found, checked and counted without being read."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _locate(location: str, folder: Path, who: str) -> Path:
         if absolute or leads_out(path, folder):
             raise SourceError(
                 f"{who} is stored in {location!r}, which leaves the model's folder; put the file "
-                "beside the model and refer to it by a relative path"
+                "next to the model and refer to it by a relative path"
             )
         if not path.is_file():
             raise SourceError(

@@ -36,7 +36,7 @@ Shapes = Mapping[str, Sequence[int | None]]
 
 
 def settle_noise(model: ir.Model, mode: str, shapes: Shapes) -> list[str]:
-    """Replace, in place, every draw that is asked for or of no effect.
+    """Replace, in place, every draw that is requested or of no effect.
 
     Args:
         model: as it was read.

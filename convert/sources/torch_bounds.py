@@ -37,7 +37,7 @@ def bounds_of_one_type() -> Iterator[None]:
 
 
 def make_alike(module: Any) -> None:
-    """Turn an integer beside a float into one, in a graph and those within it."""
+    """Turn an integer next to a float into one, in a graph and those within it."""
     import torch
 
     for part in module.modules():

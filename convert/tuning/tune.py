@@ -118,7 +118,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class TuningRequest:
-    """What is asked for; the defaults are those of the command.
+    """What is requested; the defaults are those of the command.
 
     Attributes:
         target: name of a profile, such as ``tvm-x86-64-v3``.
@@ -373,7 +373,7 @@ def _choose(
     tuned.note = (
         f"written with the converter's own kernels: with the tuned ones the whole model is "
         f"{whole.gain:.2f} times as fast, in a quarter of the rounds {whole.sure:.2f} or less; "
-        f"{WORTH:g} is asked for"
+        f"{WORTH:g} is requested"
     )
     return plain
 

@@ -1,7 +1,7 @@
 """Which test vectors travel in the bundle: all that the user gave to check with, of others a share.
 
 A calibration set is there to find ranges; a few of its samples tell another machine as much. Of
-outputs that are large beside the model a part travels, whosever vector it is.
+outputs that are large compared with the model a part travels, whosever vector it is.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _OF_ROOM = 8
 
 
 def room_for(artifact_bytes: Sequence[int]) -> int:
-    """Return how many bytes made-up vectors may take beside artifacts of these sizes."""
+    """Return how many bytes made-up vectors may take next to artifacts of these sizes."""
     largest = max(artifact_bytes, default=0)
     return max(LEAST_BYTES, min(ROOM_BYTES, largest), int(SHARE * sum(artifact_bytes)))
 
 
 def fitting(answer: Answer, room: int) -> Answer:
-    """Return an answer with parts of the outputs that are large beside the room for all vectors."""
+    """Return an answer with parts of the outputs that are too large for the room of all vectors."""
     outputs = {
         name: array if isinstance(array, list) else part(array, _most(array, room))
         for name, array in answer.outputs.items()

@@ -62,4 +62,4 @@ KNOWN = {
     "Gelu": StandardForm("Gelu", 20, 1, lambda inputs: inputs),
     "DynamicQuantizeLSTM": StandardForm("LSTM", 14, _LSTM_INPUTS, _float_weights),
 }
-"""All that our files for ONNX Runtime can have, beside what the source has already."""
+"""All that our files for ONNX Runtime can have, besides what the source has already."""

@@ -218,7 +218,7 @@ class Evaluator:
         array = tensor.numpy()
         wide = self._widen(array)
         if isinstance(tensor, ir.ExternalTensor) and not np.may_share_memory(array, wide):
-            # A copy is all that is needed; pages of the file would stay in memory beside it.
+            # A copy is all that is needed; pages of the file would stay in memory next to it.
             del array
             # Refused while somebody else looks at the pages; then they stay, which is no harm.
             with contextlib.suppress(BufferError):

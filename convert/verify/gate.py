@@ -72,7 +72,7 @@ class OutputResult:
         vector: index of the vector with the first breach; None when it passed.
         note: whether the budget was widened and why; empty when it was not.
         widened: the widest budget by which a vector passed; None where the plain one was enough.
-        floor: error up to which ratios were not asked for; None where nothing was judged.
+        floor: error up to which ratios were not requested; None where nothing was judged.
         hardest: index of the vector that came closest to the budget, or needed the wider one; None
             where no error was large enough to be judged.
     """
@@ -141,7 +141,7 @@ class VariantResult:
         id: the variant's.
         precision: as read back.
         budget: the plain one.
-        engines: each of them on each unit that it was asked for on.
+        engines: each of them on each unit that was requested.
         size_bytes: Size in bytes of all its files.
         ops: operator counts.
         notes: Notes of lowering and gate.

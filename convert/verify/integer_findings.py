@@ -65,7 +65,7 @@ def outweighed(variants: int, vectors: int, source_bytes: int, is_given: bool = 
 
     Args:
         variants: bytes of all artifacts.
-        vectors: bytes of the test vectors beside them.
+        vectors: bytes of the test vectors next to them.
         source_bytes: Size in bytes of the float model's weights.
         is_given: vectors came with --data.
     """

@@ -1,4 +1,4 @@
-"""The time of an artifact of integers beside the float model's, on one engine of this machine."""
+"""The time of an artifact of integers against the float model's, on one engine of this machine."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _RATE = re.compile(r"^(sr|fs|rate|sample_?rate)$", re.IGNORECASE)
 
 _CHANNELS = (1, 3, 4)
 _LONG = 400
-"""Samples from which a fixed axis beside others of one element is taken for a recording."""
+"""Samples from which a fixed axis among others of one element is taken for a recording."""
 
 
 @dataclass(frozen=True, slots=True)

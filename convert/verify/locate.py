@@ -27,7 +27,7 @@ _ORDERS = 4.0
 
 
 def save_for_engines(model: ir.Model, folder: Path) -> Path:
-    """Write a model with its weights beside it, so that no size is too large; return the path."""
+    """Write a model with its weights next to it, so that no size is too large; return the path."""
     path = folder / "model.onnx"
     ir.save(model, path, external_data="weights.bin", size_threshold_bytes=1024)
     return path
@@ -137,7 +137,7 @@ def _open_size(model: ir.Model, feeds: Feeds, most: int) -> int:
             break
         held = sum(int(found[name]) * max(1, wide // 8) for name, wide in bits.items())
         total, waiting = total + held, waiting[count:]
-        # An engine holds them all until it has asked for their sizes.
+        # An engine holds them all until it has requested their sizes.
         count = 2 * count if 4 * held < _ANY_BYTES else max(1, count // 2)
     return total
 

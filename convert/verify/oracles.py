@@ -79,7 +79,7 @@ class Oracles:
 
     Of a model that was read from another format, oracle A is that format's engine on the file
     itself. All others then share what the reader made of it, so none can outvote it. Operators that
-    the engine lacks are computed by their definitions, beside it, and the notes say so.
+    the engine lacks are computed by their definitions, next to it, and the notes say so.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Oracles:
         masks = [self._undecided(v, first) for v, first in zip(vectors, firsts, strict=True)]
         shaky = [self._shaky(v, first) for v, first in zip(vectors, firsts, strict=True)]
         self._dismiss("shaken")
-        # Its copy of the weights need not lie beside what the evaluation takes.
+        # Its copy of the weights need not lie next to what the evaluation takes.
         self._dismiss(self._first)
         answers = [self._answer(v, first) for v, first in zip(vectors, firsts, strict=True)]
         answers = [
@@ -524,7 +524,7 @@ def in_pieces(names: Sequence[str]) -> str:
     """Say why LiteRT does not run a file as it is, and what was done.
 
     Args:
-        names: the custom operators that are computed beside it.
+        names: the custom operators that are computed next to it.
     """
     kept = [n for n in names if n not in LITERT]
     own = [n for n in names if n in LITERT]

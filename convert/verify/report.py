@@ -55,7 +55,7 @@ class Report:
         tools: package versions.
         seconds: by stage, how long it took.
         ranges: what float inputs lie between, and who says so.
-        quantization: how integers came about, JSON-ready; None where none were asked for.
+        quantization: how integers came about, JSON-ready; None where none were requested.
         machine: that made it, and whose times those in it are.
         command: line that asks for the same conversion; empty where none is known.
         targets: ids of the variants that each target has; targets that share one name the same.

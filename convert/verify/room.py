@@ -48,7 +48,7 @@ def check_room(model: ir.Model, root: Path = Path("/")) -> None:
     if largest is not None and _SHARE * needed > free << 20:
         sizes = shape_of(largest)
         raise SourceError(
-            f"to check it, value {largest.name!r} {sizes} and what is needed beside it "
+            f"to check it, value {largest.name!r} {sizes} and what is needed next to it "
             f"take {_SHARE * needed / 1e9:.1f} GB, and {free / 1e3:.1f} GB are free; give smaller "
             "inputs (--input-shape), or convert it on a machine with more memory"
         )

@@ -15,7 +15,7 @@ _INSTEAD: dict[Role, str] = {
     "rounding": "the distance of both oracles says what rounding moves",
     "vote": "it has no vote",
 }
-"""By what was asked; who gives no answer itself is named beside the answers."""
+"""By what was asked; who gives no answer itself is named next to the answers."""
 
 
 class Silences:
@@ -29,7 +29,7 @@ class Silences:
         """Note one.
 
         Args:
-            role: What was asked for.
+            role: What was requested.
             witness: Whose answer is missing.
             why: Half a sentence.
             broke: Whether it failed at what it should do, rather than lacks an operator, a type,

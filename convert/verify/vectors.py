@@ -55,7 +55,7 @@ _LEAST_STEP = 2.0**-24
 
 _MEANING = frozenset({"mask", "positions", "sample_rate", "state", "image", "audio"})
 """Kinds of inputs that are no ids, whatever their type could hold. What only arithmetic reads is no
-token, which a table would be asked for."""
+token, which would be looked up in a table."""
 
 _SLOW_S = 0.4
 """A model whose run takes longer is given fewer vectors: oracle B takes about ten times that."""
@@ -172,7 +172,7 @@ class _Maker:
         self._computed = free_integers(model)
         self._most = USUAL_MOST
         self._axes = Axes(inputs, self._kinds, ranges)
-        # As the file says it, whatever sizes were asked for.
+        # As the file says it, whatever sizes were requested.
         self._open = any(
             v.shape is None or not v.shape.is_static()
             for v in model.graph.inputs
@@ -193,7 +193,7 @@ class _Maker:
         self._refused: dict[str, list[str]] = {}
 
     def from_folder(self, folder: Path) -> list[Vector]:
-        """Read images or recordings; other inputs are made up beside them."""
+        """Read images or recordings; other inputs are made up next to them."""
         from edgeinfer.media import calls_for
 
         if not folder.is_dir():
@@ -259,7 +259,7 @@ class _Maker:
         return "; ".join([*self._remarks, *dict.fromkeys(self._held.notes), *unknown, *refused])
 
     def _ran(self, feeds: Feeds, style: str) -> dict[str, Array] | None:
-        """Run inputs beside the ordinary ones; None where nothing is right for them, with why."""
+        """Run inputs next to the ordinary ones; None where nothing is right for them, with why."""
         try:
             outputs, why = self._oracles.run(feeds), self._undefined.why(feeds)
         except (RunError, InputError) as e:

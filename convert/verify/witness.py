@@ -62,7 +62,7 @@ class OnnxRuntime:
     name = "onnxruntime"
 
     def __init__(self, path: Path, time_limit_s: float = TIME_LIMIT_S) -> None:
-        """Open a model, if the engine is installed; weights in other files lie beside it."""
+        """Open a model, if the engine is installed; weights in other files lie next to it."""
         self._limit_s = time_limit_s
         if not has_onnxruntime():
             raise Abstains("it is not installed")

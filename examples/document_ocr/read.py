@@ -4,7 +4,7 @@
     python read.py det.edge cls.edge rec.edge --camera picamera        one look of a camera
     python read.py det.edge cls.edge rec.edge --inbox scans/           waits for new images
 
-Beside each image of an inbox a .txt file appears, and with --overlay a .found.png.
+Next to each image of an inbox a .txt file appears, and with --overlay a .found.png.
 """
 
 import argparse

@@ -33,7 +33,7 @@ PATIENCE = 8.0
 """Seconds after the word within which somebody has to have spoken."""
 
 ROLE = (
-    "You are a voice assistant. Answer in one short sentence. Choose the action that was asked for "
+    "You are a voice assistant. Answer in one short sentence. Choose the action that was requested "
     "or none."
 )
 

@@ -35,7 +35,7 @@ def folded(
         count: values.
         first: what nothing amounts to.
         join: Join of two values, vectors of them too.
-        value: gives as many neighbours as asked for, from a place on.
+        value: gives as many neighbours as requested, from a place on.
     """
     lanes = cpu.lanes
     whole, rest = divmod(count, lanes)

@@ -72,7 +72,7 @@ DOTS = {
 """By machine."""
 
 _AHEAD = 4096
-"""Bytes of weights that are asked for ahead: of several vectors each is multiplied for so long that
+"""Bytes of weights that are prefetched: of several vectors each is multiplied for so long that
 the processor does not ask early enough by itself."""
 
 _AHEAD_OF_STREAM = 2048

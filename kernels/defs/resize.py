@@ -223,7 +223,7 @@ def _store_pixel(
     line: Buffer,
     channels: int,
 ) -> None:
-    """Do what ``_between`` does, at once for both sides, which mostly lie beside each other."""
+    """Do what ``_between`` does, at once for both sides, which mostly lie next to each other."""
     (source, rows), (columns_of, by_column, x) = pixels, across
     left, right = (T.BufferLoad(columns_of, [x, i]) for i in range(2))
     with T.If(right == left + channels):

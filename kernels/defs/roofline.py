@@ -28,7 +28,7 @@ STREAMS = (1, 2, 4, 8)
 """Positions that one core may read from together; the best number is the processor's."""
 
 _AHEAD = 256
-"""Elements of each place that are asked for ahead, where there are several."""
+"""Elements of each place that are prefetched, where there are several."""
 
 
 def read_bytes(count: int, lanes: int, streams: int = 1) -> tirx.PrimFunc:

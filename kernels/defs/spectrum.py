@@ -33,7 +33,7 @@ class Mel:
         floor: smallest value before the logarithm.
         time_first: axes are time and band, else band and time.
         parallel: frames are shared out among threads.
-        wide: arithmetic in float64 up to the logarithm, for bands that are quiet beside others.
+        wide: arithmetic in float64 up to the logarithm, for bands much quieter than others.
 
     Raises:
         ValueError: no transform of that size, or no such power or logarithm.

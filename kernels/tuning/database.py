@@ -44,7 +44,7 @@ class Record:
     """One line.
 
     Attributes:
-        kind: ``tried`` is one measurement of a search, ``final`` the best one beside what the
+        kind: ``tried`` is one measurement of a search, ``final`` the best one against what the
             converter would take otherwise, in turns.
         key: Key of the workload.
         machine: instruction set.
@@ -57,7 +57,7 @@ class Record:
         n: rounds that were measured.
         before_us: Microseconds before, of ``final``, what the converter would take otherwise.
         sure: Sure of ``final``, how many times as fast as that three rounds in four at least were,
-            each beside its neighbour; 0 if that was not kept.
+            each against its neighbour; 0 if that was not kept.
         trials: Trials of ``final``, how many were measured for it.
         error: why there is no figure.
         tvm: version that ordered the loops.
@@ -165,7 +165,7 @@ class Database:
         """Find out before anything is measured whether it can be kept.
 
         Raises:
-            OutputError: the file, or one beside it, cannot be written.
+            OutputError: the file, or one next to it, cannot be written.
         """
         try:
             if self.path.exists():

@@ -73,7 +73,7 @@ class WorkloadOutcome:
         engine_us: what the target's best engine takes for a call of it; None if it does not tell.
         share: Share of the model's time in that engine; where it does not tell, by the own kernels.
             None if neither is known.
-        final: the best order beside the own kernel, in turns; None if there is none.
+        final: the best order compared with the own kernel, in turns; None if there is none.
         trials: orders that have a figure, in all runs so far.
         failed: orders without one.
         problem: why nothing was found; empty if something was, or nothing was looked for.
@@ -386,7 +386,7 @@ class Tuner:
         ) from lost
 
     def _finish(self, outcome: WorkloadOutcome, tried: list[Record], worker: TuningWorker) -> None:
-        """Measure the best beside the own kernel, in turns, and check their numbers."""
+        """Measure the best against the own kernel, in turns, and check their numbers."""
         task = outcome.task
         self._tell(f"compare {task.title}")
         best = sorted((r for r in tried if r.us is not None), key=lambda r: r.us or 0.0)
@@ -473,7 +473,7 @@ def _best(tried: Mapping[str, Record], outcome: WorkloadOutcome) -> str:
 
 
 def sure_gain(before: Sequence[float], after: Sequence[float]) -> float:
-    """How many times as fast three rounds in four at least were, each beside its neighbour."""
+    """How many times as fast three rounds in four at least were, each against its neighbour."""
     return float(np.quantile(np.divide(before, after), 0.25))
 
 

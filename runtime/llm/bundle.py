@@ -215,7 +215,7 @@ def _text(bundle: Bundle, variant: Variant, name: str) -> str:
 
 _MOST_ABOUT = 1 << 16
 _MOST_TEXT = 256 << 20
-"""Bytes of a text beside the weights; tokenizers have tens of megabytes."""
+"""Bytes of a text besides the weights; tokenizers have tens of megabytes."""
 
 
 def pages_for(described: LlmConfig, sizes: CacheSizes, free: int | None) -> int:
@@ -223,7 +223,7 @@ def pages_for(described: LlmConfig, sizes: CacheSizes, free: int | None) -> int:
 
     Args:
         described: the decoder.
-        sizes: what was asked for.
+        sizes: what was requested.
         free: bytes that can still be taken; None where nobody knows.
 
     Raises:

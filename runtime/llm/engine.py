@@ -48,7 +48,7 @@ class _New:
     Attributes:
         tokens: that were chosen.
         text: Text of them.
-        logprobs: Log-probabilities of them, where asked for.
+        logprobs: Log-probabilities of them, where requested.
         finish: why it ends; None while it goes on.
         stop: the text or token that ended it, where one did.
     """

@@ -57,7 +57,7 @@ class Generated:
         tokens: all of them, what ended it included.
         finish: why it ended.
         usage: what it took.
-        logprobs: Log-probabilities of the tokens, where asked for.
+        logprobs: Log-probabilities of the tokens, where requested.
         stop: the text or token that ended it, where one did.
         calls: Calls of tools, found in the text.
     """
@@ -77,7 +77,7 @@ class Completion:
 
     Attributes:
         prompt: its tokens.
-        outputs: as many generations as were asked for.
+        outputs: as many generations as were requested.
     """
 
     prompt: tuple[int, ...]

@@ -183,7 +183,7 @@ class Event:
         index: which of the ``n`` generations.
         text: whole characters; may be empty while a stop text might begin or a character is cut.
         tokens: that were generated since the last event.
-        logprobs: Log-probabilities of these, where asked for.
+        logprobs: Log-probabilities of these, where requested.
         finish: why it ended; None while it goes on.
         usage: with the last event.
         error: what failed, where ``finish`` is ``error``.

@@ -284,7 +284,7 @@ def _check_length(pixels: int) -> None:
 
 
 def _grid(size: tuple[int, int], about: VisionInput) -> tuple[int, int]:
-    """Return rows and columns of the tiles beside the last one, of an image of a width and height.
+    """Return rows and columns of the tiles besides the last one, of an image of a width and height.
 
     Both are 0 where the last one is the only one.
     """

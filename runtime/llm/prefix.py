@@ -83,7 +83,7 @@ def extend(
 
 
 class Prefixes:
-    """Finds and keeps full pages by their hash, in memory and, where asked for, on disk.
+    """Finds and keeps full pages by their hash, in memory and, where requested, on disk.
 
     Args:
         blocks: Blocks of the executor.

@@ -49,7 +49,7 @@ class Sampler:
     """Chooses tokens for one generation.
 
     Args:
-        params: what the caller asked for.
+        params: what the caller requested.
         seed: Seed of the random choices.
         branch: which of the ``n`` generations.
         eos: the model's end-of-sequence tokens.

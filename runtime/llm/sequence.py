@@ -18,7 +18,7 @@ from edgeinfer.runtime.llm.text import GrowingText
 
 @dataclass(slots=True, eq=False)
 class SequenceRequest:
-    """What somebody asked for.
+    """What somebody requested.
 
     Attributes:
         id: unique among those that have not ended.

@@ -31,7 +31,7 @@ from edgeinfer.runtime.pool import Pool
 T = TypeVar("T")
 Events = AsyncGenerator[Event, None]
 SILENCE = Event("", 0)
-"""Stands for a long time without an event, where that is asked for."""
+"""Stands for a long time without an event, where that is requested."""
 
 COMPILING = Pool("edgeinfer-grammar", threads=2, waiting=64)
 """Compiles the plain grammars of callers that may not wait."""
@@ -271,7 +271,7 @@ class EngineThread:
                 self._mailboxes[event.request] = mailbox, left - 1
 
     def _next_commands(self) -> bool:
-        """Carry out what was asked for; wait where there is nothing to do. False at the end."""
+        """Carry out what was requested; wait where there is nothing to do. False at the end."""
         engine = self._engine
         if not self._commands and not self._closing and engine.has_work:
             return True

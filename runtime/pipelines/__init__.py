@@ -62,7 +62,7 @@ def pipeline(
     >>> named = edgeinfer.pipeline("image-classification", model="lite0.edge")  # doctest: +SKIP
 
     Args:
-        *bundles: paths; beside ``model`` the task instead, as in transformers.
+        *bundles: paths; next to ``model`` the task instead, as in transformers.
         task: what it is for, by the name that transformers has for it; a bundle for something else
             is refused. None takes any.
         model: path of the bundle, or of several.

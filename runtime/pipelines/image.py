@@ -133,7 +133,7 @@ def _batched(tensor: Array, shape: tuple[int | str | None, ...] | None) -> Array
 
 
 def _row(scores: Array) -> Array:
-    """Return the scores of the one image; axes of one element beside them are dropped."""
+    """Return the scores of the one image; other axes of one element are dropped."""
     row = np.squeeze(scores)
     if row.ndim > 1:
         raise UsageError(f"head: expected one row of scores, received {list(scores.shape)}")

@@ -126,7 +126,7 @@ class SpeechPipeline:
 
 
 class _Writer:
-    """A decoder that is asked for one token after the other.
+    """A decoder that gives one token after the other.
 
     Attributes:
         encoded: Output of the encoder for each input that takes one.

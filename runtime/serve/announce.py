@@ -52,7 +52,7 @@ class Announcement:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Start beside what the server does; where it fails, the log says why."""
+        """Start while the server does its work; where it fails, the log says why."""
         self._task = asyncio.get_running_loop().create_task(self._started())
 
     async def _started(self) -> None:

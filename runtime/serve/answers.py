@@ -1,6 +1,6 @@
 """Answers that are kept: the same tensors to the same model get what was computed before.
 
-Only where it was asked for: a model that draws numbers at random would give the same ones again.
+Only where it was requested: a model that draws numbers at random would give the same ones again.
 """
 
 from __future__ import annotations

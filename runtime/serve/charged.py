@@ -28,7 +28,7 @@ MOST_UNTOLD = 1024
 """Tokens that are charged for a text that nobody waited for."""
 
 _ASKED = ("/v1/chat/completions", "/v1/completions")
-"""Whose streams tell what was used only where that is asked for."""
+"""Whose streams tell what was used only where that is requested."""
 
 WRITTEN = (*_ASKED, "/v1/messages", "/v1/responses")
 """Whose answers are texts."""
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Reads(Protocol):
-    """Calls a function, beside the event loop where what it reads has many bytes."""
+    """Calls a function, next to the event loop where what it reads has many bytes."""
 
     def __call__(self, size: int, work: Callable[[], T], /) -> Awaitable[T]:
         """Return what it returns."""
@@ -68,7 +68,7 @@ class Charged:
 
     Attributes:
         data: to be sent, with the wish to get the usage.
-        is_stream: whether events are asked for.
+        is_stream: whether events are requested.
 
     Raises:
         RequestError: 400, what decides on a stream is no truth value.
@@ -112,7 +112,7 @@ class Charged:
         Args:
             status: Status of the answer.
             body: Body of the answer.
-            reads: reads what is large beside the loop.
+            reads: reads what is large next to the loop.
         """
         self._is_answered = True
         if status >= 400:
@@ -122,11 +122,11 @@ class Charged:
             self._settle()
 
     async def events(self, parts: AsyncIterator[bytes], reads: Reads) -> AsyncIterator[bytes]:
-        """Give a stream as it comes, without what only the count asked for.
+        """Give a stream as it comes, without what only the count requested.
 
         Args:
             parts: Parts of the stream.
-            reads: reads what is large beside the loop.
+            reads: reads what is large next to the loop.
 
         Raises:
             RequestError: 502, an event is too large.

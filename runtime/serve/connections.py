@@ -26,7 +26,7 @@ _SOON_S, _LATER_S = 0.002, 0.25
 """Seconds until it is looked whether a client of TLS has taken what it was sent; doubled."""
 
 _MOST_LENT = 16 << 20
-"""Bytes of all bodies that are waited for, whose senders nobody has asked for a key yet."""
+"""Bytes of all bodies that are waited for, whose senders have shown no key yet."""
 
 
 class Door(Protocol):
@@ -94,7 +94,7 @@ class Connections:
         self._resting.pop(door, None)
 
     def rests(self, door: Door) -> None:
-        """Note that all that a connection asked for is answered."""
+        """Note that all that a connection requested is answered."""
         if door in self._open:
             self._resting[door] = None
 
@@ -123,7 +123,7 @@ class Connections:
 
 
 def network(address: str) -> str:
-    """Return whose an address is: who has one of IPv6 has the 2^64 beside it."""
+    """Return whose an address is: who has one of IPv6 has the 2^64 next to it."""
     if ":" not in address:
         return address
     try:

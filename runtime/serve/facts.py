@@ -43,7 +43,7 @@ def known(hub: Hub, name: str, version: str = "") -> Served:
 
 
 def check_version(name: str, version: str) -> None:
-    """Raise where another version is asked for than the one there is.
+    """Raise where another version is requested than the one there is.
 
     Raises:
         RequestError: 404.

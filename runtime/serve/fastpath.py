@@ -203,7 +203,7 @@ class _Facts:
         model: that is asked.
         size: Length of the JSON before raw tensors; None where that is all.
         id: Identifier of the request; None where it has none.
-        grant: Key that lets it in; None where none is asked for.
+        grant: Key that lets it in; None where none is requested.
         share: whose share it counts for.
         path: that was asked.
     """
@@ -301,7 +301,7 @@ class _Call:
             self.set_exception(error)
 
     async def _large(self, outputs: Outputs) -> None:
-        """Write large outputs beside the loop, where there is memory for them."""
+        """Write large outputs outside the loop, where there is memory for them."""
         try:
             self._made(size := size_of(outputs))
             work = partial(result, self._facts.model, self._asked, outputs)

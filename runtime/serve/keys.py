@@ -114,7 +114,7 @@ OPEN = frozenset({"/health", "/v2/health/live", "/v2/health/ready"})
 """Addresses that probes read without a key."""
 
 GRANT: ContextVar[Grant | None] = ContextVar("grant", default=None)
-"""Of the request that is answered; None where no key is asked for."""
+"""Of the request that is answered; None where no key is required."""
 
 
 def owner() -> bytes:
@@ -180,7 +180,7 @@ class Keys:
             GRANT.set(found)
 
     def find(self, authorization: bytes | None, api_key: bytes | None) -> Grant | None:
-        """Return the key of a request; None where no key is asked for.
+        """Return the key of a request; None where no key is required.
 
         Args:
             authorization: its header of that name; browsers send a key as a password.

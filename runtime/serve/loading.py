@@ -53,7 +53,7 @@ class Loader:
         self._tries = SharedPool("edgeinfer-tries", 2, 64)
 
     async def change(self, model: Served, what: str) -> None:
-        """Load or unload a model, after all changes of it that were asked for before.
+        """Load or unload a model, after all changes of it that were requested before.
 
         Args:
             model: which.
@@ -78,7 +78,7 @@ class Loader:
             QueueFullError: too many wait.
         """
         found = await self._tries.run(lambda: [(m, _tried(m)) for m in models if m.is_ready])
-        # One that was unloaded meanwhile is not asked for.
+        # One that was unloaded meanwhile is not requested.
         return {model.name: problem for model, problem in found if model.is_ready}
 
     def load_all(self, models: Iterable[Served]) -> None:

@@ -53,7 +53,7 @@ class Metrics:
     """All counters of a server.
 
     Args:
-        engines: gives the language models' figures when they are asked for; loads nothing.
+        engines: gives the language models' figures when they are requested; loads nothing.
         waiting: gives the requests of each model that have no answer yet.
         runs: gives what each model of tensors did.
 

@@ -1,4 +1,4 @@
-"""OpenAI's API: models, chat completions, completions; and ``/tokenize`` beside it."""
+"""OpenAI's API: models, chat completions, completions; and ``/tokenize`` as well."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Origins:
 
         Raises:
             RequestError: 403, a page of another origin made it, or it came by another name than
-                one of this machine where no key is asked for.
+                one of this machine where no key is required.
         """
         host = (header(scope, b"host") or b"").decode("latin-1")
         if self._is_local and host and not _is_here(host):

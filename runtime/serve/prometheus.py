@@ -164,7 +164,7 @@ class _Only:
         self._parts, self._names = parts, names
 
     def describe(self) -> list[Metric]:
-        """Know nothing before the page is asked for."""
+        """Know nothing before the page is requested."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -178,7 +178,7 @@ class _Only:
 
 
 class _Engines:
-    """Language models, read when the page is asked for.
+    """Language models, read when the page is requested.
 
     Args:
         engines: gives their figures.

@@ -67,7 +67,7 @@ _OPEN = frozenset({"ServerLive", "ServerReady", "Check"})
 """What probes ask without a key."""
 
 _WHOLE = ("", SERVICE)
-"""What ``Check`` is asked for where it is no model."""
+"""What ``Check`` is asked about where it is no model."""
 
 _STREAMS, _CALLS = 100, 1024
 """Calls of one connection, and of all, that are under way at once."""
@@ -407,7 +407,7 @@ class Rpc:
             # Who answers for another now may not next time.
             if request.raw_input_contents and model.name == request.model_name:
                 self._plans.keep(raw, model, asked)
-            # While it runs there is what it runs with, and not the message beside it.
+            # While it runs there is what it runs with, and not the message as well.
             del request, raw
         else:
             model, asked = found
@@ -506,7 +506,7 @@ class Rpc:
             begun.id, begun.model_name = request.id, request.model_name
             final = request.parameters.pop(_FINAL).bool_param if _FINAL in request.parameters else 0
             model, asked = await self._asked(request)
-            # While it runs there is what it runs with, and not the message beside it.
+            # While it runs there is what it runs with, and not the message as well.
             del request
             if final:
                 begun.parameters["triton_final_response"].bool_param = True

@@ -1,4 +1,4 @@
-"""Images in requests for texts: read beside texts, one at a time in each thread."""
+"""Images in requests for texts: read along with texts, one at a time in each thread."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Served:
 
     @property
     def is_down(self) -> bool:
-        """Whether its server is not asked for now."""
+        """Whether its server is not requested now."""
         return self.down_until > 0.0 and time.monotonic() < self.down_until
 
     def unloaded(self) -> ClosedError:

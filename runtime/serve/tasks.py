@@ -1,4 +1,4 @@
-"""Tasks over HTTP: images, recordings and texts; embeddings, rerank and voices beside them.
+"""Tasks over HTTP: images, recordings and texts; embeddings, rerank and voices, too.
 
 Source: OpenAI's API reference of embeddings and of speech; ``/v1/rerank`` as Jina and vLLM have it.
 """

@@ -257,7 +257,7 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
         return found.reshape(shape)
     flat, kinds = _flat(values, shape, spec.name)
     wanted = {str} if spec.dtype == "string" else {bool} if kinds == {bool} else {int, float}
-    # Beside one text NumPy makes all as long.
+    # Next to one text NumPy makes all as long.
     if not kinds <= wanted:
         word = "texts" if spec.dtype == "string" else f"numbers for {datatype(spec)}"
         raise RequestError(400, f"input {spec.name!r}: expected {word}")

@@ -24,7 +24,7 @@ async def tidy(hub: Hub) -> None:
         now = sum(counters.seconds for counters in hub.metrics.models.values())
         if now != before:
             before = now
-            # Beside the loop, which would stand still for a millisecond; where too much waits there
-            # it is done the next time.
+            # Outside the loop, which would stand still for a millisecond; where too much waits
+            # there it is done the next time.
             with contextlib.suppress(QueueFullError):
                 await hub.facts.run(trim)

@@ -80,7 +80,7 @@ async def _taken(slots: asyncio.Semaphore, status: int, text: str) -> None:
 
 
 class Callers:
-    """Those that nobody has asked for a key: whoever waits the longest gives way to one that comes.
+    """Those whose key nobody has checked: whoever waits the longest gives way to one that comes.
 
     Args:
         most: that may wait; those of one network, a half of them.
@@ -137,7 +137,7 @@ class StreamSteps:
 class StreamStep:
     """The place of one request.
 
-    It is read beside others, and a large one is read after those that came behind it.
+    It is read along with others, and a large one is read after those that came behind it.
 
     Args:
         steps: Requests of its stream.

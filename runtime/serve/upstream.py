@@ -179,7 +179,7 @@ class Upstreams:
             # Its key is wrong, not the client's.
             raise RequestError(502, "the other server does not take the key it was given")
         if head.get("content-encoding", "identity").strip().lower() != "identity":
-            # What it unpacks to has no bound, and nobody asked for it.
+            # What it unpacks to has no bound, and nobody requested it.
             raise RequestError(502, f"{text}, compressed")
         if status == 200 and kind == "text/event-stream" and charged.is_stream:
             await begin(send)

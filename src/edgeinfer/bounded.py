@@ -91,7 +91,7 @@ def _regular(path: Place, flags: int) -> int:
     # Nobody may have opened the other end of a pipe.
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
-    # Folders are distinguished by whoever asked for this.
+    # Folders are distinguished by whoever requested this.
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return descriptor
     os.close(descriptor)
@@ -111,7 +111,7 @@ def split_address(text: str) -> SplitResult:
     # Read, because only then it is looked at.
     if found.port == 0:
         raise ValueError("port 0 is none")
-    # Text beside the brackets of an address of IPv6 is in no part of it.
+    # Text next to the brackets of an address of IPv6 is in no part of it.
     host = found.netloc.rpartition("@")[2]
     if ("[" in host or "]" in host) and not re.fullmatch(r"\[[^\[\]]*\](:\d*)?", host):
         raise ValueError(f"{host!r} is no host")
@@ -121,7 +121,7 @@ def split_address(text: str) -> SplitResult:
 def leads_out(place: Path, folder: Path) -> bool:
     """Whether a link takes a file out of the folder that it is said to lie in.
 
-    Caches of model hubs keep the files of ``snapshots/NAME`` as links to ``blobs`` beside it.
+    Caches of model hubs keep the files of ``snapshots/NAME`` as links to ``blobs`` next to it.
 
     Raises:
         OSError: links lead in a circle; on some systems a RuntimeError.
@@ -140,7 +140,7 @@ def read_bounded(path: Path, most: int) -> bytes:
         OSError: it cannot be read, or is larger.
     """
     with open_file(path) as stream:
-        # What is asked for is allocated at once.
+        # What is requested is allocated at once.
         size = os.fstat(stream.fileno()).st_size
         raw = stream.read(min(size, most) + 1)
         # It grows, or its file system knows no sizes.
@@ -228,7 +228,7 @@ def pipe_of(path: Path) -> Path | None:
     """Return a pipe or a device that a model's file takes for one of its own; None for none.
 
     Whoever opens it may wait without end, and an engine does so with the interpreter's lock held.
-    Within a folder all are its own; beside a file those of its name, and those that it names.
+    Within a folder all are its own; next to a file those of its name, and those that it names.
     """
     paths = path.rglob("*") if path.is_dir() else path.parent.iterdir()
     odd = [p for p in paths if not (p.is_file() or p.is_dir()) and p.exists()]

@@ -1,7 +1,7 @@
 """Channels held against what they themselves vary by, over all vectors together.
 
-A score beside coordinates in pixels is lost without a trace in any figure of the whole output: with
-one scale for both it takes one value. A channel may have one element in a run, as in an output
+A score next to coordinates in pixels is lost without a trace in any figure of the whole output:
+with one scale for both it takes one value. A channel may have one element in a run, as in an output
 ``[1, 5]``; what it varies by shows over several.
 """
 

@@ -19,7 +19,7 @@ from edgeinfer.types import Feeds, Progress
 
 @dataclass(frozen=True, slots=True)
 class ComparedArtifact:
-    """One artifact beside the one that is taken to be right.
+    """One artifact compared with the one that is taken to be right.
 
     Attributes:
         name: Name of the file, or of the variant in its bundle.

@@ -134,7 +134,7 @@ class UnsupportedError(ConvertError):
         self.problems = problems
         nodes = len({(p.op.rpartition("::")[2], p.node) for p in problems})
         count = f"{nodes} node" + ("s" if nodes > 1 else "")
-        # A reader of files is no target that anybody asked for.
+        # A reader of files is no target that anybody requested.
         who = target if " " in target else f"target {target!r}"
         if len(set(owners)) > 1:
             lines = [f"  {o}: {p}" for o, p in zip(owners, problems, strict=True)]

@@ -56,7 +56,7 @@ def install(extra: str) -> str:
 def version(name: str, module: str) -> str | None:
     """Return the version of a distribution; None where it is not installed.
 
-    The folder beside its module says it too, which spares a load that needs no more of them the
+    The folder next to its module says it too, which spares a load that needs no more of them the
     standard library's reader of metadata and all that it imports: a twentieth of its time.
 
     Args:

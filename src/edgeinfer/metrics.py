@@ -70,7 +70,7 @@ class OutputMetrics:
         max_rel: ``max_abs`` over the largest finite magnitude expected.
         sqnr_db: signal to error power in dB; infinite when equal.
         channel_sqnr_db: the same, of the worst slice along any axis, so that a small-valued
-            channel (scores beside pixel coordinates) is not hidden by a large one.
+            channel (scores next to pixel coordinates) is not hidden by a large one.
         channel_max_abs: largest absolute difference within that slice.
         cosine: Cosine of the two flattened outputs; 1.0 when both are zero.
         top1: share of decided rows with the same winner; None unless it looks like a classifier.

@@ -23,7 +23,7 @@ else:
     def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True, **more):
         """Do what ``dataclasses.dataclass`` does.
 
-        What is seldom asked for is left to the standard library: more than fields by keyword,
+        What is seldom requested is left to the standard library: more than fields by keyword,
         pseudo-fields such as ``InitVar``, a class without a docstring.
         """
 

@@ -145,7 +145,7 @@ INSIDE_BACKENDS = {
     "backends.foreign_engines": 1,
     "backends.late": 1,
 }
-"""An engine's folder knows the protocol and the processes, never an engine beside it; those that
+"""An engine's folder knows the protocol and the processes, never an engine next to it; those that
 build on another engine stand above it."""
 
 UPWARD = {

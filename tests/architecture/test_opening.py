@@ -13,7 +13,7 @@ READERS = (
 """Packages that are handed names of files."""
 
 OWN = {
-    "edgeinfer.bundle.memory": "files beside an artifact, which were found to be regular ones",
+    "edgeinfer.bundle.memory": "files next to an artifact, which were found to be regular ones",
     "edgeinfer.cli.roofline": "what ONNX Runtime wrote",
     "edgeinfer.convert.llm.compiled": "our own sources, and what the compiler wrote",
     "edgeinfer.convert.llm.cuda_code": "a file of the package",

@@ -37,6 +37,9 @@ BANNED = {
     r"\bturned_weights\b": "transposed weights",
     r"\bturned( = |: |, )": "reversed, rotated, transposed, counted from the end",
     r"\b(at|of|from|these|whole|nearest|known|padded|sampled|between) places\b": "positions",
+    r"\b(is|are|was|were|be|not|what) asked for\b": "requested",
+    r"\bbeside (the|an?|its?|them|what|those|others|each|this)\b": "next to, besides, against",
+    r"\bLocalPicture\b|\bSoundClassifier\b": "LocalImage, AudioClassifier",
 }
 """Regular expressions with what to write instead."""
 

@@ -48,7 +48,7 @@ def test_signature_gives_the_engines_positions() -> None:
     found = [{"a": "float32"}, {"x": "float32", "merged": "float32"}]
     a = TensorSpec("a", "float32", ())
     assert checks.check_signature("acme", "input", (X, a), found) == (1, 0)
-    # An engine may have outputs that nobody asked for, but not inputs that nobody gives.
+    # An engine may have outputs that nobody requested, but not inputs that nobody gives.
     assert checks.check_signature("acme", "output", (X,), found) == (1,)
     with pytest.raises(LoadError, match=r"wants further inputs \[\['a'\]\]"):
         checks.check_signature("acme", "input", (X,), found)

@@ -1,4 +1,4 @@
-"""Artifacts out of their bundle: whole or not at all, and under the names that were asked for."""
+"""Artifacts out of their bundle: whole or not at all, and under the names that were requested."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Temporary folders of others beside an output are left alone."""
+"""Temporary folders of others next to an output are left alone."""
 
 import os
 import time

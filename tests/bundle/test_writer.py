@@ -351,7 +351,7 @@ def test_no_temporary_name_is_told() -> None:
 @pytest.mark.parametrize("size", [2 << 20, 700 << 10])
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_full_disk(small_disk: Path, size: int, slash: str, writer_of_small: Small) -> None:
-    """The larger model does not fit once; the smaller one fits, but not beside its own copy."""
+    """The larger model does not fit once; the smaller one fits, but not next to its own copy."""
     model = np.random.default_rng(0).bytes(size)
     if slash and size < 1 << 20:
         writer_of_small(f"{small_disk}/x/", model=model)

@@ -155,7 +155,7 @@ def test_a_coarser_budget(cli: Any, tmp_path: Path) -> None:
 def test_a_device_has_no_converter(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It compares all the same; what only the converter can tell is asked for or left out."""
+    """It compares all the same; what only the converter can tell is requested or left out."""
     monkeypatch.setitem(sys.modules, "edgeinfer.convert.verify.divergence", None)
     monkeypatch.setitem(sys.modules, "edgeinfer.convert.quantize.readback_apart", None)
     pair = net(tmp_path / "a.onnx"), net(tmp_path / "b.onnx", bias=0.3)

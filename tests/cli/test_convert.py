@@ -327,7 +327,7 @@ def test_a_plain_artifact_is_told(
     monkeypatch.setattr(entry, "export", made)
     told = cli("convert", model, "-t", "cpu", "-o", files[0]).out
     assert told.startswith(f"{files[0]}  144 B\n")
-    assert told.endswith("\nbeside it: m.report.html\n")
+    assert told.endswith("\nnext to it: m.report.html\n")
     data = json.loads(cli("convert", model, "-t", "cpu", "-o", files[0], "--json").out)
     assert (data["bundle"], data["files"]) == (None, [str(f) for f in files])
 

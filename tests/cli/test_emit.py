@@ -213,7 +213,7 @@ def test_a_folder_may_have_an_equals_sign(
     given = (f"net={folder / 'net.edge'}", "--keys", str(files / "keys"), "--emit", kind)
     text = emitted(cli, *given)
     assert f"net={folder}/net.edge" in text or "net=/m" in text
-    # A path beside which no name was given gets one, too: its folder may have the sign.
+    # A path next to which no name was given gets one, too: its folder may have the sign.
     monkeypatch.chdir(folder)
     assert emitted(cli, "net.edge", *given[1:]) == text
     with_comma = files / "a,b.edge"

@@ -1,4 +1,4 @@
-"""Small random graphs through passes, Core ML lowering and the evaluator, beside ONNX Runtime.
+"""Small random graphs through passes, Core ML lowering and the evaluator, next to ONNX Runtime.
 
 A graph has three to six operators, of families drawn with their attributes at random; every other
 one leaves its first axis open and runs at two sizes of it.
@@ -407,7 +407,7 @@ def _difference(want: np.ndarray, got: np.ndarray) -> str:
     scale = max(1e-3, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
     if np.allclose(got, want, rtol=1e-4, atol=2e-5 * scale, equal_nan=True):
         return ""
-    return f"up to {np.nanmax(np.abs(got - want)):.3g} beside {scale:.3g}"
+    return f"up to {np.nanmax(np.abs(got - want)):.3g} next to {scale:.3g}"
 
 
 def described(model: onnx.ModelProto) -> str:

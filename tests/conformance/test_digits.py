@@ -111,11 +111,11 @@ one there, as ONNX's definitions do; exponentials of the others may end where no
 a product with the operand follows."""
 
 WHOLE_TURNS = 1e11
-"""Angles up to which a result is asked for; beyond, one number is thousands of turns from the next,
+"""Angles up to which a result is requested; beyond, one number is thousands of turns from the next,
 and LiteRT gives none."""
 
 LOGISTIC = 1e26
-"""Finite operands of XNNPACK's logistic function up to which a result is asked for: beyond, its
+"""Finite operands of XNNPACK's logistic function up to which a result is requested: beyond, its
 kernel for AVX-512 squares what is left of the operand's range, which overflows, and gives NaN; the
 kernels of other processors give 0 and 1. Two more steps over every element would be the repair."""
 

@@ -1,6 +1,6 @@
 """An NVIDIA GPU that there is none of: TVM's CUDA C and edgeinfer's backend, run on the CPU.
 
-``start`` loads a driver and a runtime of CUDA that do on the CPU what they are asked for, and has
+``start`` loads a driver and a runtime of CUDA that do on the CPU what is asked of them, and has
 g++ compile what nvcc would. So a model's whole way is run: its host code, launches, copies, and the
 recorded graph. What nvcc and the card make of the text otherwise stays open: times, rounding of
 functions such as ``expf``, and what threads do to one another without a barrier.

@@ -26,7 +26,7 @@ SOURCE, SIZE = (640, 427), 96
 """Of the photo, and of the side of a network's input."""
 
 SQUARE = (427, 427)
-"""Of the photo where Ultralytics interpolates masks once only, since nothing lies beside it."""
+"""Of the photo where Ultralytics interpolates masks once only, since nothing lies next to it."""
 
 
 def rounded(tensor: Any) -> Any:

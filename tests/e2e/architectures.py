@@ -58,13 +58,13 @@ class _Anything(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        # Of an enumeration its members are asked for, too.
+        # Of an enumeration its members are requested, too.
         return type(name, (), {m: m for m in _MODES})
 
 
 @contextlib.contextmanager
 def _stand_in_for_torchvision() -> Iterator[None]:
-    """Let timm be imported beside a PyTorch that torchvision is not made for."""
+    """Let timm be imported next to a PyTorch that torchvision is not made for."""
     if importlib.util.find_spec("torchvision") is not None:
         yield
         return

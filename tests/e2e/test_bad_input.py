@@ -201,7 +201,7 @@ def test_ctrl_c_half_way(place: Path, tmp_path: Path) -> None:
         # A background job of a shell ignores Ctrl-C, and so would its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    # Once an artifact lies beside the output, the gate is at work on it.
+    # Once an artifact lies next to the output, the gate is at work on it.
     while not list(place.rglob("model.*")):
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.02)

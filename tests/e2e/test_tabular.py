@@ -145,7 +145,7 @@ def regressing_processes() -> Trained:
 
 
 def columns_of_floats() -> Trained:
-    """Categories that are floats, beside numbers."""
+    """Categories that are floats, next to numbers."""
     from sklearn.compose import ColumnTransformer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

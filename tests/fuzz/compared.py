@@ -1,4 +1,4 @@
-"""Readers of ``compare``: artifacts that strangers made, beside one that is right."""
+"""Readers of ``compare``: artifacts that strangers made, next to one that is right."""
 
 from __future__ import annotations
 

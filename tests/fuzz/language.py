@@ -1,4 +1,4 @@
-"""Readers of language models: GGUF files, safetensors, what lies beside them, chat templates."""
+"""Readers of language models: GGUF files, safetensors, what lies next to them, chat templates."""
 
 from __future__ import annotations
 

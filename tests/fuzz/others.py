@@ -1,4 +1,4 @@
-"""Readers of what lies beside models, and of what models and devices answer."""
+"""Readers of what lies next to models, and of what models and devices answer."""
 
 from __future__ import annotations
 

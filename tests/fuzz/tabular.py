@@ -1,4 +1,4 @@
-"""Readers of models of tables: trees, machines of support vectors and what stands beside them."""
+"""Readers of models of tables: trees, machines of support vectors and what stands next to them."""
 
 from __future__ import annotations
 

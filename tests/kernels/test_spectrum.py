@@ -52,7 +52,7 @@ def test_bands(fft: int, hop: int, frames: int) -> None:
 
 @pytest.mark.parametrize("fft", [48, 321])
 def test_wide_arithmetic_tells_quiet_bands_from_none(fft: int) -> None:
-    """Beside a loud tone float32 has nothing but rounding where this is right."""
+    """Next to a loud tone float32 has nothing but rounding where this is right."""
     mel = spectrum.Mel(fft, 16, 5, parallel=False, wide=True)
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(fft) / fft)
     sound = np.cos(2 * np.pi * 3 / fft * np.arange(40 * 16 + fft)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Values of bound buffers are looked at before a run, or beside that of a device."""
+"""Values of bound buffers are looked at before a run, or next to that of a device."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_engines_load_where_the_fast_cores_are(
 ) -> None:
     mine = sorted(os.sched_getaffinity(0))
     if len(mine) < 2:
-        pytest.skip("one CPU has no slower one beside it")
+        pytest.skip("one CPU has no slower one next to it")
     fast, slow = mine[-1], mine[:-1]
     cpu = Cpu(
         "two kinds", (), (Cluster("big", (fast,), 3000), Cluster("little", tuple(slow), 1000))

@@ -194,7 +194,7 @@ def test_a_runtime_s_own_threads_are_on_the_fast_cores(
 ) -> None:
     mine = sorted(os.sched_getaffinity(0))
     if len(mine) < 2:
-        pytest.skip("one CPU has no slower one beside it")
+        pytest.skip("one CPU has no slower one next to it")
     kinds = (Cluster("big", (mine[-1],), 3000), Cluster("little", tuple(mine[:-1]), 1000))
     facts = Facts("linux", "x86_64", Cpu("two kinds", (), kinds))
     monkeypatch.setattr(fleet, "known_facts", lambda: facts)

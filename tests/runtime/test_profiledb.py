@@ -225,7 +225,7 @@ def test_a_history_that_others_may_have_made_is_not_believed(
     with ProfileDB(path) as db:
         db.put(KEY, Measured(median_ms=1.0))
     with sqlite3.connect(path) as own:
-        # Without a log beside it.
+        # Without a log next to it.
         own.execute("PRAGMA journal_mode=DELETE")
         if how == "view":
             own.execute("ALTER TABLE measured RENAME TO other")

@@ -1,4 +1,4 @@
-"""Rows of a batch are tried beside unlike ones, and no mix of them goes unseen."""
+"""Rows of a batch are tried next to unlike ones, and no mix of them goes unseen."""
 
 from __future__ import annotations
 

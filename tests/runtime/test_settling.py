@@ -1,4 +1,4 @@
-"""A session that begins at once, and goes over to the winner of a race beside it."""
+"""A session that begins at once, and goes over to the winner of a race next to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session is asked for reaches every engine, its race and what is remembered."""
+"""What a session is requested reaches every engine, its race and what is remembered."""
 
 from collections.abc import Callable
 from pathlib import Path

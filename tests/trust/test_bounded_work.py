@@ -53,7 +53,7 @@ def _steps(act: Callable[[], object]) -> int:
         return step
 
     before = sys.gettrace()
-    # Python 3.12 tells of opcodes from the next settrace on after some frame asked for them.
+    # Python 3.12 tells of opcodes from the next settrace on after some frame requested them.
     sys._getframe().f_trace_opcodes = True
     sys.settrace(step)
     try:

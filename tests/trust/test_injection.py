@@ -32,7 +32,7 @@ PART = (2, 5)
 
 
 class Place:
-    """A folder with a bundle and keys; operations that read it and write beside it."""
+    """A folder with a bundle and keys; operations that read it and write next to it."""
 
     def __init__(self, folder: Path, temporary: Path) -> None:
         self.folder, self.temporary = folder, temporary

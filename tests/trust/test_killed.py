@@ -32,7 +32,7 @@ MOST = 20
 
 
 class Place:
-    """A folder with a bundle and keys; commands that read it and write beside it."""
+    """A folder with a bundle and keys; commands that read it and write next to it."""
 
     def __init__(self, folder: Path) -> None:
         self.out, self.temporary, self.cache = (folder / n for n in ("out", "temporary", "cache"))

@@ -58,7 +58,7 @@ class Asset:
     """One file or folder of a package.
 
     Attributes:
-        name: what ``fetch`` is asked for, also its name in the cache.
+        name: what ``fetch`` is requested, also its name in the cache.
         package: where it comes from.
         path: inside the package; a folder ends with ``/``.
         inner: member of the zip at ``path`` that is meant; empty for the file itself.

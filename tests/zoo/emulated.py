@@ -221,7 +221,7 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """Judge what is asked for; 1 if anything is wrong, missing or failed."""
+    """Judge what is requested; 1 if anything is wrong, missing or failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="models; all if none is named")
     parser.add_argument("--one", help=argparse.SUPPRESS)

@@ -211,7 +211,7 @@ class Shape:
         return made if factors is None else divided(made, factors.float32().ravel())
 
     def _yarn(self) -> dict[str, float]:
-        """What a GGUF file may say of YaRN beside its factor."""
+        """What a GGUF file may say of YaRN besides its factor."""
         keys = self.keys
         keys.refuse("rope.scaling.yarn_ext_factor", unless=(None, 1.0, -1.0))
         keys.refuse("rope.scaling.yarn_attn_factor", unless=(None, 1.0, -1.0))

@@ -74,7 +74,7 @@ class ConfigValues:
             self.problems.append(f"{self.prefix}{name}: {short(value)} is not supported")
 
     def refuse_unknown(self, own: Collection[str]) -> None:
-        """Note what a config.json says that nobody asked for and that may matter.
+        """Note what a config.json says that nobody requested and that may matter.
 
         Args:
             own: names that it has for a decoder, and not for images.
@@ -87,7 +87,7 @@ class ConfigValues:
             self.problems.append("keys of config.json that change no number can be taken out of it")
 
     def refuse_unread(self, context: int) -> None:
-        """Note what a GGUF file says of its model that nobody asked for and that may matter."""
+        """Note what a GGUF file says of its model that nobody requested and that may matter."""
         for key in sorted(k for k in self.data if k.startswith(self.prefix)):
             name = key.removeprefix(self.prefix)
             if name in self.read or name in _SAYS_NOTHING or name.startswith(_OF_PICTURES):

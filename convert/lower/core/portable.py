@@ -120,7 +120,7 @@ class Tensors(Protocol):
         ...
 
     def positions(self, x: Value) -> list[int]:
-        """Return the axes beside those of the batch and of channels."""
+        """Return the axes besides those of the batch and of channels."""
         ...
 
     def channels(self, x: Value) -> int:
@@ -296,7 +296,7 @@ class Moved(Emitted):
         raise NotImplementedError
 
     def product(self, a: Value, b: Value, *, transposed: bool = False) -> Value:
-        """Multiply matrices, the second one transposed if asked for."""
+        """Multiply matrices, the second one transposed if requested."""
         raise NotImplementedError
 
     def softmax(self, x: Value) -> Value:

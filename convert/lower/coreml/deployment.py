@@ -12,7 +12,7 @@ class Deployment:
 
     Attributes:
         specification: version of the package's specification.
-        ios: the name by which it is asked for.
+        ios: the name by which it is requested.
         macos: the macOS of the same generation.
     """
 

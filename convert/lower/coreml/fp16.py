@@ -105,7 +105,7 @@ _LONGEST = 24
 
 
 def _meet_integers(model: ir.Model) -> None:
-    """Let quantizing take and give half precision where all beside it is in half precision.
+    """Let quantizing take and give half precision where all around it is in half precision.
 
     Given: ``a = Cast<FLOAT16>(DequantizeLinear(q, s))``, ``q = QuantizeLinear(Cast<FLOAT>(a), s)``
     Result: ``a = DequantizeLinear(q, s.fp16)``, ``q = QuantizeLinear(a, s.fp16)``

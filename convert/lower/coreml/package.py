@@ -120,7 +120,7 @@ def _validated_and_written_once(program: Any, *, packed: bool) -> Iterator[None]
     """Validate a program when all passes are through, and write it as a package alone.
 
     coremltools validates it after each of its hundred passes, which takes longer than the passes,
-    and writes it as text six times, for messages that nobody asked for. After each it also follows
+    and writes it as text six times, for messages that nobody requested. After each it also follows
     which values come of packed weights, of which there are none in most programs: half of the rest.
     """
     kind = type(program)
@@ -170,7 +170,7 @@ which the first is an output, too."""
 
 _INEXACT = frozenset({"common::fuse_elementwise_to_batchnorm"})
 """Passes of coremltools 9.0 that change numbers: this one makes a batch norm of a product and a
-sum, with its default epsilon of 1e-5 beside a variance of 1."""
+sum, with its default epsilon of 1e-5 with a variance of 1."""
 
 
 _DONE = frozenset({"common::guard_negative_gather_indices"})

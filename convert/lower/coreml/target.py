@@ -48,7 +48,7 @@ class CoreMLTarget(Target):
         self._options = options
 
     def options(self, profile: Profile, asked: LowerOptions) -> CoreMLOptions:
-        """Return what was asked for, else what the profile says.
+        """Return what was requested, else what the profile says.
 
         Raises:
             UsageError: no system has that name, or an image has no record of its preparation.

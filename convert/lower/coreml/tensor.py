@@ -28,7 +28,7 @@ EXACT = 1 << 24
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """A variable of the program, or a constant that no operator has asked for yet.
+    """A variable of the program, or a constant that no operator has requested yet.
 
     Attributes:
         dtype: element type of the ONNX value; integers of all widths are int32 in the program.

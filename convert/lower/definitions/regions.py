@@ -21,7 +21,7 @@ from edgeinfer.convert.lower.definitions.body import (
 )
 
 _NEAR = 6
-"""Samples that may lie beside a pixel: they are more than half a pixel apart."""
+"""Samples that may lie next to a pixel: they are more than half a pixel apart."""
 
 
 def roi_align(node: ir.Node) -> onnx.FunctionProto | None:

@@ -51,7 +51,7 @@ def mod(node: ir.Node) -> onnx.FunctionProto | None:
         ends = steps.where(bounded, size, 1), steps.where(usual, width, 1)
         rest = steps.by_bits(*ends, _shape(node))
     rest = steps.where(steps.below(a, 0), body.op("Neg", rest), rest)
-    # A smaller dividend is its own remainder, beside an infinite divisor too.
+    # A smaller dividend is its own remainder, next to an infinite divisor too.
     rest = body.op("Where", body.op("Less", size, width), a, rest)
     rest = steps.where(body.op("And", some, bounded), rest, math.nan)
     if not attribute(node, "fmod", 0):

@@ -69,7 +69,7 @@ def _move(node: ir.Node, namer: Namer) -> bool:
 
 
 def _keeps_values(node: ir.Node) -> bool:
-    """Whether results are some of the inputs, and only the values are asked for."""
+    """Whether results are some of the inputs, and only the values are requested."""
     if node.op_type == "MaxPool":
         return len(node.outputs) == 1
     if node.op_type == "Resize":
@@ -123,7 +123,7 @@ def _key(node: ir.Node) -> Key | None:
 
 
 def _moved(node: ir.Node, like: ir.Node, namer: Namer) -> ir.Node:
-    """Put an operator on rounded inputs beside the one on floats."""
+    """Put an operator on rounded inputs next to the one on floats."""
     graph = node.graph
     if graph is None:
         raise ValueError(f"node {node.name!r} is in no graph")

@@ -48,7 +48,7 @@ def silu_by_sigmoid(model: ir.Model, node: ir.Node) -> bool:
     large as before). A result that is rounded with several scales is multiplied for each of them:
     the engine computes with bytes what is rounded once. Of bytes made floats for an operator on
     floats the engine does not fuse the formula, because both factors get floats of their own; it is
-    asked for the fused kernel (NudeNet with ten of them: 0.97 of the time, n = 31, processor time).
+    requested the fused kernel (NudeNet with ten of them: 0.97 of the time, n = 31, processor time).
 
     Given::
 

@@ -68,7 +68,7 @@ def _open_dilated(node: ir.Node) -> str:
 def _no_picture(node: ir.Node) -> str:
     x = given(node, 0)
     has_four = x is None or x.shape is None or len(x.shape) == 4
-    return "" if has_four else "four axes are asked for"
+    return "" if has_four else "four axes are requested"
 
 
 def _mask_rows(node: ir.Node) -> str:

@@ -12,7 +12,7 @@ _LOSING = frozenset({
     *("ArgMax", "ArgMin", "GlobalMaxPool", "Hardmax", "LRN", "MaxPool", "MaxRoiPool"),
     *("ReduceMax", "ReduceMin"),
 })  # fmt: skip
-"""Operators that keep a NaN only where it stands first, or have it in what lies beside it.
+"""Operators that keep a NaN only where it stands first, or have it in what lies next to it.
 
 Each was run alone (1.32). Of two or more tensors ``Max`` and ``Min`` keep it.
 """

@@ -125,7 +125,7 @@ def _engines(profile: Profile, requirement: str) -> tuple[EngineRequirement, ...
 
 
 def save(model: ir.Model, path: Path, largest: int) -> tuple[Path, ...]:
-    """Write a model, its weights beside it when they have more bytes than ``largest``."""
+    """Write a model, its weights next to it when they have more bytes than ``largest``."""
     size = sum(
         v.const_value.nbytes
         for graph in model.graphs()

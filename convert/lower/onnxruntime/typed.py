@@ -124,7 +124,7 @@ def _is_known(op_type: str) -> bool:
 
 
 def join_pairs(model: ir.Model, notes: Remarks) -> None:
-    """Let roundings read and give half precision beside operators that compute in it, in place.
+    """Let roundings read and give half precision next to operators that compute in it, in place.
 
     A scale that half precision holds too poorly stays, and with it the casts around its pair.
 

@@ -93,7 +93,7 @@ def transform(node: ir.Node) -> str:
         return "the axis is not known without the rank"
     known = axis is None or axis.const_value is not None
     place = -2 if axis is None or axis.const_value is None else int(axis.const_value.numpy())
-    # The reader takes the first axis after the batch, whatever is asked for.
+    # The reader takes the first axis after the batch, whatever is requested.
     return "" if known and place % len(x.shape) == 1 else "the axis is ignored"
 
 

@@ -1,4 +1,4 @@
-"""Transposes beside attention that OpenVINO's fused kernel takes the wrong way round.
+"""Transposes next to attention that OpenVINO's fused kernel takes the wrong way round.
 
 The plugin makes one kernel of the products around a softmax and of the transposes before and after
 them. Where two axes that a transpose moves have one size, as heads and queries can, it takes one
@@ -23,7 +23,7 @@ _REACH = 6
 
 
 def equal_axes(node: ir.Node) -> str:
-    """Whether a transpose of four axes beside a product swaps axes of one size."""
+    """Whether a transpose of four axes next to a product swaps axes of one size."""
     x, perm = given(node, 0), attribute(node, "perm", None)
     if x is None or x.shape is None or len(x.shape) != 4 or not isinstance(perm, (list, tuple)):
         return ""

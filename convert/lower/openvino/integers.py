@@ -180,7 +180,7 @@ def _keep_roundings(written: Any) -> None:
 
 _CONVOLUTIONS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData"})
 _AFTER = frozenset({"Add", "Multiply", "Relu", "Clamp", "Minimum", "Maximum"})
-"""What one kernel computes together with a convolution, with a constant beside it."""
+"""What one kernel computes together with a convolution, with a constant as well."""
 
 
 def _is_fixed(output: Any, depth: int = 12) -> bool:

@@ -101,7 +101,7 @@ LENGTHS: tuple[Rule, ...] = (
     Rule(
         ops=frozenset({"LSTM", "GRU", "RNN"}),
         fault=_own_lengths,
-        source="openvino 2026.4.1: a GRU of five steps gives five where 2 are asked for",
+        source="openvino 2026.4.1: a GRU of five steps gives five where 2 are requested",
         repair=by_definition,
     ),
 )

@@ -95,7 +95,7 @@ def narrower_axes(node: ir.Node) -> list[int]:
 
 
 def gather_from_a_part(model: ir.Model, node: ir.Node) -> bool:
-    """Cut the data to the positions' sizes, beside the axis that is gathered along.
+    """Cut the data to the positions' sizes, except along the axis that is gathered.
 
     Not by Slice, which OpenVINO removes there.
 

@@ -92,7 +92,7 @@ class OpenVinoTarget(Target):
             source = Path(scratch) / "model.onnx"
             forget_origins(prepared)
             ir.save(prepared, source, external_data="weights", size_threshold_bytes=1024)
-            # Else the source's weights stay mapped beside those that are read now.
+            # Else the source's weights stay mapped next to those that are read now.
             release_memory(prepared)
             try:
                 written = probe.core.read_model(source)

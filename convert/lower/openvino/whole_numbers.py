@@ -397,7 +397,7 @@ def _sum(steps: Arithmetic, x: ir.Value, rank: int, axes: list[int]) -> ir.Value
 
 
 def _extreme(steps: Arithmetic, x: ir.Value, axes: list[int], *, largest: bool) -> ir.Value:
-    """The extreme of the upper halves, and of the lower ones beside it."""
+    """The extreme of the upper halves, and of the lower ones next to it."""
     name = "ReduceMax" if largest else "ReduceMin"
     over = steps.build.const(np.asarray(axes, np.int64), "axes")
     low = steps.op("BitwiseAnd", x, steps.number(SIXTEEN - 1))

@@ -19,7 +19,7 @@ WORTH = 1.03
 
 @dataclass(frozen=True, slots=True)
 class RegionRequest:
-    """What is asked for.
+    """What is requested.
 
     Attributes:
         plain: the graph as the engine gets it otherwise.
@@ -130,6 +130,6 @@ class RegionOutcome:
 
 
 def to_json(outcome: RegionOutcome) -> bytes:
-    """What is written beside the graph."""
+    """What is written next to the graph."""
     data = dataclasses.asdict(outcome)
     return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()

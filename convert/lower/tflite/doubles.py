@@ -294,7 +294,7 @@ def _log(g: Builder, x: Tensor) -> Tensor:
 
 
 def _rounded(g: Builder, x: Tensor) -> Tensor:
-    """To the nearest whole number, halves to even: there are no fractions beside 1.5 * 2**52."""
+    """To the nearest whole number, halves to even: there are no fractions next to 1.5 * 2**52."""
     shift = _number(g, 3 * _WHOLE)
     moved = _sub(g, _add(g, x, shift), shift)
     limit = g.const(np.float64(_WHOLE).view(np.int64))

@@ -1,7 +1,7 @@
 """TFLite Model Metadata: what a file says of its inputs and outputs beyond their types.
 
 The flatbuffer and the zip with the labels are those that Android's task libraries read. What they
-have no field for (how an image is cut, ``BGR``, token inputs) is kept beside them as JSON, so that
+have no field for (how an image is cut, ``BGR``, token inputs) is kept next to them as JSON, so that
 a file which is read again gives back the very records it was written with.
 
 Source: tensorflow_lite_support/metadata/metadata_schema.fbs, version 1.3.0.

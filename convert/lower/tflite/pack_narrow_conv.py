@@ -1,6 +1,6 @@
 """Convolutions with few output channels compute several neighbours at once.
 
-CPU kernels compute 8 or 16 output channels in one go and throw away what is not asked for. A
+CPU kernels compute 8 or 16 output channels in one go and throw away what is not requested. A
 convolution with one channel does the work of eight. Neighbours along the width can fill the
 other seven: a window that is wide enough for all of them, and one filter per neighbour that is the
 original one, shifted.

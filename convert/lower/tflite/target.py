@@ -179,7 +179,7 @@ def _build(source: ir.Model, notes: Remarks) -> Graph:
     scope = Scope()
     scope.lower(model)
     _squeeze(scope, model, squeezed)
-    # Else weights that are replaced from here on stay in memory beside what replaces them.
+    # Else weights that are replaced from here on stay in memory next to what replaces them.
     scope.driver.values.clear()
     fuse(scope)
     multiply_stored(scope, None if dynamic else scope.dynamic)

@@ -31,8 +31,8 @@ from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
 DIRECT_UP_TO = 150
-"""Kernels in one function; above, the machine's microsecond each is nothing beside their work, and
-LLVM takes long over one large function."""
+"""Kernels in one function; above, the machine's microsecond each is nothing compared with their
+work, and LLVM takes long over one large function."""
 
 RECORDED_UP_TO = 600
 """The same on a GPU, where the machine's time for a launch is many times a recorded one's."""

@@ -29,7 +29,7 @@ _ROOT, _OPTIONS = "CUDA_PATH", "TVM_CUDA_NVRTC_EXTRA_OPTS"
 _EXACT = "TVM_CUDA_NVCC_NO_FAST_MATH"
 _AS_IEEE = "--ftz=false --prec-div=true --prec-sqrt=true"
 """TVM asks for CUDA's fast arithmetic: quotients and roots that are not the nearest, numbers close
-to zero that become zero, and exponentials of a few more bits' error. A quotient beside a half then
+to zero that become zero, and exponentials of a few more bits' error. A quotient next to a half then
 is rounded to the other integer."""
 
 _CREATE = "ffi.Module.create.cuda"

@@ -101,13 +101,13 @@ def _reshaped(g: Builder, tensor: Tensor, shape: tuple[int, ...]) -> Any:
 
 
 def _flat(rank: int, tensor: Tensor) -> tuple[int, ...]:
-    """The shape of an operand beside a result whose axes from the third on are one."""
+    """The shape of an operand next to a result whose axes from the third on are one."""
     shape = (1,) * (rank - tensor.rank) + tuple(tensor.shape)
     return (*shape[:2], prod(shape[2:]))
 
 
 class _Plan:
-    """How operands of the steps lie beside rows and columns."""
+    """How operands of the steps lie next to rows and columns."""
 
     def __init__(self, shape: tuple[int, ...], axes: Axes) -> None:
         self.shape, self.axes = shape, axes

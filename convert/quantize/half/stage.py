@@ -76,7 +76,7 @@ def check_told(model: ir.Model, kind: str, report: Report) -> tuple[EngineResult
 
 
 class Halves:
-    """Half precision in one conversion; does nothing where another precision is asked for."""
+    """Half precision in one conversion; does nothing where another precision is requested."""
 
     def __init__(self, precision: str) -> None:
         """Store the arguments."""

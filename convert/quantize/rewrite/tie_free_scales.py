@@ -79,7 +79,7 @@ def sum_off_ties(first: float, other: float, result: float) -> tuple[float, floa
     """Return scales of a sum's other operand and of its result by which no sum is halfway.
 
     Both factors become fractions with the same odd ``q``. Scales only grow, so that ranges stay
-    covered. None where an operand is too small beside the result.
+    covered. None where an operand is too small compared with the result.
 
     Args:
         first: scale of the operand that stays as it is.

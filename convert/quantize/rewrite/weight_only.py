@@ -105,7 +105,7 @@ def write(
 def tied_tables(model: ir.Model) -> dict[ir.Node, list[ir.Node]]:
     """Return the nodes that take rows of what others multiply with, and these others.
 
-    Left as floats, such a table would be stored beside the integers.
+    Left as floats, such a table would be stored next to the integers.
     """
     found: dict[ir.Node, list[ir.Node]] = {}
     transposed = transposed_weights(model.graph)

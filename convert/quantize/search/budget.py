@@ -276,7 +276,7 @@ def fit(
 
 
 def _calibrators(trials: CandidateTrials, samples: Samples, few: Samples) -> dict[str, Measures]:
-    """Return how candidates are measured with other ranges, and with those asked for."""
+    """Return how candidates are measured with other ranges, and with those requested."""
     asked = trials.quantizer.settings.method
     names = ["", *(m for m in METHODS if m != asked), *(f"{asked}*{f}" for f in _NARROWED)]
     some = trials.some(samples)
@@ -362,7 +362,7 @@ def best(
     """Choose the fastest that holds the budget, of those that are as fast the smallest.
 
     The first is what the search settled on. Weights alone take its place only if they are better
-    in time or size and as good in the other: both are what integers are asked for. Without times
+    in time or size and as good in the other: both are what integers are requested. Without times
     the smallest is chosen, see ``search.smallest`` for ``costs``.
     """
     first = points[0]

@@ -72,9 +72,9 @@ class Point:
             taken.
         size_bytes: Size in bytes of the artifact.
         form: what the layers that stay float are instead, see ``fallback.FORMS``.
-        recipe: by which the others were written; empty for the one that was asked for.
+        recipe: by which the others were written; empty for the one that was requested.
         margin: standard error of the drop: what so few samples leave open.
-        calibrator: by which ranges were chosen; empty for the one that was asked for.
+        calibrator: by which ranges were chosen; empty for the one that was requested.
         noise: see ``Loss.noise``.
     """
 
@@ -247,7 +247,7 @@ class Search:
         notify: about what is being done.
         seconds: after which no further layer is tried by itself.
         calibrators: measures with other ranges, by the calibrators' names; the empty name has those
-            that were asked for.
+            that were requested.
         timed: whether times of the engine at hand say something of the device's.
         integers_pay: where they do not, whether the device multiplies integers faster.
     """

@@ -43,7 +43,7 @@ class Loss:
             than ``drop``, and what layers are compared by.
         quality: what was measured, in the metric's own unit.
         metric: its name.
-        margin: standard error of ``drop``, where it was asked for.
+        margin: standard error of ``drop``, where it was requested.
         noise: share of the outputs' energy that is wrong, the mean of all outputs: where a drop
             is one of a few answers or the worst channel is lost already, this still tells.
     """

@@ -259,7 +259,7 @@ def _expand(op: BoundedNode) -> Limits:
 
 
 def _reshape(op: BoundedNode) -> Limits:
-    """A shape of as many elements: the data's own, joined or filled up to the rank asked for."""
+    """A shape of as many elements: the data's own, joined or filled up to the rank requested."""
     shape, length, count = op.shape(0), op.size(1, 0), op.elements(0)
     if shape is None or not length or count is None:
         return {}

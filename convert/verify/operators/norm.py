@@ -46,7 +46,7 @@ def instance_normalization(
 def layer_normalization(
     attrs: Attributes, version: int, inputs: list[Array | None]
 ) -> tuple[Array, ...]:
-    """LayerNormalization, with mean and inverse deviation where they are asked for."""
+    """LayerNormalization, with mean and inverse deviation where they are requested."""
     x, scale = _given(inputs, 2)
     axes = tuple(range(attrs.get("axis", -1) % x.ndim, x.ndim))
     normal, mean, inverse = _moments(x, axes, attrs.get("epsilon", 1e-5))
@@ -69,7 +69,7 @@ def rms_normalization(
 def mean_variance_normalization(
     attrs: Attributes, version: int, inputs: list[Array | None]
 ) -> tuple[Array, ...]:
-    """MeanVarianceNormalization, with the definition's term beside the deviation."""
+    """MeanVarianceNormalization, with the definition's term next to the deviation."""
     (x,) = _given(inputs, 1)
     axes = tuple(attrs.get("axes", (0, 2, 3)))
     rest = x - x.mean(axis=axes, keepdims=True)

@@ -3,7 +3,7 @@
 The softmax runs over groups of pages with a running largest score (Milakov and Gimelshein, 2018;
 Dao et al., 2022). Tokens of a page lie in the lanes of a vector. Weights below ``exp(-60)`` are
 exactly zero: products with numbers below the normal range are many times slower. Groups begin at
-fixed positions, so a row's bits do not depend on the rows beside it.
+fixed positions, so a row's bits do not depend on the rows next to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GROUP = 4
 """Pages whose scores become weights together: less waits for the largest one."""
 
 AHEAD = 2
-"""Pages that are asked for ahead."""
+"""Pages that are prefetched."""
 
 _LINE = 64
 
@@ -153,7 +153,7 @@ class _Pass(ABC):
         return page_of(self.named, self.owner, place)
 
     def following(self, place: Expr) -> Expr:
-        """Number of the page that is asked for ahead."""
+        """Number of the page that is prefetched."""
         return self.page(tirx.Min(place + AHEAD, self.last // PAGE))
 
     def bent(self, score: Expr) -> Expr:

@@ -359,10 +359,10 @@ def _steps_ahead(what: Product) -> int:
 
 
 def _ask_factors(what: Product, named: dict[str, Buffer], at: Expr, g: Expr) -> None:
-    """Ask for scales and offsets of the step whose weights are asked for.
+    """Ask for scales and offsets of the step whose weights are requested.
 
     For one token alone (0.95 to 0.99 of the time on Zen 4): with more there is as much to do as to
-    wait for, and each line asked for is one instruction more (1.00 to 1.06 with eight tokens).
+    wait for, and each line requested is one instruction more (1.00 to 1.06 with eight tokens).
     """
     if not what.ahead or what.width > 1:
         return

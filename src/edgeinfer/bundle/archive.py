@@ -262,7 +262,7 @@ class Bundle:
         self.keep_counters()
 
     def keep_counters(self) -> None:
-        """Let none of its counters fall from now on, where that was asked for.
+        """Let none of its counters fall from now on, where that was requested.
 
         What was used of it has been compared: a damaged one in its place leaves the one before.
 

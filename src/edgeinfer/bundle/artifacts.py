@@ -21,13 +21,13 @@ _STEM = "model"
 _PIPELINE = "pipeline/"
 _REPORTS = ("report.json", PAGE)
 _WEIGHTS = {"openvino_ir": ".bin"}
-"""What OpenVINO's IR has its weights in, beside it and under the same name."""
+"""What OpenVINO's IR has its weights in, next to it and under the same name."""
 
 
 class ArtifactWriter(BundleWriter):
     """Builds a bundle as ``BundleWriter`` does and writes one artifact of it instead.
 
-    The artifact takes the output's name. Its report and the manifest lie beside it, under
+    The artifact takes the output's name. Its report and the manifest lie next to it, under
     ``<output>.report.json``, ``<output>.report.html`` and ``<output>.manifest.json``, so that other
     forms of one model have room in the same folder.
 
@@ -156,7 +156,7 @@ def extract(
 ) -> tuple[Extracted, ...]:
     """Write the files of variants into a folder, each variant's into one that has its id.
 
-    Beside the artifact lie the manifest, which says how inputs are prepared, the report, and files
+    Next to the artifact lie the manifest, which says how inputs are prepared, the report, and files
     of the pipeline; of a stranger's bundle no pages and programs. All of it appears at once, or
     nothing. Every file is compared with its hash.
 

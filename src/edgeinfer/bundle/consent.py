@@ -1,4 +1,4 @@
-"""Precisions that run only where somebody allowed them, beside variants that need no consent."""
+"""Precisions that run only where somebody allowed them, apart from the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Files that were made on this machine and are kept in its cache: whole, or made again.
 
-Beside each lies a record with its SHA-256, which is written last: a file that was cut off, altered,
-or is of another writer than its record is as none.
+Next to each lies a record with its SHA-256, which is written last: a file that was cut off,
+altered, or is of another writer than its record is as none.
 """
 
 from __future__ import annotations

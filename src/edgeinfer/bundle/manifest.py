@@ -245,7 +245,7 @@ class Manifest:
         return tuple(folder for folder, _, name in paths if folder and name == rules.MANIFEST_NAME)
 
     def files(self) -> dict[str, FileRecord]:
-        """Return every file beside the manifest itself, by path."""
+        """Return every file besides the manifest itself, by path."""
         return {record.path: record for _, record in rules.records(self)}
 
 

@@ -1,6 +1,6 @@
 """Signatures by OpenSSF's model-signing, checked by its own library.
 
-Such a signature is a Sigstore bundle in a file of its own, ``NAME.sig`` beside the bundle: a
+Such a signature is a Sigstore bundle in a file of its own, ``NAME.sig`` next to the bundle: a
 statement with the hash of every file, signed by an elliptic curve key (P-256, P-384, P-521). The
 library says whether a trusted key signed the statement; what it says of the manifest, which has the
 hash of everything else, or of the zip as a whole, is compared here with what is opened.

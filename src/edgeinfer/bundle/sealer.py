@@ -45,7 +45,7 @@ def seal(
         OutputError: the output cannot be written.
     """
     _check_output(location, output, overwrite)
-    # Before a key is asked for: it may be encrypted with one that is not here.
+    # Before a key is requested: it may be encrypted with one that is not here.
     if location.is_file() and is_sealed(location):
         raise UsageError(f"{location}: is encrypted already")
     with Bundle.open(location, **(trust or {})) as opened:

@@ -2,7 +2,7 @@
 
 Keys are PEM files as OpenSSL writes them (``openssl genpkey -algorithm ed25519 -out key.pem``,
 ``openssl pkey -in key.pem -pubout -out public.pem``). The signed message is a fixed prefix, a zero
-byte and the bytes of ``manifest.json``; signatures (RFC 8032) lie beside it in ``signatures.json``.
+byte and the bytes of ``manifest.json``; signatures (RFC 8032) lie in ``signatures.json``.
 A signature that says more, a counter and when it was made, is over another prefix, those claims as
 canonical JSON, a zero byte and the manifest; the time is the signer's word.
 """
@@ -57,7 +57,7 @@ class Signature:
 
     @property
     def claims(self) -> dict[str, int]:
-        """What it says beside that the key signed the manifest."""
+        """What it says besides that the key signed the manifest."""
         said = {"counter": self.counter, "time": self.time}
         return {name: value for name, value in said.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""A temporary folder beside an output, and the rename that ends it."""
+"""A temporary folder next to an output, and the rename that ends it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Staging:
         """Give complete files and folders their names, all of them or none.
 
         Args:
-            moves: each with its name, what the others lie beside last; what has a name already is
+            moves: each with its name, what the others lie next to last; what has a name already is
                 replaced.
         """
         placed: list[tuple[Path, Path]] = []

@@ -130,7 +130,7 @@ def runs_opened(path: str, format: str = "") -> bool:
 
 
 def native_files(manifest: Manifest) -> Iterator[FileRecord]:
-    """Yield the files of a bundle that are machine code, or lie beside it as a part of it."""
+    """Yield the files of a bundle that are machine code, or lie next to it as a part of it."""
     for variant in manifest.variants:
         if level_of(variant) == "native":
             yield from variant.files

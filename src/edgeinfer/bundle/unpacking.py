@@ -1,4 +1,4 @@
-"""Copies of a bundle's files: written beside their place, hashed, compared."""
+"""Copies of a bundle's files: written next to their place, hashed, compared."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _MODEL_SUFFIXES = frozenset({".onnx", ".pt", ".pt2", ".pth", ".tflite", ".gguf",
 
 
 class BundleWriter:
-    """Builds a bundle beside its final name and moves it there when it is complete.
+    """Builds a bundle next to its final name and moves it there when it is complete.
 
     Use as a context manager; leaving it without ``finish``, for whatever reason, leaves nothing.
     An output that ends with a slash or is an existing folder becomes a folder, any other a zip
@@ -321,7 +321,7 @@ def writing(output: Path) -> Iterator[None]:
         yield
     except OSError as e:
         name = "" if e.filename is None else str(e.filename)
-        # The temporary name beside the output is nobody's business, and its folder is what fails.
+        # The temporary name next to the output is nobody's business, and its folder is what fails.
         where = f" ({name})" if name and not is_staged(name, output) else ""
         if not name and e.errno in (errno.ENOSPC, errno.EDQUOT):
             where = full_elsewhere(output)

@@ -106,7 +106,7 @@ def _member_problem(info: zipfile.ZipInfo) -> str:
 
 
 def _beside(stream: BinaryIO, infos: list[zipfile.ZipInfo], start: int, length: int) -> str:
-    """What is in the file beside the members that are listed: other tools may see a second zip.
+    """What is in the file besides the members that are listed: other tools may see a second zip.
 
     Source: APPNOTE.TXT 6.3.10, sections 4.3.6 to 4.3.16.
     """

@@ -218,7 +218,7 @@ def _show(
     data: dict[str, Any],
     shown: Iterable[str | Table],
 ) -> None:
-    """Print the figures, and write the files that were asked for."""
+    """Print the figures, and write the files that were requested."""
     parts = [*shown]
     if output is not None:
         write_bytes(Path(output), (to_json(data) + "\n").encode(), overwrite=True)

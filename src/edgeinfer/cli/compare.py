@@ -54,7 +54,7 @@ def compare(
 
         found = comparisons.compare(a, b, data, precision=precision, progress=progress, **trust)
     out.result(found.as_json(), lambda: _view(found))
-    write_page(page, f"{b} beside {a}", _view(found))
+    write_page(page, f"{b} against {a}", _view(found))
     if not found.same:
         raise click.exceptions.Exit(1)
 

@@ -185,7 +185,7 @@ def _where(result: ExportResult) -> Iterator[str]:
         return
     if any(f.path.startswith("pipeline/") for f in result.manifest.extra_files):
         yield "note: files of its pipeline are in bundles only: -o NAME.edge, then extract"
-    yield f"beside it: {', '.join(f.name for f in result.files[1:])}"
+    yield f"next to it: {', '.join(f.name for f in result.files[1:])}"
 
 
 def _quantized(found: Mapping[str, Any]) -> Iterator[str]:

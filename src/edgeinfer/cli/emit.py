@@ -1,6 +1,6 @@
 """Files that start the same server elsewhere: a unit of systemd, Compose, KServe.
 
-The command line that asked for the file is the one that the file runs. Paths become absolute, or
+The command line that requested the file is the one that the file runs. Paths become absolute, or
 those of a container; files of keys become what the other side has for secrets.
 """
 

@@ -48,7 +48,7 @@ def extract(
     """Write artifacts of BUNDLE as plain files.
 
     For phones and other tools: the .tflite file, the .mlpackage, the .onnx file or OpenVINO's .xml
-    and .bin, with the manifest and the report beside it, in DIR/VARIANT. Without --target and
+    and .bin, with the manifest and the report next to it, in DIR/VARIANT. Without --target and
     --variant all of them. Nothing is run. What is encrypted needs its key and is written in plain.
     """
     from edgeinfer.bundle.archive import Bundle

@@ -146,10 +146,10 @@ def sampled(
     stop: tuple[str, ...],
     **given: Any,
 ) -> SamplingParams:
-    """Return the model's own parameters with those that were asked for.
+    """Return the model's own parameters with those that were requested.
 
     Raises:
-        UsageError: more than one form of the text is asked for, or a file cannot be read.
+        UsageError: more than one form of the text is requested, or a file cannot be read.
         InputError: a value makes no sense.
     """
     from dataclasses import replace

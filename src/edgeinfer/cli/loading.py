@@ -54,7 +54,7 @@ def as_loaded(*, trust: dict[str, Any], **given: Any) -> dict[str, Any]:
 
 
 def told_stats(session: Session, options: Mapping[str, Any]) -> SessionStats | None:
-    """Return what a session counted, where that was asked for."""
+    """Return what a session counted, where that was requested."""
     return session.stats() if options["stats"] else None
 
 

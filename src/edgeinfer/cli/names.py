@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Names(click.Choice[Any]):
-    """One of several names that are not known before they are asked for."""
+    """One of several names that are not known before they are requested."""
 
     name = "choice"
 

@@ -1,4 +1,4 @@
-"""What a command prints, as a page that needs nothing beside it."""
+"""What a command prints, as a page that needs nothing next to it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def means_something(
         opening: how the bundle is opened.
 
     Raises:
-        UsageError: it was asked for, but the inputs are arrays.
+        UsageError: it was requested, but the inputs are arrays.
     """
     plain = [i for i in inputs if not i.lower().endswith(_ARRAYS)]
     if len(plain) < len(inputs) and asked:

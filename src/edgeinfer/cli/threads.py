@@ -9,7 +9,7 @@ def within(threads: int | None, out: Output) -> int | None:
     """Return as many threads as this process may keep busy, and say where that is fewer.
 
     Args:
-        threads: as asked for; None leaves them to the engine.
+        threads: as requested; None leaves them to the engine.
         out: where to say it.
     """
     if threads is None:

@@ -1,4 +1,4 @@
-"""What detectors tell of an object beside its box: points, a mask, its rotation."""
+"""What detectors tell of an object besides its box: points, a mask, its rotation."""
 
 from __future__ import annotations
 

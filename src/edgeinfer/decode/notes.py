@@ -9,7 +9,7 @@ from edgeinfer.results import Pitch
 from edgeinfer.types import Array
 
 _NEIGHBOURS = (-1, 0, 1)
-"""A note's energy leaks into the keys beside it."""
+"""A note's energy leaks into the keys next to it."""
 _RISE = 2
 """Frames back to which a sudden rise of loudness is measured."""
 

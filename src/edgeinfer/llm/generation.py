@@ -1,6 +1,6 @@
 """How texts of a model begin and end, and how it likes to be sampled: ``generation.json``.
 
-Beside it in the folder of a variant stand ``tokenizer.json``, in the form of the tokenizers
+Next to it in the folder of a variant stand ``tokenizer.json``, in the form of the tokenizers
 library, and, where the model was trained on conversations, ``chat_template.jinja``.
 """
 

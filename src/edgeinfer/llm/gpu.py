@@ -62,7 +62,7 @@ def layer_words(cache: str, heads: int, size: int) -> int:
 def width_for(eights: int) -> int:
     """The width that so many eights of tokens are multiplied by.
 
-    Two are taken one beside the other: threads that do both take longer than twice as many.
+    Two are taken one next to the other: threads that do both take longer than twice as many.
     """
     if eights <= 2:
         return 1

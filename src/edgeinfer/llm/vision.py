@@ -1,6 +1,6 @@
 """How pictures stand in prompts: ``vision/pictures.json`` of a bundle.
 
-Beside it in ``vision/tower`` lies the vision tower with its projector, an ordinary bundle: one
+Next to it in ``vision/tower`` lies the vision tower with its projector, an ordinary bundle: one
 input, a tile of an image, (1, 3, side, side); one output, its embeddings, (1, rows, hidden).
 """
 

@@ -22,7 +22,7 @@ class Cores:
     Attributes:
         threads: how many.
         cpus: where they run, fast ones first; empty where all cores are alike.
-        note: what was asked for and is not given; empty where nothing was.
+        note: what was requested and is not given; empty where nothing was.
     """
 
     threads: int
@@ -35,7 +35,7 @@ def plan_cores(
 ) -> Cores:
     """Say how many threads and on which cores; a function of its arguments alone.
 
-    Fast cores come first. Where nothing is asked for, slow ones are left out: a step that is split
+    Fast cores come first. Where nothing is requested, slow ones are left out: a step that is split
     evenly waits for its slowest part.
 
     Args:

@@ -229,7 +229,7 @@ def _let_go(driver: Any, context: Any, handle: Any, pinned: list[Array]) -> None
 
 
 class Memory:
-    """A piece of the device's memory, which grows when more is asked for.
+    """A piece of the device's memory, which grows when more is requested.
 
     CUDA driver API, "Memory Management": what ``cuMemAlloc`` gives is aligned for any type.
     """
@@ -240,7 +240,7 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """Of its first byte; 0 before any was asked for."""
+        """Of its first byte; 0 before any was requested."""
         return int(self._address.value)
 
     def hold(self, size: int) -> int:

@@ -27,7 +27,7 @@ class Fingerprint:
         features: instruction sets that kernels are chosen by, sorted.
         cpus: how many CPUs this process may keep busy.
         memory_mb: memory of the machine; 0 when unknown.
-        gpus: NVIDIA GPUs, each with its driver, as far as somebody asked for them.
+        gpus: NVIDIA GPUs, each with its driver, as far as somebody requested them.
         power_mode: a Jetson's or a Mac's; it caps the clocks.
     """
 

@@ -166,7 +166,7 @@ def advise(engine: str, facts: Facts, python: Python) -> Advice:
 
 
 def install_line(python: Python, *packages: str) -> str:
-    """Return the line that gets packages into this Python, or into a new environment beside it."""
+    """Return the line that gets packages into this Python, or into a new environment next to it."""
     here = anew() if python.managed else package()
     ours = [p.replace("edgeinfer[", f"{here}[") for p in packages]
     named = " ".join(f'"{p}"' if "[" in p else p for p in ours)

@@ -1,6 +1,6 @@
 """Images, recordings and array files to the tensors that a model takes, and results back.
 
-Each function's module is imported when it is first asked for: a conversion describes its inputs
+Each function's module is imported when it is first requested: a conversion describes its inputs
 and reads none. Pillow, soundfile and soxr are imported only when an image or recording is read.
 """
 

@@ -279,7 +279,7 @@ def _blocks(source: Path | bytes, name: str) -> Generator[Any, None, None]:
                 frames = max(1, BLOCK // int(file.channels))
                 while True:
                     begun = time.thread_time()
-                    # Some kinds can only be read on and on: that is all that is asked for.
+                    # Some kinds can only be read on and on: that is all that is requested.
                     block = file.read(frames, dtype="float32", always_2d=True)
                     left_s -= time.thread_time() - begun
                     if left_s < 0:

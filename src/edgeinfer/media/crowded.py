@@ -1,8 +1,8 @@
-"""Pictures with more parts beside the pixels than any has: each costs Pillow time and memory.
+"""Pictures with more parts besides the pixels than any has: each costs Pillow time and memory.
 
 A PNG of 1 MB may hold a thousand colour profiles, each of which is inflated before the size is
 known; a JPEG of empty segments keeps 35 times its bytes; each tag of a TIFF, or of what a camera
-wrote beside the pixels (Exif, a TIFF within the file), is a warning.
+wrote besides the pixels (Exif, a TIFF within the file), is a warning.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _END = -1
 """In the place of a marker: the file ends."""
 
 _MOST_EXIF = 1 << 20
-"""Bytes that a camera wrote beside the pixels; a small image is among them."""
+"""Bytes that a camera wrote besides the pixels; a small image is among them."""
 
 _MOST_VALUES = 1 << 20
 """Numbers of one tag: a TIFF of 16384 by 16384 in tiles of 16 has as many."""

@@ -2,7 +2,7 @@
 
 ::
 
-    labels = "imagenet.txt"      # class names, one a line; files lie beside this one
+    labels = "imagenet.txt"      # class names, one a line; files lie next to this one
 
     [inputs.image]               # one table an input, as in a preprocessing file
     kind = "image"

@@ -73,7 +73,7 @@ class SymbolTable:
 
         Raises:
             InputError: it is no text, too long, or has no symbol, or one that must be known.
-            NotAvailableError: its phonemes are asked for, and what makes them is not installed.
+            NotAvailableError: its phonemes are requested, and what makes them is not installed.
         """
         if not isinstance(text, str):
             raise InputError("text", "a str", type(text).__name__)

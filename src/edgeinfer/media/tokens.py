@@ -76,7 +76,7 @@ class Tokenizer:
         """Encode as much of a text as its first tokens, which are all that is kept, depend on.
 
         A cut changes tokens next to it alone, so those that a cut twice as far away leaves as they
-        are do not depend on it. What was left out is not asked for: tokenizers 0.23.1 and
+        are do not depend on it. What was left out is not requested: tokenizers 0.23.1 and
         0.23.2 do not tell it.
 
         Raises:

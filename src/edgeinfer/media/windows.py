@@ -28,7 +28,7 @@ _MOST = 1 << 23
 
 
 class TooManyError(Exception):
-    """The windows are too wide to be asked for."""
+    """The windows are too wide to be requested."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def run(
     )
     into, out, errors = process.stdin, process.stdout, process.stderr
     if into is None or out is None or errors is None:
-        raise AssertionError("pipes were asked for")
+        raise AssertionError("pipes were requested")
     said = _Said(process, errors)
     unread: list[OSError] = []
 

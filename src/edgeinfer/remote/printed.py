@@ -27,7 +27,7 @@ class Printed:
 
     def __init__(self, process: subprocess.Popen[bytes], stream: IO[bytes] | None) -> None:
         if stream is None:
-            raise AssertionError("a pipe was asked for")
+            raise AssertionError("a pipe was requested")
         self.first, self.is_too_much = b"", False
         self._process, self._stream = process, stream
         self._thread = threading.Thread(target=self._read, daemon=True)

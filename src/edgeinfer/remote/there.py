@@ -1,8 +1,8 @@
 """Runs on the device, as the text of ``python3 -c``: standard library only, from Python 3.6 on.
 
-It takes a tar archive from its input, runs a command beside what was in it, and gives back a header
-line of JSON, what the command printed, and the file that it wrote. It ends with the connection: the
-command is ended and the folder is removed, however that ends.
+It takes a tar archive from its input, runs a command next to what was in it, and gives back a
+header line of JSON, what the command printed, and the file that it wrote. It ends with the
+connection: the command is ended and the folder is removed, however that ends.
 """
 
 import json

@@ -113,7 +113,7 @@ def _whole(executor: CudaExecutor, table: Array, ids: list[int], adapter: int = 
 
 
 def logits(name: str, count: int) -> dict[str, Any]:
-    """Of a prompt, read at once and its last tokens one by one, beside those of the definition."""
+    """Of a prompt, read at once and its last tokens one by one, next to those of the definition."""
     config, make = CASES[name]
     tensors, ids = make(), IDS[:count]
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ def _of_experts(config: LlmConfig, tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapted(name: str, count: int) -> dict[str, Any]:
-    """Of a model with adapters: logits beside those of merged weights, bits, what is refused."""
+    """Of a model with adapters: logits next to those of merged weights, bits, what is refused."""
     config, make = CASES[name]
     tensors, ids, folder = make(), IDS[:count], Path(tempfile.mkdtemp())
     parts = PARTS if config.experts is None else PARTS[:4]

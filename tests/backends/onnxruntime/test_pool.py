@@ -70,7 +70,7 @@ def test_six_sessions_take_the_memory_of_one(model: Path) -> None:
     assert answers == expected
     assert again == expected[0]
     assert alone > 4 * pooled, (alone, pooled)
-    # What no run uses is given back when it is asked for.
+    # What no run uses is given back when it is requested.
     assert left < 0.2 * alone, (left, alone)
 
 

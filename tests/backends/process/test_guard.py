@@ -18,7 +18,7 @@ OUTPUTS = (TensorSpec("y", "float32", ("n", 2)),)
 
 
 class Keeper:
-    """Gives what it was first asked for once a run failed, as an engine was seen to do."""
+    """Gives what it was first requested once a run failed, as an engine was seen to do."""
 
     def __init__(self, owner: "KeeperBackend") -> None:
         self.inputs: tuple[TensorSpec, ...] = INPUTS

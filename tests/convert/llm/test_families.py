@@ -309,7 +309,7 @@ def test_windows_of_gemma_are_those_of_the_file() -> None:
 def test_ropes_of_a_file_are_scaled_as_llama_cpp_does(
     fields: dict[str, Any], scaling: dict[str, Any] | None, share: float
 ) -> None:
-    """A factor alone is linear; what YaRN says beside its factor counts."""
+    """A factor alone is linear; what YaRN says next to its factor counts."""
     made = described("llama", **{f"rope__{name}": value for name, value in fields.items()})
     expected = rope(10000.0, 16, scaling, 256)
     assert made.ropes[0].frequencies == expected.frequencies

@@ -41,7 +41,7 @@ def _run(model: ir.Model, feeds: dict[str, object]) -> list[object]:
 
 
 def _computing(model: ir.Model) -> list[ir.Node]:
-    """Operators beside casts that read or make bfloat16."""
+    """Operators next to casts that read or make bfloat16."""
     return [
         n
         for n in all_nodes(model)

@@ -1,4 +1,4 @@
-"""Quantized operators of ONNX and of ONNX Runtime on every target, beside ONNX Runtime itself."""
+"""Quantized operators of ONNX and of ONNX Runtime on every target, next to ONNX Runtime itself."""
 
 from __future__ import annotations
 

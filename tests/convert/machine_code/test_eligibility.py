@@ -1,4 +1,4 @@
-"""Which machine code is made where it is asked for."""
+"""Which machine code is made where it is requested."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def check_fused(
         remaining: operators after, with their count.
         feeds: inputs.
         expected: the first output in float64, when the test knows it.
-        atol: absolute error allowed beside those of ``check_close``.
+        atol: absolute error allowed next to those of ``check_close``.
     """
     model = graph(text)
     names = [o.name for o in model.graph.outputs]

@@ -187,7 +187,7 @@ def test_a_result_whose_size_a_chain_of_nodes_makes_is_not_computed(
         node: ir.Node, imports: dict[str, int], inputs: list[Array | None]
     ) -> list[Array] | None:
         done.append(node.op_type)
-        # As on a machine without the memory: what is asked for is known by then.
+        # As on a machine without the memory: what is requested is known by then.
         return run_node(node, imports, inputs) if node.op_type in SMALL else None
 
     FoldConstants(evaluate)(model)

@@ -92,7 +92,7 @@ def test_told_rows_are_the_files_of_fp32(convert: Convert) -> None:
 def test_a_gpu_that_no_engine_here_uses_computes_nothing(
     uses_it: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a GPU and an ONNX Runtime without CUDA, tf32 was refused for want of a check."""
+    """Next to a GPU and an ONNX Runtime without CUDA, tf32 was refused for want of a check."""
     gpu = Device("gpu", "H200")
     found = Probe(
         "onnxruntime", "1", (gpu, Device("cpu", "x")) if uses_it else (Device("cpu", "x"),)

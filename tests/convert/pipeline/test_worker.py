@@ -621,7 +621,7 @@ def save_labelled(folder: Path) -> None:
 
 @pytest.mark.sweep
 def test_a_search_is_remembered_by_the_process_that_waits(tmp_path: Path) -> None:
-    """The other one may write nowhere but beside its model's artifacts."""
+    """The other one may write nowhere but next to its model's artifacts."""
     save_labelled(tmp_path)
     data = {"precision": "auto", "calibration": tmp_path / "samples.npz"}
     export(tmp_path / "net.onnx", **data)

@@ -1,4 +1,4 @@
-"""The whole way: a conversion that is asked for integers."""
+"""The whole way: a conversion that is requested integers."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""Weights beside the model: lazy, complete and inside its folder."""
+"""Weights next to the model: lazy, complete and inside its folder."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Each layer's error is that of the artifact's own arithmetic, and its time stands beside it."""
+"""Each layer's error is that of the artifact's own arithmetic, and its time stands next to it."""
 
 from pathlib import Path
 from typing import Any

@@ -181,7 +181,7 @@ BAD = {
     "a text beyond the frame": (CALL, answer(number(STR), struct.pack("<iQ", TEXT, 9) + b"x")),
     "something behind it": (CALL, answer(number(INT), number(1), VOID, count=2)),
     "an error that is none": (CALL, answer(handle(), code=EXCEPTION)),
-    "a copy that nobody asked for": (CALL, frame(struct.pack("<i", COPY_ACK) + b"x" * 8)),
+    "a copy that nobody requested": (CALL, frame(struct.pack("<i", COPY_ACK) + b"x" * 8)),
 }
 
 

@@ -86,7 +86,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def processors() -> Iterator[tuple[str, VisionInput, Any]]:
-    """Processors of transformers beside what we make of their parameters."""
+    """Processors of transformers next to what we make of their parameters."""
     pytest.importorskip("transformers")
     from transformers.models.idefics3.image_processing_pil_idefics3 import (
         Idefics3ImageProcessorPil,

@@ -135,7 +135,7 @@ class ToyExecutor:
 
 
 class Clock:
-    """Time that passes by a millisecond whenever it is asked for."""
+    """Time that passes by a millisecond whenever it is requested."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -73,7 +73,7 @@ def test_arrays_without_a_function_are_left_to_numpy(functions: Functions) -> No
 
 def test_what_is_used_is_told(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     assert grouping(functions, "")[1] == "boxes by compiled code for x86-64-v3"
-    assert grouping(None, "it was asked for")[1] == "boxes by NumPy: it was asked for"
+    assert grouping(None, "it was requested")[1] == "boxes by NumPy: it was requested"
 
     def wrong(name: str, arguments: Any) -> None:
         arguments[-1][...] = 0

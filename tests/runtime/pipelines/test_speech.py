@@ -215,7 +215,7 @@ def test_a_token_beyond_the_vocabulary_is_an_error(make: MakeBundle) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_real_decoder_writes_what_its_package_writes(tmp_path: Path) -> None:
-    """A tiny Moonshine of chance's weights, exported, beside transformers' greedy generation."""
+    """A tiny Moonshine of chance's weights, exported, next to transformers' greedy generation."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     tokenizer = byte_tokenizer(tmp_path / "tokenizer.json")
     torch.manual_seed(0)

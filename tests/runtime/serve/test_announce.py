@@ -1,4 +1,4 @@
-"""The local network is told where the server is, where that is asked for."""
+"""The local network is told where the server is, where that is requested."""
 
 from __future__ import annotations
 

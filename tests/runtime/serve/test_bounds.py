@@ -1,4 +1,4 @@
-"""Small requests with much work in them: refused before it is done, or done beside the others."""
+"""Small requests with much work in them: refused before it is done, or done next to the others."""
 
 from __future__ import annotations
 

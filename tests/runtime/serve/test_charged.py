@@ -143,7 +143,7 @@ def test_who_leaves_has_paid_for_what_came(
                 break
     assert 1750 <= used[0] <= 1850
     assert used[1:] == [1] * WORDS
-    # Nobody knows what was written of a whole answer, but not more than was asked for.
+    # Nobody knows what was written of a whole answer, but not more than was requested.
     for more, want in (({"max_tokens": 40, "n": 2}, 80), ({}, charged.MOST_UNTOLD)):
         used.clear()
         body = json.dumps(asked("slow", **more)).encode()

@@ -411,7 +411,7 @@ def test_a_body_that_comes_later_is_read(server: Server, monkeypatch: pytest.Mon
 def test_who_reads_no_answers_is_not_taken(
     server: Server, taken: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each answer would wait in memory, as many as are asked for."""
+    """Each answer would wait in memory, as many as are requested."""
 
     class Paused(FlowControl):
         write_paused = property(lambda _: True, lambda *_: None)

@@ -92,7 +92,7 @@ def test_it_is_behind_the_same_keys(start: Start) -> None:
         assert refused.headers["www-authenticate"].startswith("Basic ")
         assert server.client.get(path, auth=("", KEY)).status_code == 200
         assert server.client.get(path, auth=(KEY, "another-key-of-mine")).status_code == 401
-    # Clients of the APIs are not asked for a password.
+    # No password is required of clients of the APIs.
     assert "www-authenticate" not in server.client.get("/v1/models").headers
     assert server.client.get("/v1/models", auth=("me", KEY)).status_code == 200
     for wrong in ("Basic", "Basic %%%", "Basic bm9uZQ=="):
@@ -145,7 +145,7 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("chromium, a package of Debian, is not installed")
     with sync_api.sync_playwright() as playwright:
-        # A microphone that gives a tone a second, and nobody who has to be asked for it.
+        # A microphone that gives a tone a second, and nobody who has to be requested it.
         fake = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
         made = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *fake])
         yield made

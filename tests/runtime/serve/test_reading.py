@@ -167,7 +167,7 @@ def test_a_larger_body_is_begun_at_once() -> None:
 
 
 def test_so_much_is_waited_for_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has asked for a key before such bodies are there."""
+    """No key is required before such bodies are there."""
     monkeypatch.setattr(connections, "_MOST_LENT", 100_000)
     monkeypatch.setattr(protocol, "SOON_S", 60.0)
     taker = Taker(True)

@@ -219,7 +219,7 @@ def test_the_real_client_keeps_order_in_a_stream(server: Server) -> None:
 def test_a_step_that_is_read_for_long_is_not_overtaken(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values in lists are read beside the loop: a raw step behind one was run before it."""
+    """Values in lists are read next to the loop: a raw step behind one was run before it."""
     grpc = pytest.importorskip("grpc")
     from edgeinfer.runtime.serve.messages import SERVICE, messages
 

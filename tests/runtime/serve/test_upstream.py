@@ -228,7 +228,7 @@ def test_tokens_count_for_the_key(start: Start, more: dict[str, Any]) -> None:
         found = server.client.post(CHAT, json=given, headers=mine)
         assert found.status_code == 200
         if number:
-            # It is told to who asked for it alone.
+            # It is told to who requested it alone.
             assert (words(found.text)[-1]["choices"] == []) == bool(more)
             assert ("total_tokens" in found.text) == bool(more)
     assert server.client.post(CHAT, json=asked(), headers=mine).status_code == 429

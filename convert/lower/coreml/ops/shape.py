@@ -1,4 +1,4 @@
-"""Shapes: asked for, changed, joined and cut."""
+"""Shapes: requested, changed, joined and cut."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int) -> Tenso
 def _inserted(data: Tensor, given: Sequence[int]) -> list[int]:
     """Axes of size one that a reshape only adds; none where it does more, or sizes are known.
 
-    The sizes need not be asked for then, where several are open.
+    The sizes need not be requested then, where several are open.
     """
     if data.shape.count(None) < 2:
         return []

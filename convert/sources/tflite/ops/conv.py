@@ -93,7 +93,7 @@ def conv_3d(g: Importer, o: Options, x: Operand, w: Operand, b: Operand | None =
 def transpose_conv(
     g: Importer, o: Options, shape: Operand, w: Operand, x: Operand, b: Operand | None = None
 ) -> ir.Value:
-    """ConvTranspose, cut to the shape that is asked for."""
+    """ConvTranspose, cut to the shape that is requested."""
     outs, *kernel, _ = sizes_of(w, 4)
     note_hybrid(g, x, w)
     return _transposed(

@@ -121,7 +121,7 @@ def test_unpooled_elements_count_in_the_sizes_of_their_windows() -> None:
         "x": np.arange(1, 5, dtype=np.float32).reshape(1, 1, 2, 2),
         "i": np.array([[[[5, 7], [13, 15]]]]),
     }
-    # As the standard's own case has it; ONNX Runtime counts in the sizes that were asked for.
+    # As the standard's own case has it; ONNX Runtime counts in the sizes that were requested.
     right = np.zeros((5, 5), np.float32)
     right[1, 1], right[1, 3], right[3, 1], right[3, 3] = 1, 2, 3, 4
     np.testing.assert_array_equal(_run(model, feeds)[0][0, 0], right)

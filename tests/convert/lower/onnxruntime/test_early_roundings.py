@@ -24,7 +24,7 @@ JOINED = """g (float[1,4] x, float[1,3] v) => (float[1,7] y)
     ("changes", "kept"),
     [
         ((), False),
-        # Signed, the floats themselves are asked for, and a scale that is not known.
+        # Signed, the floats themselves are requested, and a scale that is not known.
         (("uint8 z = {128}", "int8 z = {3}"), True),
         (("(float[1,7] y)", "(float[1,7] y, float[1,7] c)"), True),
         (("float[1,3] v)", "float[1,3] v, float s)", "float s = {0.05}, ", ""), True),

@@ -19,7 +19,7 @@ def _written(text: str, folder: Path) -> Path:
 
 
 def _noise(*shape: int) -> Array:
-    """Small beside its mean, so that whatever is lost of the mean covers it."""
+    """Small next to its mean, so that whatever is lost of the mean covers it."""
     random = np.random.default_rng(0)
     return (random.standard_normal(shape) + 1000).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Transposes beside attention whose axes have one size."""
+"""Transposes next to attention whose axes have one size."""
 
 from pathlib import Path
 

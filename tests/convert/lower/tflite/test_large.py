@@ -45,7 +45,7 @@ print(json.dumps({"peak": peak, "seconds": time.perf_counter() - start}))
 
 
 def write_source(path: Path) -> None:
-    """A chain of MatMul and Relu; each weight is another one, with its data in a file beside."""
+    """A chain of MatMul and Relu; each weight is another one, with its data in a file next to."""
     weights, nodes, value = [], [], "x"
     with path.with_suffix(".data").open("wb") as data:
         for layer in range(LAYERS):

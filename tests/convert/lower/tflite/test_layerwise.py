@@ -55,7 +55,7 @@ def test_every_layer_of_a_deep_net_is_right_to_a_step() -> None:
         steps = worst_steps(model, feeds, xnnpack=xnnpack)
         assert len(steps) > 4 * BLOCKS
         assert max(steps.values()) <= 1, steps
-    # The whole is a few steps off, which is small beside what the integers cost.
+    # The whole is a few steps off, which is small next to what the integers cost.
     want, floats = expected(model, feeds)["y"], expected(model_of(deep_net()), feeds)["y"]
     got = outputs(lower(model), feeds)["y"]
     assert np.linalg.norm(got - want) < 0.5 * np.linalg.norm(want - floats)

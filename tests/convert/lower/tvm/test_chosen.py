@@ -22,7 +22,7 @@ def _model(text: str) -> onnx.ModelProto:
 
 
 def _agree(folder: Path, text: str, *all_feeds: dict[str, Array]) -> list[tuple[int, ...]]:
-    """Run one library on all feeds, beside ONNX Runtime; return the first result's sizes."""
+    """Run one library on all feeds, next to ONNX Runtime; return the first result's sizes."""
     model = _model(text)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     ready, sizes = load(model, folder), []

@@ -131,7 +131,7 @@ def test_a_file_has_each_weight_once(net: str, format: str, precision: str, tmp_
     lowered = target_for(format).lower(model, profile, LowerOptions("fp32"), tmp_path)
     size = sum(f.stat().st_size for f in lowered.files)
     once = {"towers": 576 + 4608 + 512 * 32, "speller": ROWS * WIDTH + WIDTH * WIDTH}[net]
-    # Beside the weights there are scales, names and the operators: 28 to 45 kB in all formats.
+    # Next to the weights there are scales, names and the operators: 28 to 45 kB in all formats.
     assert once * width < size < once * width + 46_000
     twice = {"towers": 2 * once, "speller": once + ROWS * WIDTH}[net]
     assert width == 1 or size < twice * width

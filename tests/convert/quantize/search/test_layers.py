@@ -64,7 +64,7 @@ def test_all_integers_where_they_hold() -> None:
 def test_the_cheapest_layers_that_are_needed_stay_float() -> None:
     outcome = net().search(0.06).run()
     assert outcome.holds
-    # Either 0.05 alone is not enough beside 0.08; the dear one goes back to integers.
+    # Either 0.05 alone is not enough next to 0.08; the dear one goes back to integers.
     assert set(outcome.chosen.kept) == {"bad", "worse"}
 
 

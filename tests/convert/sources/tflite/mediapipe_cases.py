@@ -106,7 +106,7 @@ def _pools() -> Iterator[Case]:
             -(-n // s) if padding == SAME else (n - k) // s + 1
             for n, k, s in zip(size, kernel, strides, strict=True)
         ]
-        # Few values, so that the first of equal ones is asked for.
+        # Few values, so that the first of equal ones is requested.
         data = np.round(_random(seed, 2, *size, 3) * 2)
         yield Case(
             f"pool-{padding}-{kernel}-{strides}-{size}-{activation}",

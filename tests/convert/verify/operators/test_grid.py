@@ -1,4 +1,4 @@
-"""Cubic samples beside an image are those of an image whose border goes on."""
+"""Cubic samples next to an image are those of an image whose border goes on."""
 
 from __future__ import annotations
 
