@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = "edgeinfer-runtime"
 LEFT_OUT = (
     *("convert", "kernels", "backends/testing", "backends/coreml_reference/ops", "numerics"),
-    "remote",
+    *("remote", "profiles/quantization"),
 )
 """Folders of the package: what converts, and what judges where it is converted or from there."""
 

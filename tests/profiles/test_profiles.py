@@ -12,6 +12,8 @@ from edgeinfer.errors import ProfileError
 from edgeinfer.profiles.reader import parse
 from edgeinfer.profiles.schema import Profile, Quirk, chip_of
 
+ROOT = Path(profiles.__file__).parent
+
 MINIMAL = """
 name = "board"
 title = "A board"
@@ -168,6 +170,16 @@ def test_tables_of_quantization_are_used_and_each_stands_once() -> None:
     assert set(named) == files.keys()
     tables = [tomllib.loads(path.read_text("utf-8")) for path in files.values()]
     assert [t for i, t in enumerate(tables) if t in tables[:i]] == []
+
+
+def test_a_device_without_the_tables_reads_its_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = profiles.load("rpi5")
+    text = (ROOT / "rpi5.toml").read_text("utf-8")
+    monkeypatch.setattr("importlib.resources.files", lambda _: tmp_path)
+    found = parse(text, "rpi5.toml")
+    assert found == dataclasses.replace(whole, quantization=())
 
 
 def test_a_table_that_does_not_exist_is_a_fault() -> None:

@@ -76,6 +76,7 @@ def test_it_holds_no_converter(names: set[str]) -> None:
     assert "edgeinfer/runtime/session.py" in names
     assert "edgeinfer/profiles/rpi5.toml" in names
     assert not [n for n in names if n.startswith(("edgeinfer/convert", "edgeinfer/kernels"))]
+    assert not [n for n in names if n.startswith("edgeinfer/profiles/quantization")]
     commands = {n.rpartition("/")[2] for n in names if n.startswith("edgeinfer/cli/")}
     assert {"run.py", "bench.py", "doctor.py"} <= commands
     assert not {"convert.py", "check.py", "compare.py", "tune.py", "join.py"} & commands
