@@ -38,11 +38,18 @@ _O200K = (
 )
 """Of Phi-4 mini. Source: ``o200k_base`` of tiktoken."""
 
+_TEKKEN = _O200K.replace(_ENDING, "").replace(r"|\p{N}{1,3}|", r"|\p{N}|")
+"""Of Mistral Nemo: digits one by one, and no endings. Source: its tokenizer.json, by llama.cpp."""
+
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
+_WHOLE = (*_LLAMA3_NAMES, "tekken")
+"""Rules with which texts begin with a token, and a part that is a token is taken as that."""
+
 _PATTERNS = {
     "qwen2": _QWEN,
     "deepseek-r1-qwen": _QWEN,
     "gpt-4o": _O200K,
+    "tekken": _TEKKEN,
     **dict.fromkeys(_LLAMA3_NAMES, _LLAMA3),
 }
 _DIGITS = ("smollm", "smollm3")
@@ -80,7 +87,7 @@ def _of_gguf(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
     known = {t: i for i, t in enumerate(tokens)}
     ends += [known[t] for t in _ENDS if t in known and not _is_ordinary(own, known[t])]
     # Llama 3 begins texts with one, and most of its files do not say so (``llama-vocab.cpp``).
-    begins = kind == "llama" or own.get("pre") in _LLAMA3_NAMES
+    begins = kind == "llama" or own.get("pre") in _WHOLE
     adds = bool(own.get("add_bos_token", begins))
     generation = Generation(
         bos=ids["bos"] if adds else None,
@@ -209,7 +216,7 @@ def _bpe(path: Path, own: Mapping[str, Any]) -> dict[str, Any]:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": rule in _LLAMA3_NAMES,
+            "ignore_merges": rule in _WHOLE,
             "vocab": {token: i for i, token in enumerate(own["tokens"])},
             "merges": [merge.split(" ", 1) for merge in own.get("merges", ())],
         },

@@ -217,6 +217,20 @@ def test_texts_are_cut_as_phi_4_mini_was_trained(tmp_path: Path) -> None:
     assert parts == wanted
 
 
+def test_texts_are_cut_as_mistral_nemo_was_trained(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    kinds = {"token_type": np.array([1, 1, 1, 3]), "bos_token_id": 3}
+    fields = {"model": "gpt2", "pre": "tekken", "tokens": ["a", "b", "ab", "<s>"], "merges": []}
+    found, _ = tokenizer.files(made("gguf", tmp_path, **fields, **kinds))
+    assert generation(found).bos == 3
+    inner = tokenizers.Tokenizer.from_str(found[TOKENIZER_NAME].decode())
+    assert inner.encode("ab", add_special_tokens=False).ids == [2]
+    text = "HelloWorld's 12 foo/bar.\n/ X's\n\n y"
+    parts = [part for part, _ in inner.pre_tokenizer.pre_tokenize_str(text)]
+    wanted = ["Hello", "World", "'s", "Ġ", "1", "2", "Ġfoo", "/bar", ".Ċ/", "ĠX", "'s", "ĊĊ", "Ġy"]
+    assert parts == wanted
+
+
 def test_a_token_that_ends_every_text_is_noted(tmp_path: Path) -> None:
     """Models of embeddings read their vector from it, and nothing here puts it there."""
     fields: dict[str, Any] = {"model": "gpt2", "pre": "qwen2", "tokens": ["a", "<end>"]}
