@@ -75,11 +75,11 @@ _SHORT = {"": "", "float16": "h", "float32": "f", "codes": "c"}
 def dot_of(machine: str) -> Dot:
     """How a machine of ``DOTS`` multiplies in kernels of language models.
 
-    Vectors are rounded once for all products, one by one: what multiplies two at an instruction
-    multiplies one at the older one, which such machines have too.
+    What multiplies two vectors at an instruction multiplies one alone at the older one, which such
+    machines have too; weights lie as that one takes them.
     """
     dot = DOTS[machine]
-    return Dot("sdot", dot.rows) if dot.name == "smmla" else dot
+    return Dot("sdot", dot.rows, dot.together) if dot.name == "smmla" else dot
 
 
 def zero_for(dot: Dot, bits: int, low: int) -> int:

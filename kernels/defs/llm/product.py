@@ -7,7 +7,7 @@ each asks for its bytes ahead. What is summed, and in which order, depends on ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, prefetch, splat, store
 from edgeinfer.kernels.defs.gemv import Dot
-from edgeinfer.kernels.defs.llm import tiles
+from edgeinfer.kernels.defs.llm import pairs, tiles
 from edgeinfer.kernels.defs.llm.form import STEP, SUPER, Form
 from edgeinfer.kernels.defs.llm.rounding import rounded_buffers
 from edgeinfer.kernels.defs.llm.steps import (
@@ -168,14 +168,14 @@ def walked(
 def gated(what: Product, named: dict[str, Buffer], item: Expr, first: Expr, into: Expr) -> None:
     """Multiply pairs of runs from ``item`` on and write them to rows of ``y`` from ``into`` on."""
     runs = _runs_of(what, item)
-    ats, pairs = runs[: what.together], runs[what.together :]
+    ats, behind = runs[: what.together], runs[what.together :]
     if what.streams > 1:
         both = walked(what, named, runs, first)
         gates, others = both[: len(ats)], both[len(ats) :]
     else:
         # Both together would not stay in registers.
         gates = walked(what, named, ats, first)
-        others = walked(what, named, pairs, first, len(ats))
+        others = walked(what, named, behind, first, len(ats))
     if what.more:
         for at, totals in zip(runs, [*gates, *others], strict=True):
             _add_more(what, named["more"], (first, at), totals)
@@ -253,9 +253,8 @@ def _walk(
             weights = [held(v, rows * 4, "uint8") for v in _weights(form, named["w"], at, g, rows)]
             scales = _factors(form, named, "s", form.scale, at, g, rows)
             offsets = _factors(form, named, "m", form.offset, at, g, rows) if form.offset else None
-            for column, total in enumerate(into):
-                token = first + column
-                sums = _sums(what, weights, named, token, g)
+            for column, sums in enumerate(_sums_of_all(what, weights, named, first, g)):
+                token, total = first + column, into[column]
                 for scale, whole in zip(scales, sums, strict=True):
                     _add_whole(named, (token, g), whole, scale, total)
                 for place, offset in enumerate(offsets or []):
@@ -444,6 +443,36 @@ def _factors(
     return found
 
 
+def _sums_of_all(
+    what: Product, weights: list[Buffer], named: dict[str, Buffer], first: Expr, g: Expr
+) -> Iterator[list[Expr]]:
+    """Sums of each token, see ``_sums``; two at once where an instruction takes two."""
+    twos = what.width // 2 if what.dot.together == 2 else 0
+    parts = pairs.zipped(weights) if twos else []
+    form = what.form
+    each, groups = min(form.group, STEP) // 8, max(1, STEP // form.group)
+    for token in (first + 2 * k for k in range(twos)):
+        found: list[list[Expr]] = [[], []]
+        for i in range(groups):
+            place = g, 2 * each * i
+            both = pairs.multiplied(parts[each * i :][:each], named["words"], token, place)
+            for k, (into, sums) in enumerate(zip(found, both, strict=True)):
+                into.append(pairs.added(sums, _start(form, named, token + k, g, i)))
+        yield from found
+    for column in range(2 * twos, what.width):
+        yield _sums(what, weights, named, first + column, g)
+
+
+def _start(form: Form, named: dict[str, Buffer], token: Expr, g: Expr, group: int) -> Expr | None:
+    """What a group's sum begins with, for what weights of zero are stored as."""
+    if not form.zero:
+        return None
+    count = T.BufferLoad(named["starts"], [token, g, group])
+    if form.group >= STEP:
+        count = count + T.BufferLoad(named["starts"], [token, g, 1])
+    return count * T.int32(-form.zero)
+
+
 def _sums(
     what: Product, weights: list[Buffer], named: dict[str, Buffer], token: Expr, g: Expr
 ) -> list[Expr]:
@@ -452,30 +481,26 @@ def _sums(
     each = min(form.group, STEP) // 4
     found = []
     for i in range(max(1, STEP // form.group)):
-        pairs = []
+        factors = []
         for j in range(i * each, (i + 1) * each):
             word = splat(T.BufferLoad(named["words"], [token, g, j]), rows)
             value = tirx.reinterpret(f"int8x{rows * 4}", word)
-            pairs.append((load(weights[j], [0], rows * 4), value))
-        start: Expr = None
-        if form.zero:
-            count = T.BufferLoad(named["starts"], [token, g, i])
-            if form.group >= STEP:
-                count = count + T.BufferLoad(named["starts"], [token, g, 1])
-            start = splat(count * T.int32(-form.zero), rows)
-        found.append(_DOTS[what.dot.name](pairs, start, rows, form))
+            factors.append((load(weights[j], [0], rows * 4), value))
+        count = _start(form, named, token, g, i)
+        start = None if count is None else splat(count, rows)
+        found.append(_DOTS[what.dot.name](factors, start, rows, form))
     return found
 
 
-Pairs = list[tuple[Expr, Expr]]
+Factors = list[tuple[Expr, Expr]]
 
 
-def _avx2(pairs: Pairs, start: Expr, rows: int, form: Form) -> Expr:
-    """Pairs of products in 16 bits, as many added there as fit for sure."""
+def _avx2(factors: Factors, start: Expr, rows: int, form: Form) -> Expr:
+    """Factors of products in 16 bits, as many added there as fit for sure."""
     halves, wide = f"int16x{rows * 2}", f"int32x{rows}"
     ones = T.broadcast(tirx.const(1, "int16"), rows * 2)
     sums = []
-    for weight, value in pairs:
+    for weight, value in factors:
         left, right = weight, value
         if form.bits == 8:
             # One factor has no sign: the weight's goes to the vector.
@@ -497,24 +522,24 @@ def _avx2(pairs: Pairs, start: Expr, rows: int, form: Form) -> Expr:
     return whole
 
 
-def _vnni(pairs: Pairs, start: Expr, rows: int, form: Form) -> Expr:
+def _vnni(factors: Factors, start: Expr, rows: int, form: Form) -> Expr:
     whole = splat(T.int32(0), rows) if start is None else start
-    for weight, value in pairs:
+    for weight, value in factors:
         name = f"llvm.x86.avx512.vpdpbusd.{rows * 32}"
         whole = T.call_llvm_pure_intrin(f"int32x{rows}", name, whole, weight, value)
     return whole
 
 
-def _sdot(pairs: Pairs, start: Expr, rows: int, form: Form) -> Expr:
+def _sdot(factors: Factors, start: Expr, rows: int, form: Form) -> Expr:
     whole = splat(T.int32(0), rows) if start is None else start
-    for weight, value in pairs:
+    for weight, value in factors:
         signed = tirx.reinterpret(f"int8x{rows * 4}", weight)
         name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
         whole = T.call_llvm_pure_intrin(f"int32x{rows}", name, whole, signed, value)
     return whole
 
 
-_DOTS: dict[str, Callable[[Pairs, Expr, int, Form], Expr]] = {
+_DOTS: dict[str, Callable[[Factors, Expr, int, Form], Expr]] = {
     "vnni512": _vnni,
     "vnni256": _vnni,
     "avx2": _avx2,

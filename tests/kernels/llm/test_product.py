@@ -24,6 +24,7 @@ from edgeinfer.kernels.defs.emit import KernelCpu  # noqa: E402
 from edgeinfer.kernels.defs.gemv import DOTS  # noqa: E402
 from edgeinfer.kernels.defs.llm.attend import attend, turn  # noqa: E402
 from edgeinfer.kernels.defs.llm.cache import PAGE, Pages  # noqa: E402
+from edgeinfer.kernels.defs.llm.form import dot_of  # noqa: E402
 from edgeinfer.kernels.defs.llm.heads import Attend  # noqa: E402
 from edgeinfer.kernels.defs.llm.product import Product, product  # noqa: E402
 from edgeinfer.kernels.defs.llm.rounding import norm_round, rounded_buffers  # noqa: E402
@@ -179,10 +180,13 @@ def test_rows_are_looked_up(code: Code, kind: str) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "instruction"),
-    [("x86-64-v4-vnni", "vpdpbusd"), ("x86-64-v3-vnni", "vpdpbusd"), ("cortex-a76", "sdot")],
+    [
+        *(("x86-64-v4-vnni", "vpdpbusd"), ("x86-64-v3-vnni", "vpdpbusd")),
+        *(("cortex-a76", "sdot"), ("neoverse-v1", "smmla")),
+    ],
 )
 def test_other_machines_get_their_instructions(name: str, instruction: str) -> None:
-    where, dot = machine(name), DOTS[name]
+    where, dot = machine(name), dot_of(name)
     cpu = KernelCpu(where.lanes, where.registers)
     form = form_of(as_stored(weights("Q6_K")), dot)
     heads = Attend(Pages(2, 32, "uint8"), 4, 0.2, window=8, rotated=32, epsilon=1e-6)
