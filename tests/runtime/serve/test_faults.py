@@ -277,6 +277,36 @@ def test_who_leaves_the_queue_is_not_run(start: Start, fakes: Fakes) -> None:
     assert 'edgeinfer_requests_total{model="double",status="499"} 1.0' in found
 
 
+@pytest.mark.usefixtures("on_threads")
+@pytest.mark.parametrize(
+    ("limits", "parameters"),
+    [(RequestLimits(), {"timeout": 1000}), (RequestLimits(wait_s=1e-3), {})],
+    ids=["its own", "the server's"],
+)
+def test_what_waited_too_long_is_not_run(
+    start: Start, fakes: Fakes, limits: RequestLimits, parameters: dict[str, int]
+) -> None:
+    server = start(batch=1, threads=1, limits=limits)
+    model = server.hub.models["double"]
+    assert model.tensors is not None
+    before = model.tensors.stats().batches
+    gate = fakes["fake"].gate = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        runs = pool.submit(server.client.post, URL, json=body())
+        while not any(e.inside for e in fakes["fake"].open):  # type: ignore[attr-defined]
+            pass
+        late = pool.submit(server.client.post, URL, json={**body(), "parameters": parameters})
+        while model.waiting < 2:
+            pass
+        time.sleep(0.01)
+        gate.set()
+        assert runs.result().status_code == 200
+        found = late.result()
+    assert found.status_code == 504
+    assert "its deadline passed" in found.json()["error"]
+    assert model.tensors.stats().batches == before + 1
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tracemalloc
 from typing import Any
@@ -198,6 +199,33 @@ def test_the_real_client(server: Server) -> None:
         triton.register_system_shared_memory("region", "/somebodys", 24)
     with refused:
         triton.get_system_shared_memory_status()
+
+
+def test_the_real_clients_of_asyncio(start: Start) -> None:
+    http = pytest.importorskip("tritonclient.http.aio")
+    grpc = pytest.importorskip("tritonclient.grpc.aio")
+    server = start(grpc_port=0)
+    assert server.app.rpc is not None
+    addresses = server.url.removeprefix("http://"), f"127.0.0.1:{server.app.rpc.port}"
+
+    async def ask(client: Any, address: str) -> list[list[float]]:
+        async with client.InferenceServerClient(address) as triton:
+            assert await triton.is_model_ready("double")
+
+            async def one(value: float) -> list[float]:
+                given = [
+                    client.InferInput("x", [1, 3], "FP32"),
+                    client.InferInput("k", [1], "INT64"),
+                ]
+                given[0].set_data_from_numpy(np.full((1, 3), value, np.float32))
+                given[1].set_data_from_numpy(np.array([7]))
+                found = await triton.infer("double", given)
+                return list(found.as_numpy("double")[0])
+
+            return await asyncio.gather(*(one(v) for v in range(8)))
+
+    for client, address in zip((http, grpc), addresses, strict=True):
+        assert asyncio.run(ask(client, address)) == [[2.0 * v] * 3 for v in range(8)]
 
 
 def test_many_callers_get_their_own_answers(server: Server) -> None:
