@@ -315,8 +315,16 @@ def proven(model: ir.Model, options: CoreMLOptions) -> Scope:
                     return _attempts(model, options, adopted)
         elif (scope := _of_sums(model, options, found)) is not None:
             return scope
-        hint = f"declare what integer inputs hold: {found[0]} to {found[1]} would do"
+        least = min((limits(dtype)[0] for dtype in _integers(model, options)), default=found[0])
+        low = max(found[0], least)
+        hint = f"declare what integer inputs hold: {low} to {found[1]} would do"
         raise UnsupportedError(OPS.target, _hinted(e.problems, hint)) from e
+
+
+def _integers(model: ir.Model, options: CoreMLOptions) -> list[np.dtype[Any]]:
+    """Types of integer inputs of which nobody has said what they hold."""
+    inputs = [v for v in model.graph.inputs if v.dtype is not None and v.dtype.is_integer()]
+    return [v.dtype.numpy() for v in inputs if v.dtype and v.name not in options.integers]
 
 
 def _of_sums(model: ir.Model, options: CoreMLOptions, narrow: Span) -> Scope | None:

@@ -53,7 +53,7 @@ def _lowered(graph: ir.Model, profile: Profile, folder: Path) -> Lowered:
     try:
         return CoreMLTarget().lower(graph, profile, LowerOptions(), folder)
     except UnsupportedError as e:
-        would_do = re.search(r"hold: (-\d+) to (\d+) would do", str(e))
+        would_do = re.search(r"hold: (-?\d+) to (\d+) would do", str(e))
         if would_do is None:
             raise
     wide = (ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.UINT32)

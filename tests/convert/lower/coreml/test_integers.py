@@ -66,6 +66,15 @@ def test_products_are_refused_with_the_bounds_that_would_do(tmp_path: Path) -> N
     assert "-46340 to 46340 would do" in problem.hint
 
 
+def test_no_negatives_are_asked_for_where_inputs_have_none(tmp_path: Path) -> None:
+    text = """g (uint32[3] x, uint32[3] s) => (uint32[3] y) {
+        y = BitShift <direction = "LEFT"> (x, s) }"""
+    with pytest.raises(UnsupportedError) as e:
+        lower(text, tmp_path)
+    (problem,) = e.value.problems
+    assert "inputs hold: 0 to " in problem.hint
+
+
 SIZES = """g (float[1,3,H,W] x) => (float[?] y) <int64 two = {2}, int64 three = {3}> {
     c = MaxPool<kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]>(x)
     s = Shape(c) h = Gather(s, two) w = Gather(s, three) MADE
