@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.registry import Const, Refusal, Registry
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
@@ -95,6 +96,48 @@ def stft_plan(
         raise Refusal("neither window nor frame_length")
     waves = transform(length, parts, length, False, bool(onesided)).reshape(-1, length, parts)
     return waves if window is None else waves * window.array.reshape(1, -1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StftPlan:
+    """An STFT as a product of frames.
+
+    Attributes:
+        waves: Windowed waves: (results * 2, frame length, parts).
+        step: Samples from frame to frame.
+        parts: Parts of a sample: 1 or 2.
+        window: What frames are multiplied by; None for ones.
+        onesided: Whether half of the results is enough.
+    """
+
+    waves: Array
+    step: int
+    parts: int
+    window: Array | None
+    onesided: bool
+
+
+def stft(ops: Registry, dtypes: frozenset[Any]) -> Callable[[Callable[..., Any]], None]:
+    """Register a target's STFT, which takes the builder, the signal and its ``StftPlan``."""
+
+    def register(body: Callable[..., Any]) -> None:
+        @ops.lower("STFT", dtypes=dtypes)
+        def lowered(
+            g: Any,
+            signal: Any,
+            frame_step: Const,
+            window: Const | None = None,
+            frame_length: Const | None = None,
+            *,
+            onesided: int,
+        ) -> Any:
+            parts = 1 if signal.rank == 2 else signal.shape[2]
+            waves = stft_plan(parts, window, frame_length, onesided)
+            shape = None if window is None else window.array.reshape(-1)
+            step = int(frame_step.array.ravel()[0])
+            return body(g, signal, StftPlan(waves, step, int(parts), shape, bool(onesided)))
+
+    return register
 
 
 def _number(given: Const) -> int:

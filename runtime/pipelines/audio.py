@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -18,12 +18,9 @@ from edgeinfer.heads import Classify, Embed, Features, HearVoice, Notes, SpotWor
 from edgeinfer.media.audio import Framer, open_recording, pieces, resampled
 from edgeinfer.records import dataclass
 from edgeinfer.results import Result
-from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says, shaped
+from edgeinfer.runtime.pipelines.model import OwnedModels, PipelineModel, as_head_says, shaped
 from edgeinfer.runtime.pipelines.spectra import spectra
 from edgeinfer.types import Array, AudioInput, FrameInput, SpectrogramInput
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _Prepare = Callable[[Array], Array]
 
@@ -43,7 +40,7 @@ class Scores:
     seconds: float
 
 
-class AudioPipeline:
+class AudioPipeline(OwnedModels):
     """A model that takes audio, or a chain of which each takes what the one before gives.
 
     Args:
@@ -80,12 +77,6 @@ class AudioPipeline:
         """Whether the first model takes a recording as one."""
         self._prepare = preparation(first, first.record)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __call__(self, recording: Any, rate: int | None = None) -> list[Result]:
         """Listen to a whole recording.
 
@@ -115,11 +106,6 @@ class AudioPipeline:
             UsageError: the model takes a recording as one, and its length is not given.
         """
         return AudioStream(self.models, self._prepare, whole)
-
-    def close(self) -> None:
-        """Free the engines."""
-        for model in self.models:
-            model.close()
 
 
 def recorded(

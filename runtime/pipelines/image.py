@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from edgeinfer.decode.boxes import detect
@@ -33,16 +31,13 @@ from edgeinfer.media.image import AnyImage
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.grouping import grouping
 from edgeinfer.runtime.pipelines.image_preparation import preparation
-from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says
+from edgeinfer.runtime.pipelines.model import OwnedModels, PipelineModel, as_head_says
 from edgeinfer.types import Array, ImageInput
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _HEADS = Classify | Detect | Segment | Depth | Embed | FindText | ReadText
 
 
-class ImagePipeline:
+class ImagePipeline(OwnedModels):
     """A model that takes one image.
 
     Args:
@@ -72,12 +67,6 @@ class ImagePipeline:
         if isinstance(head, DetectAnchors | DetectGrid) and not isinstance(extra_of(head), Rotated):
             self.grouping, about = grouping(*given)
             model.around.append(about)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __call__(self, picture: AnyImage) -> list[Result]:
         """Look at an image.
@@ -120,10 +109,6 @@ class ImagePipeline:
         rank = None if spec.shape is None else len(spec.shape)
         feeds = {spec.name: _batched(image_of_rank(tensor, spec, self._record, rank), spec.shape)}
         return self.model.run(feeds, {}), placement
-
-    def close(self) -> None:
-        """Free the engine."""
-        self.model.close()
 
 
 def _batched(tensor: Array, shape: tuple[int | str | None, ...] | None) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,17 +11,14 @@ from edgeinfer.media.image import AnyImage, open_image
 from edgeinfer.media.warp import cut_out
 from edgeinfer.results import Classification, Result, Text
 from edgeinfer.runtime.pipelines.image import ImagePipeline
-from edgeinfer.runtime.pipelines.model import PipelineModel
-
-if TYPE_CHECKING:
-    from typing import Self
+from edgeinfer.runtime.pipelines.model import OwnedModels, PipelineModel
 
 _UPRIGHT = 1.5
 """Height over width from which a line is read from bottom to top."""
 _HALF_TURN = "180"
 
 
-class LinesPipeline:
+class LinesPipeline(OwnedModels):
     """Three models that read a document or a scene.
 
     Args:
@@ -39,12 +35,6 @@ class LinesPipeline:
         self._find, self._read = ImagePipeline(find), ImagePipeline(read)
         self._turn = None if turn is None else ImagePipeline(turn)
         self.models = [model for model in (find, turn, read) if model is not None]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __call__(self, picture: AnyImage) -> list[Result]:
         """Read every line, from top to bottom; those below the reader's threshold are left out.
@@ -64,11 +54,6 @@ class LinesPipeline:
             if text.text and text.score >= threshold:
                 found.append(replace(text, corners=line.corners))
         return found
-
-    def close(self) -> None:
-        """Free the engines."""
-        for model in self.models:
-            model.close()
 
     def _text(self, line: AnyImage) -> Text:
         if line.shape[0] >= _UPRIGHT * line.shape[1]:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from edgeinfer.types import (
     Worded,
 )
 
+if TYPE_CHECKING:
+    from typing import Self
+
 
 class Runs(Protocol):
     """What a model needs of a session."""
@@ -37,6 +40,27 @@ class Runs(Protocol):
     def close(self) -> None:
         """Free the engine."""
         ...
+
+
+class OwnedModels:
+    """A pipeline closes its models with itself.
+
+    Attributes:
+        models: In the order in which they run.
+    """
+
+    models: list[PipelineModel]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the engines."""
+        for model in self.models:
+            model.close()
 
 
 class PipelineModel:

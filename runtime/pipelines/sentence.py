@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +12,11 @@ from edgeinfer.errors import UsageError
 from edgeinfer.heads import Classify, Embed
 from edgeinfer.media.tokens import Tokenizer
 from edgeinfer.results import Result
-from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says
+from edgeinfer.runtime.pipelines.model import OwnedModels, PipelineModel, as_head_says
 from edgeinfer.types import TextInput
 
-if TYPE_CHECKING:
-    from typing import Self
 
-
-class SentencePipeline:
+class SentencePipeline(OwnedModels):
     """A model that takes one text.
 
     Args:
@@ -46,12 +43,6 @@ class SentencePipeline:
                 vocabulary = model.files[record.vocabulary]
                 self._tokenizers[record.vocabulary] = Tokenizer(vocabulary, record)
             self._fields.append((spec.name, spec.dtype, record))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __call__(self, text: Any) -> list[Result]:
         """Read a text.
@@ -80,7 +71,3 @@ class SentencePipeline:
     def count(self, text: str) -> int:
         """Return how many tokens of a text are read."""
         return int(next(iter(self._tokenizers.values())).encode(text)["mask"].sum())
-
-    def close(self) -> None:
-        """Free the engine."""
-        self.model.close()

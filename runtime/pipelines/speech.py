@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from edgeinfer.media.audio import Framer
 from edgeinfer.results import Result, Text
 from edgeinfer.runtime.llm.vocabulary import Vocabulary, vocabulary_of
 from edgeinfer.runtime.pipelines.audio import features, preparation, recorded
-from edgeinfer.runtime.pipelines.model import PipelineModel, as_head_says, shaped
+from edgeinfer.runtime.pipelines.model import OwnedModels, PipelineModel, as_head_says, shaped
 from edgeinfer.types import (
     Array,
     AudioInput,
@@ -24,15 +24,11 @@ from edgeinfer.types import (
     TokenInput,
 )
 
-if TYPE_CHECKING:
-    from typing import Self
-
-
 _MOST_PER_SECOND, _LEAST = 100, 16
 """Tokens of a second of audio, and of the shortest window: more than anybody says."""
 
 
-class SpeechPipeline:
+class SpeechPipeline(OwnedModels):
     """A model that makes frames of a recording, and one that writes what they say.
 
     Args:
@@ -74,12 +70,6 @@ class SpeechPipeline:
             wanted = ", ".join(map(repr, missing or self._tokens.encoded)) or "frames"
             raise UsageError(f"{writes.path}: takes {wanted}, which {hears.path} does not give")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __call__(self, recording: Any, rate: int | None = None) -> list[Result]:
         """Write down a whole recording; its windows, where the model takes such, one by one.
 
@@ -118,11 +108,6 @@ class SpeechPipeline:
             # At least one: nobody says nothing at all in a shorter piece.
             most = min(most, max(1, math.ceil(seconds * self._head.per_second)))
         return self._tokens.write(feeds, most)
-
-    def close(self) -> None:
-        """Free the engines."""
-        for model in self.models:
-            model.close()
 
 
 class _Writer:

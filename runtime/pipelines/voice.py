@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,17 +12,14 @@ from edgeinfer.errors import RunError, UsageError
 from edgeinfer.heads import Speak
 from edgeinfer.media.symbols import Encoded, SymbolTable
 from edgeinfer.results import Audio, Result
-from edgeinfer.runtime.pipelines.model import PipelineModel
+from edgeinfer.runtime.pipelines.model import OwnedModels, PipelineModel
 from edgeinfer.types import Array, NoiseInput, SymbolInput, TensorSpec
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _MOST_NOISE = 1 << 24
 """Random numbers of one call."""
 
 
-class VoicePipeline:
+class VoicePipeline(OwnedModels):
     """A model that speaks.
 
     Args:
@@ -71,12 +68,6 @@ class VoicePipeline:
             )
         return rules.pop()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __call__(self, text: Any) -> list[Result]:
         """Say a text.
 
@@ -120,7 +111,3 @@ class VoicePipeline:
         if not np.isfinite(samples).all():
             raise RunError(f"{self.model.path}: head: a sample is not finite")
         return samples
-
-    def close(self) -> None:
-        """Free the engine."""
-        self.model.close()

@@ -70,8 +70,13 @@ def assert_equals_torch(path: Path, module: Any, inputs: Any, dynamic: Any) -> N
                     assert error < 1e-4, f"{backend} {name} {array.shape}: {error:.1e}"
 
 
-@pytest.mark.models
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.models) for name in REAL),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in RANDOM),
+    ],
+)
 def test_a_module(name: str, tmp_path: Path) -> None:
     module, inputs, dynamic = nets.torch_model(name)
     result = edgeinfer.export(
@@ -125,18 +130,3 @@ def test_a_callable_on_the_command_line(name: str, tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert all(check["passed"] for check in told["checks"])
     assert_equals_torch(tmp_path / "m.edge", *nets.torch_model(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RANDOM)
-def test_a_random_net(name: str, tmp_path: Path) -> None:
-    module, inputs, dynamic = nets.torch_model(name)
-    result = edgeinfer.export(
-        module,
-        tmp_path / "m.edge",
-        targets=("cpu", "openvino"),
-        example_inputs=inputs,
-        dynamic_shapes=dynamic,
-    )
-    assert result.report.passed
-    assert_equals_torch(result.path, module, inputs, dynamic)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,21 +19,7 @@ from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edgeinfer.errors import LoadError, NotAvailableError
 from edgeinfer.machine import cuda
 from edgeinfer.types import TensorSpec
-
-Write = Callable[[str], Artifact]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Return a function that writes a model from ONNX text, without a description."""
-
-    def write(text: str) -> Artifact:
-        header = '<ir_version: 10, opset_import: ["" : 21]> g '
-        path = tmp_path / "model.onnx"
-        onnx.save(onnx.parser.parse_model(header + text), path)
-        return Artifact("onnx", path, (), ())
-
-    return write
+from tests.backends.conftest import Write
 
 
 def load(artifact: Artifact, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,9 @@ from edgeinfer.backends.openvino.backend import OpenVinoBackend
 from edgeinfer.backends.openvino.running import may_fail
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.types import TensorSpec
+from tests.backends.conftest import Write
 
 pytest.importorskip("openvino")
-
-Write = Callable[[str], Artifact]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Return a function that writes a model from ONNX text, without a description."""
-
-    def write(text: str) -> Artifact:
-        header = '<ir_version: 10, opset_import: ["" : 21]> g '
-        path = tmp_path / "model.onnx"
-        onnx.save(onnx.parser.parse_model(header + text), path)
-        return Artifact("onnx", path, (), ())
-
-    return write
 
 
 def load(artifact: Artifact, **options: Any) -> Any:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.reference.backend import ReferenceBackend
 from edgeinfer.errors import LoadError, RunError
 from edgeinfer.types import TensorSpec
-
-Write = Callable[..., Artifact]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Return a function that writes a model from ONNX text, without a description."""
-
-    def write(text: str, imports: str = '"" : 21') -> Artifact:
-        path = tmp_path / "model.onnx"
-        header = f"<ir_version: 10, opset_import: [{imports}]> g "
-        onnx.save(onnx.parser.parse_model(header + text), path)
-        return Artifact("onnx", path, (), ())
-
-    return write
+from tests.backends.conftest import Write
 
 
 def load(artifact: Artifact, **options: Any) -> Any:

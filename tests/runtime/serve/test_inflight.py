@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import socket
 import sys
 import threading
 import time
@@ -35,6 +36,21 @@ from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import Server, Start
 from tests.runtime.serve.test_faults import raw
 from tests.runtime.serve.test_v2 import URL, body
+
+
+def read_late(client: socket.socket, memory: InFlight, size: int) -> None:
+    """Let an answer of that many bytes wait, and see that it counts until it is read."""
+    assert client.recv(15) == b"HTTP/1.1 200 OK"
+    # For a moment it may be counted as neither: it is on its way to the connection.
+    time.sleep(0.2)
+    assert memory.used > size // 4
+    taken = 0
+    while taken < size:
+        taken += len(client.recv(1 << 20))
+    end = time.monotonic() + 60
+    while memory.used and time.monotonic() < end:
+        time.sleep(0.01)
+    assert memory.used == 0
 
 
 def test_what_does_not_fit_waits_for_others_to_end() -> None:
@@ -479,14 +495,4 @@ def test_an_answer_that_nobody_reads_counts(start: Start) -> None:
     with raw(server, head) as client:
         client.sendall(text + bytes(size))
         client.settimeout(60)
-        assert client.recv(15) == b"HTTP/1.1 200 OK"
-        # For a moment it may be counted as neither: it is on its way to the connection.
-        time.sleep(0.2)
-        assert memory.used > size // 4
-        taken = 0
-        while taken < size:
-            taken += len(client.recv(1 << 20))
-        end = time.monotonic() + 60
-        while memory.used and time.monotonic() < end:
-            time.sleep(0.01)
-        assert memory.used == 0
+        read_late(client, memory, size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgeinfer.convert.lower.core.window import windows
-from edgeinfer.convert.lower.fourier import dft_plan, stft_plan
+from edgeinfer.convert.lower.fourier import StftPlan, dft_plan, stft
 from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert
@@ -37,29 +37,20 @@ def dft(
     return convert(g, transpose(g, made, tuple(plan.back)), input.dtype)
 
 
-@OPS.lower("STFT", dtypes=FLOATS)
-def stft(
-    g: Builder,
-    signal: Tensor,
-    frame_step: Const,
-    window: Const | None = None,
-    frame_length: Const | None = None,
-    *,
-    onesided: int,
-) -> Tensor:
+@stft(OPS, FLOATS)
+def stft_(g: Builder, signal: Tensor, frames: StftPlan) -> Tensor:
     """Transforms of frames; what has no fast one is a convolution with the windowed waves."""
-    parts = 1 if signal.rank == 2 else signal.shape[2]
-    hop = int(frame_step.array.ravel()[0])
-    waves = stft_plan(parts, window, frame_length, onesided)
+    waves, hop, window = frames.waves, frames.step, frames.window
     size, batch, samples = waves.shape[1], signal.shape[0], signal.shape[1]
-    is_fast = onesided and fourier.possible(size) and g.on_cpu and signal.dtype == "float32"
+    is_fast = frames.onesided and fourier.possible(size) and g.on_cpu and signal.dtype == "float32"
     if is_fast and signal.is_static and samples >= size and batch:
-        shape = np.ones(size) if window is None else window.array.reshape(-1)
-        return frames_of(g, signal, Frames(batch, samples, size, hop), shape.astype(np.float32))
+        factors = np.ones(size) if window is None else window
+        sizes = Frames(batch, samples, size, hop)
+        return frames_of(g, signal, sizes, factors.astype(np.float32))
     x = convert(g, signal, "float32") if signal.dtype == "float16" else signal
-    line = transpose(g, reshape(g, x, (batch, samples, parts)), (0, 2, 1))
+    line = transpose(g, reshape(g, x, (batch, samples, frames.parts)), (0, 2, 1))
     weights = g.const(np.ascontiguousarray(waves.transpose(0, 2, 1)), x.dtype)
     w = windows(line.shape[2:], weights.shape[2:], [hop], None, None, "NOTSET")
     made = transpose(g, convolve(g, line, weights, w, 1), (0, 2, 1))
-    frames = (*made.shape[:2], len(waves) // 2, 2)
-    return convert(g, reshape(g, made, frames), signal.dtype)
+    shape = (*made.shape[:2], len(waves) // 2, 2)
+    return convert(g, reshape(g, made, shape), signal.dtype)
