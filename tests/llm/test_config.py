@@ -6,24 +6,12 @@ import pytest
 
 from edgeinfer.errors import BundleError
 from edgeinfer.llm import Experts, LlmConfig, Rope
+from tests.llm.small import small
 
-SMALL = LlmConfig(
-    family="llama",
-    hidden=64,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=16,
-    ffn=96,
-    vocab=256,
-    context=128,
-    norm_epsilon=1e-5,
-    activation="silu",
-    tied=True,
+SMALL = small(
     ropes=(Rope((1.0, 0.1, 0.01, 0.001)),),
     layer_rope=(0, -1),
     windows=(0, 32),
-    attention_scale=0.25,
     experts=Experts(8, 2, 32, True),
 )
 

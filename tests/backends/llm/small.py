@@ -17,24 +17,14 @@ from edgeinfer.convert.llm.source import expected, floats
 from edgeinfer.llm import LlmConfig, Rope
 from edgeinfer.llm.step import StepBatch
 from edgeinfer.types import Array
+from tests.llm.small import small
 
-CONFIG = LlmConfig(
-    family="llama",
-    hidden=64,
-    layers=2,
-    heads=4,
-    kv_heads=2,
+CONFIG = small(
     head_dim=32,
-    ffn=96,
     vocab=120,
     context=96,
-    norm_epsilon=1e-5,
-    activation="silu",
-    tied=True,
     ropes=(Rope(tuple(100.0 ** -(i / 8) for i in range(8))),),
-    layer_rope=(0, 0),
     windows=(0, 40),
-    attention_scale=0.25,
 )
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.llm.config import LlmConfig, Rope
+from edgeinfer.llm.config import LlmConfig
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.vocabulary import Vocabulary
+from tests.llm.small import small
 from tests.runtime.llm.reference import ReferenceExecutor
 from tests.runtime.llm.toy import Clock
 
@@ -22,26 +23,8 @@ VOCABULARY = Vocabulary(tuple(chr(33 + i).encode() for i in range(64)), frozense
 
 
 def tiny_config(**changes: Any) -> LlmConfig:
-    rope = Rope(tuple(100.0 ** -(i / 4) for i in range(4)))
-    config = LlmConfig(
-        family="llama",
-        hidden=24,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
-        ffn=40,
-        vocab=64,
-        context=256,
-        norm_epsilon=1e-5,
-        activation="silu",
-        tied=True,
-        ropes=(rope,),
-        layer_rope=(0, 0),
-        windows=(0, 0),
-        attention_scale=8**-0.5,
-    )
-    return replace(config, **changes)
+    sizes = {"hidden": 24, "head_dim": 8, "ffn": 40, "vocab": 64, "context": 256}
+    return replace(small(**sizes, attention_scale=8**-0.5), **changes)
 
 
 def tiny_weights(config: LlmConfig, seed: int = 0) -> dict[str, Floats]:

@@ -18,8 +18,9 @@ from edgeinfer.convert.lower.coreai.target import CoreAITarget
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.passes import input_specs, normalise, output_specs
 from edgeinfer.types import Array
-from tests.convert.lower.coreml.run import assert_close, floats, model_of
+from tests.convert.lower.coreml.run import floats, model_of
 from tests.convert.lower.running import run as run_onnx
+from tests.convert.lower.tflite.run import assert_close
 
 __all__ = ["check", "computed", "floats", "lower", "needs_coreai", "refusal"]
 

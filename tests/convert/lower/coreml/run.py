@@ -25,6 +25,7 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.passes import input_specs, normalise, output_specs
 from edgeinfer.types import Array
 from tests.convert.lower.running import run as run_onnx
+from tests.convert.lower.tflite.run import assert_close
 
 Feeds = Mapping[str, Array]
 HEADER = '<ir_version: 10, opset_import: ["" : 24]> '
@@ -91,18 +92,6 @@ def check(
             for name, value in right.items():
                 assert_close(got[str(name)], np.asarray(value), rtol, str(name))
     return Counter(made.ops)
-
-
-def assert_close(got: Array, want: Array, rtol: float, where: str) -> None:
-    """Equal type, shape, special values, and numbers within ``rtol`` of the largest one."""
-    assert got.dtype == want.dtype, f"{where}: {got.dtype} instead of {want.dtype}"
-    assert got.shape == want.shape, f"{where}: {got.shape} instead of {want.shape}"
-    if want.dtype.kind != "f":
-        np.testing.assert_array_equal(got, want, err_msg=where)
-        return
-    finite = want[np.isfinite(want)]
-    scale = float(np.abs(finite).max()) if finite.size else 0.0
-    np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * scale, err_msg=where)
 
 
 def floats(*shape: int, seed: int = 0) -> Array:

@@ -160,3 +160,18 @@ def new_forest(
     if members:
         made["membership_values"] = numpy_helper.from_array(np.asarray(members, dtype))
     return {**made, "tree_roots": roots, "n_targets": targets}
+
+
+TREE: dict[str, Any] = {
+    "nodes_treeids": [0, 0, 0],
+    "nodes_nodeids": [0, 1, 2],
+    "nodes_featureids": [0, 0, 0],
+    "nodes_values": [0.5, 0.0, 0.0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+    "nodes_truenodeids": [1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0],
+    "target_treeids": [0, 0],
+    "target_nodeids": [1, 2],
+    "target_ids": [0, 0],
+}
+"""A question and two leaves of one target, without their weights."""

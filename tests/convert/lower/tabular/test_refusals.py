@@ -8,20 +8,12 @@ import onnx_ir as ir
 from onnx import helper
 
 from edgeinfer.convert.lower.tabular import undefined
+from tests.convert.lower.tabular.tables import TREE
 
 
 def test_trees_for_more_targets_than_a_table_holds_are_refused() -> None:
     values: dict[str, Any] = {
-        "nodes_treeids": [0, 0, 0],
-        "nodes_nodeids": [0, 1, 2],
-        "nodes_featureids": [0, 0, 0],
-        "nodes_values": [0.5, 0.0, 0.0],
-        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
-        "nodes_truenodeids": [1, 0, 0],
-        "nodes_falsenodeids": [2, 0, 0],
-        "target_treeids": [0, 0],
-        "target_nodeids": [1, 2],
-        "target_ids": [0, 0],
+        **TREE,
         "target_weights": [4.0, 7.0],
     }
 

@@ -12,6 +12,7 @@ from edgeinfer.types import Array
 from tests.convert.lower.running import ops, run
 from tests.convert.lower.tabular.tables import (
     MODES,
+    TREE,
     Ids,
     check_definition,
     defined,
@@ -212,16 +213,7 @@ def test_attributes_that_do_not_go_together_are_no_definition(
     """They were faults of the program."""
     given: dict[str, Any] = {
         "n_targets": 1,
-        "nodes_treeids": [0, 0, 0],
-        "nodes_nodeids": [0, 1, 2],
-        "nodes_featureids": [0, 0, 0],
-        "nodes_values": [0.5, 0.0, 0.0],
-        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
-        "nodes_truenodeids": [1, 0, 0],
-        "nodes_falsenodeids": [2, 0, 0],
-        "target_treeids": [0, 0],
-        "target_nodeids": [1, 2],
-        "target_ids": [0, 0],
+        **TREE,
         "target_weights": [1.0, 2.0],
     }
     attributes = {k: v for k, v in (given | changed).items() if v is not None}
