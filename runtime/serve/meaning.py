@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
@@ -182,6 +182,22 @@ def drawn(given: bytes, results: Sequence[Result]) -> bytes:
     return out.getvalue()
 
 
+def gives_vectors(pipeline: Pipeline) -> TypeGuard[SentencePipeline]:
+    """Whether a pipeline makes vectors of texts, whose tokens count wherever it is asked."""
+    return isinstance(pipeline, SentencePipeline) and isinstance(pipeline.model.head, Embed)
+
+
+def ran(pipeline: Pipeline, given: bytes | str) -> list[Result]:
+    """Run a pipeline, and count the tokens of a text that becomes a vector.
+
+    Raises:
+        DisconnectedError: nobody waits for the answer any more.
+    """
+    if gives_vectors(pipeline) and isinstance(given, str):
+        reads(pipeline.count(given))
+    return pipeline(given)
+
+
 def vectors(pipeline: Pipeline, texts: Sequence[str]) -> tuple[Array, int]:
     """Return a vector for each text, and the tokens that were read.
 
@@ -191,15 +207,13 @@ def vectors(pipeline: Pipeline, texts: Sequence[str]) -> tuple[Array, int]:
     Raises:
         RequestError: the model gives none.
     """
-    if not (isinstance(pipeline, SentencePipeline) and isinstance(pipeline.model.head, Embed)):
+    if not gives_vectors(pipeline):
         raise RequestError(400, f"this model takes {pipeline.takes} and gives no vectors of texts")
     found: list[Array] = []
     total = 0
     for text in texts:
-        tokens = pipeline.count(text)
-        reads(tokens)
-        total += tokens
-        found += [each.vector for each in pipeline(text) if isinstance(each, Embedding)]
+        total += pipeline.count(text)
+        found += [each.vector for each in ran(pipeline, text) if isinstance(each, Embedding)]
     return np.asarray(found, np.float32).reshape(len(texts), -1), total
 
 

@@ -134,14 +134,15 @@ class Tasks:
             return meaning.cost(pipeline, given, limits.elements, draws=draws)
 
         def work() -> tuple[list[dict[str, Any]], bytes | None]:
-            results = pipeline(given)
+            results = meaning.ran(pipeline, given)
             described = [] if draw == "true" else meaning.described(results)
             if draws and isinstance(given, bytes):
                 return described, meaning.drawn(given, results)
             return described, None
 
         await held().take(await self._pool.run(weigh, owner()))
-        found, picture = await self._worked(model, receive, work)
+        run = self._granted if meaning.gives_vectors(pipeline) else self._worked
+        found, picture = await run(model, receive, work)
         if picture is not None and draw == "true":
             await answer(send, 200, picture, ((b"content-type", b"image/png"),))
             return
@@ -217,9 +218,7 @@ class Tasks:
             work = partial(meaning.vectors, pipeline, cast("Sequence[str]", texts))
         return await self._granted(model, receive, work)
 
-    async def _granted(
-        self, model: Served, receive: Receive, work: Callable[[], tuple[Array, int]]
-    ) -> tuple[Array, int]:
+    async def _granted(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
         """Read texts, for a key that has tokens left."""
         grant = GRANT.get()
         if grant is not None:

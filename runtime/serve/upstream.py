@@ -84,7 +84,8 @@ class Upstreams:
         self._hub, self._httpx = hub, httpx
         # No limit to how long an answer takes: prompts may be long. The client that leaves ends it.
         timeout = httpx.Timeout(None, connect=CONNECT_S)
-        limits = httpx.Limits(max_connections=hub.options.limits.queue)
+        # Places are counted for each model: who has one waits for no connection of another's.
+        limits = httpx.Limits(max_keepalive_connections=hub.options.limits.queue)
         self._client = httpx.AsyncClient(
             timeout=timeout, limits=limits, follow_redirects=False, trust_env=False
         )

@@ -416,6 +416,31 @@ def test_who_leaves_pays_for_what_was_read(
     assert before - allowance._left in (120, 160)
 
 
+def test_vectors_take_tokens_wherever_they_are_asked_for(tmp_path: Path) -> None:
+    """A key that had none left got them as a pipeline's results."""
+    given = {
+        "ids": TextInput("vocab.txt", 6, pad=True),
+        "mask": TextInput("vocab.txt", 6, field="mask", pad=True),
+    }
+    head = Embed(pooling="mean", normalize=False)
+    made = write_graph(
+        tmp_path, "vectors", COUNT, {"vocab.txt": PIECES}, head=head, preprocessing=given
+    )
+    headers = {"x-api-key": KEY, "content-type": "text/plain"}
+    start = Starter(tmp_path, Fakes())
+    try:
+        server = start(str(made), only=True, keys=(f"{KEY} tokens=4/h",))
+        found = [
+            server.client.post("/v1/pipelines/vectors", content="hello world", headers=headers)
+            for _ in range(4)
+        ]
+    finally:
+        start.close()
+    # One may begin while a token is left.
+    statuses = [each.status_code for each in found]
+    assert (statuses[0], statuses[-1]) == (200, 429), statuses
+
+
 def test_what_a_judge_reads_is_counted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The query had counted once, and is read for each document."""
     model = server.hub.models["tiny"].text

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,28 @@ def test_what_one_request_broke_is_not_down_for_others(start: Start) -> None:
         assert (found.status_code, "broke off" in found.text) == (502, True)
         assert not server.hub.models["big"].is_down
         assert server.client.post(CHAT, json=asked()).status_code == 200
+
+
+def test_who_waits_for_one_server_keeps_no_connection_from_another(start: Start) -> None:
+    """All servers together had as many as one model has places."""
+    asked_for, go_on = threading.Event(), threading.Event()
+
+    def slow(head: bytes) -> bytes:
+        asked_for.set()
+        assert go_on.wait(30)
+        return whole("200 OK")
+
+    with other_server(slow) as first, other_server(lambda _: whole("200 OK")) as second:
+        addresses = (f"big={first}#tiny", f"small={second}#tiny")
+        server = start(upstreams=addresses, limits=RequestLimits(queue=1))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(server.client.post, CHAT, json=asked())
+            try:
+                assert asked_for.wait(30)
+                found = server.client.post(CHAT, json=asked(model="small"), timeout=20)
+            finally:
+                go_on.set()
+            assert (found.status_code, waiting.result().status_code) == (200, 200)
 
 
 @pytest.mark.parametrize(
