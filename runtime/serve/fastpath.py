@@ -36,7 +36,7 @@ from edgeinfer.runtime.serve.keys import Grant, Keys, share_of
 from edgeinfer.runtime.serve.lanes import Ran
 from edgeinfer.runtime.serve.origins import Origins
 from edgeinfer.runtime.serve.refusals import refusal
-from edgeinfer.runtime.serve.requestlog import log_request
+from edgeinfer.runtime.serve.requestlog import LOG, log_request
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest, read
 from edgeinfer.runtime.serve.v2 import result
@@ -80,6 +80,10 @@ class FastPath:
                 return False
             self._let_in(facts, asked.terms.priority or 0)
         except (EdgeInferError, RequestError, RecursionError):
+            return False
+        except Exception as error:
+            # A fault of ours is none of the parser's, which would call the request invalid.
+            LOG.error("a request was left to the slower way", exc_info=error)
             return False
         if head is not None:
             head.facts = facts
@@ -140,7 +144,7 @@ class FastPath:
         model = self.hub.models.get(url[len(BEGIN) : -len(END)].decode("latin-1"))
         if model is None or model.fallback is not None:
             return None
-        scope: Scope = {"headers": request.headers}
+        scope: Scope = {"headers": request.headers, "path": url.decode("latin-1")}
         self._origins.check(scope)
         if header(scope, b"origin") is not None or header(scope, b"content-encoding") is not None:
             return None

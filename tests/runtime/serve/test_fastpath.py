@@ -254,6 +254,28 @@ def test_an_address_begins_no_line_of_the_log(
     assert lines == ["GET /x\\nforged\\x1b[31m 404", f"GET /{'z' * 2047} 414"]
 
 
+@pytest.mark.parametrize(
+    ("site", "status"), [("none", 200), ("same-origin", 200), ("cross-site", 403)]
+)
+def test_a_page_of_this_server_may_ask_without_an_origin(
+    server: Server, site: str, status: int
+) -> None:
+    """It was called an invalid request: who looks at sites looks at the address, too."""
+    found = server.client.post(URL, content=told(), headers={"sec-fetch-site": site})
+    assert found.status_code == status
+
+
+def test_a_fault_of_ours_is_left_to_the_slower_way(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*_: Any) -> Any:
+        raise KeyError("path")
+
+    monkeypatch.setattr(FastPath, "_facts", fault)
+    assert server.client.post(URL, content=told()).status_code == 200
+    assert "left to the slower way" in caplog.text
+
+
 def test_one_bad_request_does_not_spoil_the_others(start: Start, fakes: Fakes) -> None:
     server = start()
     fakes["fake"].poison = 7.0
