@@ -211,13 +211,15 @@ def scaled_norm(model: ir.Model, node: ir.Node) -> bool:
         over = [int(str(attribute(node, "axis", -1))) % max(len(x.shape), 1)]
     elif axes is not None and axes.const_value is not None and axes.const_value.size:
         over = sorted({int(a) % len(x.shape) for a in axes.const_value.numpy().ravel()})
-    elif axes is None and not attribute(node, "noop_with_empty_axes", 0):
+    elif not attribute(node, "noop_with_empty_axes", 0):
+        # Axes that a run gives may be any, and all where it gives none.
         over = list(range(len(x.shape)))
     else:
         return False
     if not over or any(x.shape[a] == 0 for a in over):
         return False
-    axis = steps.whole(*over)
+    is_open = axes is not None and axes.const_value is None
+    axis = axes if is_open and axes is not None else steps.whole(*over)
     size = steps.op("Abs", x)
     largest = steps.op("ReduceMax", size, axis, keepdims=1)
     # Neither zero nor infinity, which would make NaN of what they are divided by.

@@ -247,6 +247,12 @@ FORMS = {
         "{ v = Concat<axis=0>(x, x) }> }",
         [{"c": one(c, np.bool_), "x": f(4, 3)} for c in (True, False)],
     ),
+    "transposed convolution": Form(
+        "(float[n,2,h,w] x) => (float[n,1,a,b] y) <float[2,1,2,3] k = {1,2,3,4,5,6,7,8,9,8,7,6}> "
+        "{ y = ConvTranspose<kernel_shape=[2,3], strides=[2,1], pads=[1,0,0,1], "
+        "output_padding=[1,0]>(x, k) }",
+        [{"x": f(1, 2, 3, 4)}, {"x": f(2, 2, 1, 5)}],
+    ),
     "computed weights": Form(
         "(float[t,n,3] x, float[1,8,3] w, float[1,8,2] r, float[1,16] b) => "
         "(float[t,1,n,2] y, float[1,n,2] h, float[1,n,2] c) "

@@ -266,8 +266,6 @@ def conv_transpose(
     """The input with zeros between its elements, convolved with the flipped weights."""
     if W.data is None:
         raise Refusal("weights must be constant", "requires_constant")
-    if not all(isinstance(w.size, int) for w in at):
-        raise Refusal("an open size", "dynamic_shape")
     taps = _flipped(np.asarray(W.data), group)
     low = [w.span - 1 - w.begin for w in at]
     high = [w.span - 1 - w.cut for w in at]
@@ -293,18 +291,23 @@ def _stuffed(
     g: Builder, x: Tensor, step: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> Tensor:
     """Put zeros between elements and around them; a negative border cuts."""
-    sizes = [
-        (s - 1) * t + 1 + lo + hi for s, t, lo, hi in zip(x.shape[2:], step, low, high, strict=True)
-    ]
-    if any(s < 1 for s in sizes):
+
+    def grown(sizes: Sequence[Any]) -> list[Any]:
+        rows = zip(sizes, step, low, high, strict=True)
+        return [(s - 1) * t + 1 + lo + hi for s, t, lo, hi in rows]
+
+    known = [s for s in grown(x.shape[2:]) if isinstance(s, int)]
+    if any(s < 1 for s in known):
         raise Refusal("nothing is left of the output")
 
     def compute(data: Any) -> Any:
+        sizes = grown(data.shape[2:])
+
         def element(n: Any, c: Any, *place: Any) -> Any:
             tests, at = [], []
             for a, p in enumerate(place):
                 q = p - low[a]
-                tests += [q >= 0, q < (x.shape[2 + a] - 1) * step[a] + 1]
+                tests += [q >= 0, q < (data.shape[2 + a] - 1) * step[a] + 1]
                 if step[a] > 1:
                     tests.append(tirx.floormod(q, step[a]) == 0)
                 at.append(tirx.floordiv(q, step[a]) if step[a] > 1 else q)

@@ -157,6 +157,10 @@ X4 = RNG.standard_normal((2, 3, 4, 5)).astype(F)
             {"x": np.arange(15, dtype=F).reshape(3, 5), "i": np.asarray([[0, 4, 2]], I)},
         ),
         (
+            "g (float[2,3,4] x, int64[1] a) => (float[A,B,C] y) { y = ReduceL2(x, a) }",
+            {"x": X4[0, :2, :3, :4].repeat(2, 1)[:, :3], "a": np.asarray([1], I)},
+        ),
+        (
             "g (float[2,3] x) => (float[K] y) { y = Unique<sorted = 0>(x) }",
             {"x": np.asarray([[3, 1, 3], [2, 1, 0]], F)},
         ),
