@@ -67,11 +67,8 @@ def _convert_model(*args: Any, **kwargs: Any) -> Any:
 def import_litert() -> ModuleType:
     """Import LiteRT's interpreter: ``ai-edge-litert``, else ``tflite-runtime`` of older boards.
 
-    Neither sends anything. Arrays of bfloat16 it hands out only once NumPy knows that type, which
-    the package that it comes with brings.
+    Neither sends anything.
     """
-    with suppress(ModuleNotFoundError):
-        _imported("ml_dtypes")
     try:
         return _imported("ai_edge_litert.interpreter")
     except ModuleNotFoundError as error:
@@ -81,6 +78,16 @@ def import_litert() -> ModuleType:
             return _imported("tflite_runtime.interpreter")
         except ModuleNotFoundError:
             raise error from None
+
+
+def know_bfloat16() -> None:
+    """Let NumPy know bfloat16, of which LiteRT describes and hands out arrays only then.
+
+    The package that brings the type takes a tenth of the time of a load, so that who meets such an
+    array imports it.
+    """
+    with suppress(ModuleNotFoundError):
+        _imported("ml_dtypes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -37,21 +37,17 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.engines import import_litert
 from edgeinfer.backends.litert.apart import Workers, started
-from edgeinfer.backends.litert.coverage import (
-    KERNELS,
-    coverage,
-    operators,
-    placement,
-    profile,
-)
 from edgeinfer.backends.litert.delegates import delegates_here, library_of
 from edgeinfer.backends.litert.signatures import Signatures
 from edgeinfer.backends.litert.stored import note, stored_of, to_floats, to_integers
 from edgeinfer.backends.litert.trial import InterpreterOpening, check_runs, open_interpreter
-from edgeinfer.backends.operators import Operator, OperatorProfile, Placement
 from edgeinfer.errors import BackendError, ClosedError, InputError, LoadError, RunError
 from edgeinfer.installed import install, version
 from edgeinfer.types import Array, Feeds, Stored, TensorSpec
+
+if TYPE_CHECKING:
+    # What runs each operator is asked about few files.
+    from edgeinfer.backends.operators import Operator, OperatorProfile, Placement
 
 T = TypeVar("T")
 
@@ -135,6 +131,8 @@ class LitertBackend:
         self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
     ) -> OperatorProfile:
         """List the operators and what runs each; the engine tells no times. Raises as ``load``."""
+        from edgeinfer.backends.litert.coverage import profile
+
         return profile(self.load(artifact, options), feeds, runs)
 
 
@@ -468,6 +466,8 @@ class LitertExecutable:
 
     def coverage(self) -> Coverage | None:
         """Say which operators the delegate takes, at the sizes of the last run."""
+        from edgeinfer.backends.litert.coverage import coverage
+
         opening = self._opening
         if opening is None or not (opening.xnnpack or opening.delegate):
             return None
@@ -475,15 +475,21 @@ class LitertExecutable:
 
     def operators(self) -> list[Operator]:
         """Say what runs each operator, at the sizes of the last run."""
+        from edgeinfer.backends.litert.coverage import operators
+
         return self._look(lambda engine, unit: list(operators(engine, unit))) or []
 
     def placement(self) -> Placement | None:
         """Say what a delegate of another unit leaves to the CPU; None where there is none."""
+        from edgeinfer.backends.litert.coverage import placement
+
         if self._opening is None or not self._opening.delegate:
             return None
         return self._look(placement)
 
     def _look(self, at: Callable[[Any, str], T]) -> T | None:
+        from edgeinfer.backends.litert.coverage import KERNELS
+
         opening = self._opening
         if opening is None:
             _closed()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from edgeinfer.backends.base import Coverage
+from edgeinfer.backends.engines import know_bfloat16
 from edgeinfer.backends.operators import (
     Elsewhere,
     Operator,
@@ -47,6 +48,7 @@ def placement(interpreter: Any, unit: str) -> Placement:
 
 def operators(interpreter: Any, unit: str) -> Iterator[Operator]:
     """List the operators of the main graph, each with what runs it; named by what they give."""
+    know_bfloat16()
     tensors = {t["index"]: t for t in interpreter.get_tensor_details()}
     for op, taken in _taken(interpreter):
         given = [tensors[int(o)] for o in op["outputs"] if int(o) in tensors]

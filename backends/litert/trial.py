@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from edgeinfer import forks
-from edgeinfer.backends.engines import import_litert
+from edgeinfer.backends.engines import import_litert, know_bfloat16
 from edgeinfer.backends.process.trial import Trials, answer
 from edgeinfer.records import dataclass
 
@@ -64,6 +64,8 @@ def open_interpreter(opening: InterpreterOpening) -> tuple[Any, bool]:
             experimental_op_resolver_type=kind,
             experimental_delegates=delegates,
         )
+        if not _are_known(interpreter):
+            know_bfloat16()
         try:
             interpreter.allocate_tensors()
         except RuntimeError as error:
@@ -71,6 +73,17 @@ def open_interpreter(opening: InterpreterOpening) -> tuple[Any, bool]:
                 raise
             return interpreter, False
     return interpreter, True
+
+
+def _are_known(interpreter: Any) -> bool:
+    """Whether NumPy knows the types of what goes in and comes out."""
+    try:
+        interpreter.get_input_details()
+        interpreter.get_output_details()
+    except ValueError:
+        # "Invalid data-type for array"
+        return False
+    return True
 
 
 def _has_open_sizes(interpreter: Any) -> bool:

@@ -45,7 +45,7 @@ OTHERS = (
     *("socket", "subprocess", "logging", "concurrent.futures", "tempfile", "random"),
     *("edgeinfer.bundle.signing", "edgeinfer.heads", "edgeinfer.runtime.report"),
     *("edgeinfer.bundle.sealing", "edgeinfer.metrics", "edgeinfer.backends.onnxruntime.cuda"),
-    "edgeinfer.bundle.reported",
+    *("edgeinfer.bundle.reported", "edgeinfer.backends.operators"),
 )
 """What none of our modules imports for it; packages of engines do."""
 

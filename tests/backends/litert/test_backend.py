@@ -425,3 +425,28 @@ def test_bfloat16_goes_in_and_comes_out(tmp_path: Path) -> None:
     result = LitertBackend().load(artifact, LoadOptions()).run({"x": x})["y"]
     assert result.dtype == x.dtype
     assert (result == x + x).all()
+
+
+ALONE = """
+import sys
+from pathlib import Path
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.litert import LitertBackend
+model = LitertBackend().load(Artifact("tflite", Path(sys.argv[1]), (), ()), LoadOptions())
+print(model.inputs[0].dtype, "ml_dtypes" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float"])
+def test_the_package_of_bfloat16_is_imported_where_there_is_such_an_array(
+    kind: str, tmp_path: Path
+) -> None:
+    import onnx
+
+    text = f"""<ir_version: 10, opset_import: ["" : 24]>
+        g ({kind}[3] x) => ({kind}[3] y) {{ y = Add(x, x) }}"""
+    artifact = make_artifact(onnx.parser.parse_model(text).SerializeToString(), tmp_path)
+    command = [sys.executable, "-c", ALONE, str(artifact.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    wide = kind == "float"
+    assert done.stdout.split() == ["float32" if wide else "bfloat16", str(not wide)]
