@@ -11,6 +11,7 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.artifacts import ArtifactWriter, chosen, extract
 from edgeinfer.bundle.formats import format_of
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
+from edgeinfer.bundle.trust import runs_opened
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import BundleError, OutputError, UsageError
 from edgeinfer.types import TensorSpec
@@ -205,7 +206,17 @@ def test_every_variant_in_a_folder_of_its_id(tmp_path: Path, native: Any) -> Non
 @pytest.mark.parametrize("native", ["allow", "auto"])
 def test_what_runs_when_it_is_opened_is_no_strangers(tmp_path: Path, native: Any) -> None:
     """A page was kept back under one name alone, and written where a variant listed it."""
-    evil = ("page.html", "Index.HTM", "a.svg", "more.xml", "run.sh", "x.desktop", "x.EXE")
+    evil = (
+        "page.html",
+        "Index.HTM",
+        "a.svg",
+        "more.xml",
+        "run.sh",
+        "x.desktop",
+        "x.EXE",
+        "x.pif",
+        "x.inetloc",
+    )
     with BundleWriter(tmp_path / "m.edge") as writer:
         manifest = made(writer, "onnx", "openvino_ir")
         onnx, ir = manifest.variants
@@ -221,6 +232,26 @@ def test_what_runs_when_it_is_opened_is_no_strangers(tmp_path: Path, native: Any
     assert written & {*evil, "x.so"} == ({*evil, "x.so"} if native == "allow" else set())
     left = (*evil, "report.html", *(f"pipeline/sub/{n}" for n in (*evil, "x.so")))
     assert set(found[0].left_out) == (set() if native == "allow" else set(left))
+
+
+@pytest.mark.parametrize(
+    ("path", "format", "runs"),
+    [
+        ("variants/v/model.xml", "openvino_ir", False),
+        ("variants/v/report.xml", "openvino_ir", True),
+        ("variants/v/model.xml", "onnx", True),
+        ("variants/v/model.onnx.data", "onnx", False),
+        ("variants/v/x.settingcontent-ms", "onnx", True),
+        ("variants/v/x.docm", "tflite", True),
+        ("pipeline/words.txt", "", False),
+        ("pipeline/chars", "", False),
+        ("pipeline/x.anything", "", True),
+        ("report.json", "", False),
+        ("report.html", "", True),
+    ],
+)
+def test_names_of_what_runs(path: str, format: str, runs: bool) -> None:
+    assert runs_opened(path, format, "variants/v/model.xml") == runs
 
 
 def test_targets_and_ids_choose(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def _extracted(bundle: Bundle, variant: Variant, tree: Path, place: Path) -> Ext
     ]
     left: list[str] = []
     for where, record, format in wanted:
-        if not bundle.native.allowed and runs_opened(record.path, format):
+        if not bundle.native.allowed and runs_opened(record.path, format, variant.files[0].path):
             left.append(str(where))
             continue
         if str(where) == MANIFEST_NAME or files.setdefault(where, record) != record:

@@ -50,11 +50,19 @@ PAGE = "report.html"
 """A page that whoever made the bundle wrote: a browser runs what is in it."""
 
 _RUNS_OPENED = re.compile(
-    r"\.(?:[sx]?html?|xht|mht(?:ml)?|svgz?|xml|xslt?|m?js|pdf|hta|swf|jar|py[cw]?|sh|command|desktop|"
-    r"lnk|url|exe|com|scr|msi|bat|cmd|ps1|vbs|wsf|reg|scf|app)\Z",
+    r"\.(?:[sx]?html?|xht|xul|mht(?:ml)?|maff|webarchive|svgz?|xml|xslt?|[cm]?js|pdf|hta|chm|swf|jar|"
+    r"jnlp|py[cwz]?|pyzw|ipynb|(?:ba|c|z|k|fi)?sh|run|appimage|command|tool|terminal|workflow|scpt|"
+    r"applescript|pkg|dmg|app|webloc|inetloc|fileloc|desktop|lnk|url|[a-z]+-ms|application|gadget|"
+    r"exe|com|pif|cpl|scr|ms[cip]|bat|cmd|ps1(?:xml)?|psc1|vb[es]|jse|ws[cfh]|reg|scf|inf|iso|"
+    r"(?:doc|xls|ppt)[mx]?|slk|iqy)\Z",
     re.I | re.A,
 )
-"""Ends of names of files that run what is in them where somebody opens them, wherever they lie."""
+"""Ends of names of files that run what is in them where somebody opens them."""
+
+_BESIDE = re.compile(
+    r"(?:/[^./]*|\.(?:txt|json|model|spm|vocab|tsv|csv|bin|np[yz]))\Z", re.I | re.A
+)
+"""Ends of names of what stands beside variants and is read: vocabularies, tables, reports."""
 
 HINT = (
     "sign it and give the key (trusted=, --trusted), or trust whoever made it "
@@ -115,17 +123,18 @@ def level_of(variant: Variant) -> Level:
     return "native" if variant.format in NATIVE_FORMATS or has_library else "data"
 
 
-def runs_opened(path: str, format: str = "") -> bool:
-    """Whether a file runs what is in it where somebody opens it: a page, a program.
+def runs_opened(path: str, format: str = "", graph: str = "") -> bool:
+    """Whether a file may run what is in it where somebody opens it: a page, a program.
 
     Args:
         path: in the bundle.
-        format: Format of the variant that lists it, whose libraries have a level of their own;
-            OpenVINO describes graphs in XML. Empty for no variant's.
+        format: Format of the variant that lists it, whose libraries have a level of their own.
+            Empty for what stands beside variants: of that only known texts and tables do not.
+        graph: Path of the variant's first file; OpenVINO describes graphs in XML.
     """
-    if not format and _NATIVE_NAME.search(path):
-        return True
-    is_graph = format == "openvino_ir" and path.lower().endswith(".xml")
+    if not format:
+        return not _BESIDE.search(f"/{path}")
+    is_graph = format == "openvino_ir" and path == graph and path.lower().endswith(".xml")
     return not is_graph and _RUNS_OPENED.search(path) is not None
 
 
