@@ -41,6 +41,7 @@ from edgeinfer.convert.verify.operators.plain import (
 from edgeinfer.convert.verify.operators.pool import (
     average_pool,
     global_average_pool,
+    global_lp_pool,
     global_max_pool,
     lp_pool,
     max_pool,
@@ -76,6 +77,7 @@ OPERATORS: dict[str, Operator] = {
     "Gelu": gelu,
     "Gemm": gemm,
     "GlobalAveragePool": global_average_pool,
+    "GlobalLpPool": global_lp_pool,
     "GlobalMaxPool": global_max_pool,
     "GridSample": grid_sample,
     "GroupNormalization": group_normalization,

@@ -41,6 +41,18 @@ def lp_pool(
     return (sums(np.abs(x) ** p, window) ** (1 / p),)
 
 
+def global_lp_pool(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """GlobalLpPool of any spatial rank."""
+    (x,) = inputs
+    if x is None:
+        raise Unhandled
+    p = attrs.get("p", 2)
+    total = (np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return (total ** (1 / p),)
+
+
 def global_max_pool(
     attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
 ) -> tuple[Array, ...]:
