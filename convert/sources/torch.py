@@ -35,7 +35,7 @@ from edgeinfer.convert.sources.torch_compare import (
     reason,
 )
 from edgeinfer.convert.sources.torch_complex import NoFormError, as_pairs, has_complex
-from edgeinfer.convert.sources.torch_constants import exact_constants
+from edgeinfer.convert.sources.torch_constants import exact_constants, keep_constants
 from edgeinfer.convert.sources.torch_forms import forms
 from edgeinfer.convert.sources.torch_reasons import explained, release
 from edgeinfer.convert.sources.torch_sizes import (
@@ -451,6 +451,7 @@ def _written(what: Any, arguments: Mapping[str, Any]) -> ir.Model:
             **arguments,
         )
     model: ir.Model = program.model
+    keep_constants(model)
     return model
 
 

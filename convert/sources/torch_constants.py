@@ -1,7 +1,8 @@
 """Constants as they are: PyTorch's exporter (2.13) takes those close to 0 or 1 for 0 or 1.
 
 The optimiser of onnxscript (0.7) leaves out ``x + 1e-9`` and ``x * 1.00001`` as if they did
-nothing, so that ``log(x + 1e-9)`` is minus infinity at 0.
+nothing, so that ``log(x + 1e-9)`` is minus infinity at 0. Where two chains of ``clamp`` read one
+tensor, as in detectors that refine boxes, it makes bounds of one name, and loses the first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import Namer, all_nodes
 
 _MATCHER, _METHOD = "onnxscript.rewriter._matcher", "_match_constant"
 
@@ -38,3 +43,14 @@ def exact_constants() -> Iterator[bool]:
         yield True
     finally:
         setattr(matcher, _METHOD, close)
+
+
+def keep_constants(model: ir.Model) -> None:
+    """Give numbers that nodes read, and that the graph has lost, a name and a place in it."""
+    namer, known = Namer(model), model.graph.initializers
+    for value in dict.fromkeys(v for node in all_nodes(model) for v in node.inputs):
+        if value is None or value.const_value is None or value.producer() is not None:
+            continue
+        if not (value.is_initializer() or value.is_graph_input()):
+            value.name = namer.fresh(value.name or "constant")
+            known[value.name] = value

@@ -39,6 +39,21 @@ def test_a_number_close_to_another_one_stays() -> None:
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)
 
 
+class Refined(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Each chain becomes one ``Clip``, with bounds that the optimiser names after what it reads."""
+
+    def forward(self, x: Any) -> Any:
+        low = x.clamp(min=0, max=1).clamp(min=0.25)
+        return low, x.clamp(min=-1, max=0.5).clamp(min=0.125)
+
+
+def test_bounds_of_two_chains_that_read_one_tensor_are_kept_apart() -> None:
+    x = torch.linspace(-2, 2, 33)
+    model = read(Refined(), example_inputs=(x,)).model
+    for got, want in zip(run(model, {"x": x.numpy()}), Refined()(x), strict=True):
+        np.testing.assert_array_equal(got, want.numpy())
+
+
 def test_a_number_that_does_nothing_is_left_out() -> None:
     model = read(Nothing(), example_inputs=(torch.ones(3),)).model
     assert [op for op in ops(model) if op != "Identity"] == ["Relu"]
