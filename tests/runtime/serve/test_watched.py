@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def test_a_model_is_ready_when_it_has_run(start: Start, fakes: Fakes, tmp_path: 
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(start, str(bundle), only=True)
         while not any(e.inside for e in late.open):  # type: ignore[attr-defined] # of a fake
-            pass
+            time.sleep(0.001)
         assert not starting.done()
         gate.set()
         server = starting.result()
