@@ -60,6 +60,7 @@ def _float_weights(inputs: Sequence[Any]) -> Sequence[Any]:
 
 KNOWN = {
     "Gelu": StandardForm("Gelu", 20, 1, lambda inputs: inputs),
+    "QuickGelu": StandardForm("Swish", 24, 1, lambda inputs: inputs),
     "DynamicQuantizeLSTM": StandardForm("LSTM", 14, _LSTM_INPUTS, _float_weights),
 }
 """All that our files for ONNX Runtime can have, besides what the source has already."""

@@ -45,6 +45,7 @@ STAGES = {
     "fuse_softplus": "Softplus was recognised",
     "fuse_mish": "Mish was recognised",
     "fuse_leaky_relu": "Leaky ReLU was recognised",
+    "scale_scores": "Queries of half precision are scaled before their products with keys",
     "fuse_attention": "Attention was recognised",
     "widen_halves": "Large intermediate results are computed in single precision",
     "share_initializers": "Equal weights are stored once",

@@ -12,7 +12,6 @@ import edgeinfer
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.device_tensor import DeviceFeeds, DeviceTensor, is_on_device, taken
 from edgeinfer.backends.engines import import_onnxruntime
-from edgeinfer.backends.onnxruntime import backend as engine
 from edgeinfer.backends.onnxruntime import cuda
 from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeExecutable
 from edgeinfer.errors import InputError, RunError, UsageError
@@ -69,7 +68,7 @@ def executable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxRuntimeEx
     )
     monkeypatch.setattr("edgeinfer.machine.cuda.Transfers", lambda _: nothing)
     monkeypatch.setattr(cuda, "_DEVICE", "cpu")
-    monkeypatch.setattr(engine, "plain_run_options", lambda _: None)
+    monkeypatch.setattr(cuda, "plain_run_options", lambda _: None)
     return made
 
 

@@ -63,7 +63,7 @@ def test_the_key_is_overwritten_once_it_is_not_needed(
         made.append(key_from(given))
         return made[-1]
 
-    monkeypatch.setattr("edgeinfer.bundle.archive.key_from", keep)
+    monkeypatch.setattr("edgeinfer.bundle.sealing.key_from", keep)
     with Bundle.open(tmp_path / "sealed.edge", key=key) as bundle:
         assert bundle.manifest == manifest
         assert bundle.read(manifest.variants[0].files[0])

@@ -272,7 +272,13 @@ def _small_results(node: ir.Node) -> str:
 
 
 def _hidden(node: ir.Node) -> str:
-    """One less the other of two exponentials; those of LSTM and GRU are another kernel's."""
+    """One less the other of two exponentials; those of LSTM and GRU are another kernel's.
+
+    Steps counted only at run time may be none, which a Scan of the definition cannot have.
+    """
+    x = given(node, 0)
+    if x is None or x.shape is None or not isinstance(x.shape[0], int) or not x.shape[0]:
+        return ""
     named = attribute(node, "activations", ["Tanh"])
     if not isinstance(named, (list, tuple)) or not _is_plain(node):
         return ""

@@ -204,8 +204,9 @@ def _holds(form: str, feeds: Feeds, right: Mapping[str, Array]) -> bool:
     given = [np.asarray(x) for x in (*feeds.values(), *right.values())]
     if form == "mlprogram":
         whole = [x for x in given if x.dtype.kind in "iu"]
-        return all(x.size for x in given) and all(
-            (np.abs(x.astype(float)) < 2**31).all() for x in whole
+        least, most = -(2**31), 2**31 - 1
+        return all(x.size and x.min() >= least and x.max() <= most for x in whole) and all(
+            x.size for x in given
         )
     return form != "aimodel" or all(x.size for x in given[: len(feeds)])
 

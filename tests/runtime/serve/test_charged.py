@@ -254,12 +254,12 @@ def test_events_are_split_as_they_end(size: int) -> None:
 
 def test_time_of_a_split_grows_with_what_comes() -> None:
     def taken(size: int) -> float:
-        start = time.process_time()
+        start = time.thread_time()
         assert len(split(b"a" * size, 1)) == 1
-        return time.process_time() - start
+        return time.thread_time() - start
 
-    taken(1000)
-    assert taken(320_000) < 16 * max(taken(40_000), 1e-3)
+    # Eight times as much; caches that others take cost a part of it.
+    assert min(taken(320_000) for _ in range(2)) < 32 * min(taken(40_000) for _ in range(3))
 
 
 def test_an_event_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

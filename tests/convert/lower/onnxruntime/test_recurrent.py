@@ -86,11 +86,10 @@ def test_one_scale_for_columns_is_not_what_the_kernel_takes() -> None:
     assert multiply_stored(stored) == 0
 
 
-@pytest.mark.parametrize("steps", ["5", "t"])
-def test_a_recurrent_tanh_keeps_its_digits_near_zero(steps: str) -> None:
+def test_a_recurrent_tanh_keeps_its_digits_near_zero() -> None:
     """ONNX Runtime's kernel gives 0 for 1e-8 and 1.19e-7 for 1e-7."""
-    source = model(f"""g (float[{steps},2,3] x, float[1,4,3] w, float[1,4,4] r)
-        => (float[{steps},1,2,4] y, float[1,2,4] h) {{ y, h = RNN<hidden_size=4>(x, w, r) }}""")
+    source = model("""g (float[5,2,3] x, float[1,4,3] w, float[1,4,4] r)
+        => (float[5,1,2,4] y, float[1,2,4] h) { y, h = RNN<hidden_size=4>(x, w, r) }""")
     numbers = np.random.default_rng(0)
     shapes = {"x": (5, 2, 3), "w": (1, 4, 3), "r": (1, 4, 4)}
     feeds = {n: numbers.standard_normal(s).astype(np.float32) / 2 for n, s in shapes.items()}
