@@ -255,6 +255,11 @@ def _source(model: Path, folder: Path, trust: Mapping[str, Any] | None = None) -
     if model.suffix in (".onnx", ".pt2", ".tflite"):
         return model
     with Bundle.open(model, **(trust or {})) as bundle:
+        if bundle.sealed_by:
+            raise UsageError(
+                f"{model}: is encrypted, and tuning writes its weights to the disk in plain; "
+                "decrypt it to a place that is safe by other means, and name that"
+            )
         for variant in bundle.manifest.variants:
             if variant.format == "onnx" and variant.precision == "fp32":
                 path = folder / f"{bundle.manifest.name}.onnx"

@@ -64,7 +64,12 @@ class Loader:
             QueueFullError: too many wait.
         """
         work = partial(self.load if what == "load" else self.unload, model)
-        problem = await self._changes.run(work, model.name.encode())
+        try:
+            problem = await self._changes.run(work, model.name.encode())
+        finally:
+            # They are the loop's, which looks through them: no thread forgets one meanwhile.
+            if model.sequences is not None and not model.is_ready:
+                model.sequences.clear()
         if problem:
             raise RequestError(503, f"model {model.name!r}: {problem}")
 
@@ -192,8 +197,6 @@ def _free(model: Served) -> None:
         text.close()
     for engine in engines:
         engine.close()
-    if model.sequences is not None:
-        model.sequences.clear()
 
 
 def _tried(model: Served) -> str:

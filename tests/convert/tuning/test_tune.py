@@ -13,6 +13,8 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from benchmarks.tiny import MLP, bundle, save
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.sealer import seal
+from edgeinfer.bundle.sealing import new_key
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.tuning import tune as tuning
 from edgeinfer.convert.tuning.tune import TuningRequest, in_turns
@@ -181,3 +183,16 @@ def test_a_missing_linker_is_told_before_anything_is_measured(
     far = TuningRequest("tvm-cortex-a76", database=tmp_path / "d.jsonl", device="board:9190")
     with pytest.raises(NotAvailableError, match="need aarch64-linux-gnu-gcc"):
         tuning.tune(net, far)
+
+
+def test_weights_of_an_encrypted_bundle_are_not_written(tmp_path: Path) -> None:
+    import numpy as np
+
+    plain, folder = tmp_path / "m.edge", tmp_path / "t"
+    folder.mkdir()
+    made = bundle(MLP, plain, {"x": np.ones((1, 16), np.float32)})
+    key = new_key(tmp_path / "key")
+    seal(made, tmp_path / "sealed.edge", key)
+    with pytest.raises(UsageError, match="is encrypted, and tuning writes its weights"):
+        tuning._source(tmp_path / "sealed.edge", folder, {"key": tmp_path / "key"})
+    assert list(folder.iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from edgeinfer.bundle.manifest import StateRecord
 from edgeinfer.errors import UsageError
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.options import RequestLimits
-from edgeinfer.runtime.serve.sequences import KeptStates
+from edgeinfer.runtime.serve.sequences import KeptStates, Sequences
 from edgeinfer.types import Array, Feeds
 from tests.runtime.conftest import FakeExecutable, write_bundle
 from tests.runtime.serve.conftest import KEY, Server, Start, starter
@@ -185,6 +186,27 @@ def test_states_are_given_back(start: Start, tmp_path: Path) -> None:
     assert states.used == 2 * 8
     server.hub.models["count"].sequences.clear()  # type: ignore[union-attr]
     assert states.used == 0
+
+
+def test_a_model_that_is_unloaded_forgets_on_the_loop(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop looked through sequences that a thread forgot, and a step of another was a fault."""
+    names: list[str] = []
+    clear = Sequences.clear
+
+    def watched(self: Sequences) -> None:
+        names.append(threading.current_thread().name)
+        clear(self)
+
+    monkeypatch.setattr(Sequences, "clear", watched)
+    server = start(counting(tmp_path))
+    assert ask(server, 1, sequence_start=True) == 0
+    for what in ("unload", "load"):
+        assert server.client.post(f"/v2/repository/models/count/{what}").status_code == 200
+    assert "is not under way" in ask(server, 1)[1]
+    assert len(names) == 1
+    assert "edgeinfer-changes" not in names[0]
 
 
 def test_ids_have_a_length(server: Server) -> None:
