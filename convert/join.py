@@ -97,6 +97,12 @@ def join(
             opened = {
                 n: stack.enter_context(Bundle.open(b, **(trust or {}))) for n, b in bundles.items()
             }
+            if sealed := [str(bundles[n]) for n, b in opened.items() if b.sealed_by]:
+                raise UsageError(
+                    f"{', '.join(sealed)}: encrypted, and a package has its "
+                    "weights in plain; join bundles that were decrypted to a place that is safe by "
+                    "other means"
+                )
             chosen = {n: _variant(n, b, target) for n, b in opened.items()}
             parts = {n: opened[n].paths(v)[0] for n, v in chosen.items()}
             files = join_packages(parts, staging.tree / place.name)

@@ -222,7 +222,7 @@ class Runtime(forks.Here):
             if engine is None:
                 own = {"history": self._history, "threads": threads, "pooled": True}
                 options = {**own, **options}
-                engine = self._engines[key] = ResidentSession(self, place, options)
+                engine = self._engines[key] = ResidentSession(self, place, digest, options)
             engine.users += 1
             model = FleetModel(self, name, engine, manifest.inputs, manifest.outputs)
             model.priority, model.batching, model.width = priority, batching, threads

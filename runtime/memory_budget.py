@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer import forks
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.opening import openings
-from edgeinfer.errors import BackendError, ClosedError
+from edgeinfer.errors import BackendError, BundleError, ClosedError
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.runtime.session import Session, load
 from edgeinfer.types import Feeds
@@ -36,8 +36,9 @@ class ResidentSession:
             also where acquiring it was interrupted.
     """
 
-    def __init__(self, runtime: Runtime, path: Path, options: dict[str, Any]) -> None:
+    def __init__(self, runtime: Runtime, path: Path, digest: str, options: dict[str, Any]) -> None:
         self.path, self.users, self.loads = path, 0, 0
+        self._digest = digest
         self.used, self.memory_mb = 0.0, 0.0
         self.is_pinned = False
         self._largest = 0
@@ -187,6 +188,11 @@ class ResidentSession:
         self._runtime._make_room(self, max(self._loaded_mb, least))
         before = resident_mb()
         session = load(self.path, **self._options)
+        try:
+            self._expect(session._bundle)
+        except BaseException:
+            session.close()
+            raise
         self.loads += 1
         self._largest, self._is_too_large = 0, False
         grown = max(resident_mb() - before, 0.0) + session._process_mb
@@ -201,4 +207,13 @@ class ResidentSession:
     def _least_mb(self) -> float:
         """Return the size of the smallest variant, which an engine needs at least."""
         with Bundle.open(self.path, verify=False, **openings(self._options)) as bundle:
+            self._expect(bundle)
             return min((v.size_bytes for v in bundle.manifest.variants), default=0) / 2**20
+
+    def _expect(self, bundle: Bundle) -> None:
+        """Refuse a bundle that took the place of the one whose inputs and meaning are in use."""
+        if bundle.digest != self._digest:
+            raise BundleError(
+                f"{self.path}: another bundle than the one that was added; remove the model, and "
+                "add it again"
+            )

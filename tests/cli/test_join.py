@@ -8,12 +8,16 @@ import onnx
 import pytest
 
 import edgeinfer
+from edgeinfer.bundle.sealer import seal
+from edgeinfer.bundle.sealing import new_key
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[N,3] x) => (float[N,3] y) { y = Tanh(x) }"""
 
 
-def test_two_bundles_become_one_package(cli: Any, tmp_path: Path) -> None:
+def test_two_bundles_become_one_package(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for rows in (1, 4):
         edgeinfer.export(
             *(onnx.parser.parse_model(TEXT), tmp_path / f"m{rows}.edge"),
@@ -32,6 +36,15 @@ def test_two_bundles_become_one_package(cli: Any, tmp_path: Path) -> None:
     shown = cli("join", *asked, "-o", place, "--overwrite")
     assert shown.code == 0
     assert "evaluated, not run on Apple hardware" in shown.out
+    pytest.importorskip("cryptography")
+    sealed = tmp_path / "sealed.edge"
+    seal(tmp_path / "m4.edge", sealed, new_key(tmp_path / "key"))
+    before = sorted(p.name for p in tmp_path.iterdir())
+    monkeypatch.setenv("EDGEINFER_BUNDLE_KEY_FILE", str(tmp_path / "key"))
+    refused = cli("join", asked[0], f"four={sealed}", "-o", tmp_path / "plain.mlpackage")
+    assert refused.code == 2
+    assert "sealed.edge: encrypted, and a package has its weights in plain" in refused.err
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("given", [("a",), ("a=x", "a=y"), ("=x", "b=y")])

@@ -13,7 +13,7 @@ import pytest
 
 import edgeinfer
 from benchmarks.tiny import MLP, bundle
-from edgeinfer.errors import ClosedError, MemoryBudgetError, SignatureError
+from edgeinfer.errors import BundleError, ClosedError, MemoryBudgetError, SignatureError
 from edgeinfer.machine.cpu import Cluster, Cpu
 from edgeinfer.machine.fingerprint import Facts
 from edgeinfer.machine.pages import resident_mb
@@ -157,6 +157,25 @@ def test_a_call_that_comes_late_loads_nothing_again(
         with pytest.raises(ClosedError):
             again.engine.acquire(object())
         assert fake.open == []
+
+
+def test_a_name_means_one_bundle_until_it_is_added_anew(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    for name in ("one", "two"):
+        fakes.add(name)
+    place = make_bundle("one", name="live.edge", vectors=0)
+    other = make_bundle("two", name="other.edge", vectors=0)
+    with Runtime(threads=1, history=history, memory_mb=4000) as runtime:
+        model = runtime.add(place, name="live")
+        model.run(feeds())
+        os.replace(other, place)
+        model.run(feeds())
+        assert model.engine.unload_idle()
+        with pytest.raises(BundleError, match="another bundle than the one that was added"):
+            model.run(feeds())
+        model.close()
+        runtime.add(place, name="live").run(feeds())
 
 
 def test_copies_of_a_bundle_share_one_engine(
