@@ -25,16 +25,19 @@ class StandardForm:
         since: the first opset that has it.
         inputs: how many of the inputs it takes.
         fit: what these are made of.
+        usual: attributes that have another default there.
     """
 
     op_type: str
     since: int
     inputs: int
     fit: Callable[[Sequence[Any]], Sequence[Any]]
+    usual: tuple[ir.Attr, ...] = ()
 
     def standard(self, node: ir.Node) -> ir.Node:
         """Return the standard's node for one of ONNX Runtime's, in no graph."""
-        attributes = list(node.attributes.values())
+        missing = (a for a in self.usual if a.name not in node.attributes)
+        attributes = [*node.attributes.values(), *missing]
         inputs = [None if v is None else ir.Value(name=v.name) for v in node.inputs]
         outputs = [ir.Value(name=v.name) for v in node.outputs]
         return ir.Node("", self.op_type, inputs[: self.inputs], attributes, outputs=outputs)
@@ -60,7 +63,9 @@ def _float_weights(inputs: Sequence[Any]) -> Sequence[Any]:
 
 KNOWN = {
     "Gelu": StandardForm("Gelu", 20, 1, lambda inputs: inputs),
-    "QuickGelu": StandardForm("Swish", 24, 1, lambda inputs: inputs),
+    "QuickGelu": StandardForm(
+        "Swish", 24, 1, lambda inputs: inputs, (ir.AttrFloat32("alpha", 1.702),)
+    ),
     "DynamicQuantizeLSTM": StandardForm("LSTM", 14, _LSTM_INPUTS, _float_weights),
 }
 """All that our files for ONNX Runtime can have, besides what the source has already."""

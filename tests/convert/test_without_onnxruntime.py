@@ -82,10 +82,10 @@ def test_other_inputs_than_declared_are_refused_one_by_one() -> None:
 
 
 def test_who_knows_an_operator_is_said() -> None:
-    text = "g (float[2] x) => (float[2] y) { y = com.microsoft.QuickGelu(x) }"
+    text = "g (float[2] x) => (float[2] y) { y = com.microsoft.FastGelu(x) }"
     with (
         Oracles(model(text, '"": 20, "com.microsoft": 1')) as oracles,
-        pytest.raises(RunError, match=r"QuickGelu; ONNX Runtime may: pip install 'edgeinfer\["),
+        pytest.raises(RunError, match=r"FastGelu; ONNX Runtime may: pip install 'edgeinfer\["),
     ):
         oracles.run({"x": X})
 

@@ -87,3 +87,13 @@ def test_what_we_write_is_known() -> None:
     # The others are nodes that change their domain, and one of them its name.
     assert texts["faster"].count(f'"{contrib.DOMAIN}", None') == 2
     assert {"DynamicQuantizeLSTM", "Gelu", "QuickGelu"} <= set(contrib.KNOWN)
+
+
+@pytest.mark.parametrize("alpha", ["", "<alpha = 1.0>"])
+def test_a_quick_gelu_is_judged_with_its_own_default(alpha: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 20, "com.microsoft": 1]>
+        g (float[5] x) => (float[5] y) {{ y = com.microsoft.QuickGelu{alpha}(x) }}"""
+    x = np.linspace(-3, 3, 5, dtype=np.float32)
+    found = Evaluator(graph(text), wide=True).run({"x": x})["y"]
+    right = x / (1 + np.exp(-x.astype(float) * (1.0 if alpha else 1.702)))
+    np.testing.assert_allclose(found, right, rtol=1e-6)
