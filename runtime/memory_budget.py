@@ -27,6 +27,7 @@ class ResidentSession:
 
     Attributes:
         path: Path of the bundle.
+        digest: Digest of the bundle that was added; no other one is loaded.
         users: models that share it.
         loads: how often it was loaded.
         memory_mb: that it took when it was loaded last, and in runs since.
@@ -38,7 +39,7 @@ class ResidentSession:
 
     def __init__(self, runtime: Runtime, path: Path, digest: str, options: dict[str, Any]) -> None:
         self.path, self.users, self.loads = path, 0, 0
-        self._digest = digest
+        self.digest = digest
         self.used, self.memory_mb = 0.0, 0.0
         self.is_pinned = False
         self._largest = 0
@@ -212,7 +213,7 @@ class ResidentSession:
 
     def _expect(self, bundle: Bundle) -> None:
         """Refuse a bundle that took the place of the one whose inputs and meaning are in use."""
-        if bundle.digest != self._digest:
+        if bundle.digest != self.digest:
             raise BundleError(
                 f"{self.path}: another bundle than the one that was added; remove the model, and "
                 "add it again"

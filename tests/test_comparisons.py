@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import edgeinfer
+from edgeinfer.bundle.sealer import seal
+from edgeinfer.bundle.sealing import new_key
 from edgeinfer.errors import InputError, UsageError
 from tests.cli.conftest import cli as cli
 from tests.cli.test_compare import NET, net, save
@@ -51,6 +53,23 @@ def test_json_is_what_the_command_prints(cli: Any, tmp_path: Path) -> None:
     # A file next to itself: the ratio of signal to error has no number in JSON.
     assert same["rows"][0]["outputs"]["y"]["sqnr_db"] == "inf"
     assert json.loads(json.dumps(same, allow_nan=False)) == same
+
+
+def test_of_encrypted_bundles_no_node_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its graph would be written to the disk in plain."""
+    pytest.importorskip("cryptography")
+    key = new_key(tmp_path / "key")
+    monkeypatch.setenv("EDGEINFER_BUNDLE_KEY_FILE", str(tmp_path / "key"))
+    for name, bias in (("a", 0.0), ("b", 0.3)):
+        plain = tmp_path / f"{name}.plain.edge"
+        edgeinfer.export(net(tmp_path / f"{name}.onnx", bias=bias), plain, targets=["onnxruntime"])
+        seal(plain, tmp_path / f"{name}.edge", key)
+    (row,) = edgeinfer.compare(tmp_path / "a.edge", tmp_path / "b.edge").rows
+    assert row.breaches
+    assert (row.node, row.op) == ("", "")
+    assert "is encrypted, and naming one writes its weights to the disk" in row.why
 
 
 def test_data_is_a_path_or_feeds(tmp_path: Path) -> None:

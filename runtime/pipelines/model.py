@@ -97,6 +97,7 @@ class PipelineModel:
         # Opened and judged once: what runs below is what was judged.
         verify: bool | Literal["later"] = "later" if options.pop("verify", True) else False
         bundle = Bundle.open(path, verify=verify, **openings(options))
+        self.digest = bundle.digest
         try:
             self._read(bundle)
             self.code, self.without_code = open_code(bundle)

@@ -388,11 +388,14 @@ class Hub:
         if len(paths) == 1:
             self.models[name] = self._opened(name, paths[0])
             return
+        digests = []
         for path in paths:
-            Bundle.open(path, **self._trust).close()
+            with Bundle.open(path, **self._trust) as bundle:
+                digests.append(bundle.digest)
         metrics = self.metrics.of(name)
         self.models[name] = served = Served(name, paths[0], metrics, "pipeline", parts=paths)
         served.created, served.has_meaning = int(time.time()), True
+        served.digests = tuple(digests)
 
     def _opened(self, name: str, path: Path) -> Served:
         with Bundle.open(path, **self._trust) as bundle:
@@ -403,6 +406,7 @@ class Hub:
                 return served
             served.inputs, served.outputs = manifest.inputs, manifest.outputs
             served.has_meaning, served.parts = manifest.head is not None, (path,)
+            served.digests = (bundle.digest,)
             served.warm = [feeds for feeds, _ in itertools.islice(bundle.vectors(), VECTORS)]
             if manifest.states:
                 limits = self.options.limits

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
+from edgeinfer.errors import BundleError, EdgeInferError, NotAvailableError, UsageError
 from edgeinfer.machine.pages import give_back_start
 from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.fleet import FleetModel, Runtime
@@ -136,7 +136,7 @@ class Loader:
         is_new = not model.engines
         if is_new:
             several = len(model.parts) > 1
-            for i, path in enumerate(model.parts):
+            for i, (path, digest) in enumerate(zip(model.parts, model.digests, strict=True)):
                 name = f"{model.name}/{i}" if several else model.name
                 limits: dict[str, Any] = {
                     "isolate": self._options.isolate,
@@ -144,7 +144,12 @@ class Loader:
                 }
                 if self._options.run_timeout_s is not None:
                     limits["run_timeout_s"] = self._options.run_timeout_s
-                model.engines.append(self._runtime.add(path, name=name, **limits))
+                model.engines.append(added := self._runtime.add(path, name=name, **limits))
+                if added.engine.digest != digest:
+                    raise BundleError(
+                        f"{path}: another bundle than the one that this server began with; start "
+                        "it anew to serve that"
+                    )
         for engine in model.engines:
             # Loaded before it is ready, also where the bundle has no vectors to run.
             engine.engine.warm()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
+from edgeinfer.errors import BundleError
 from edgeinfer.heads import Embed
 from edgeinfer.media import audio, image
 from edgeinfer.results import Audio, Embedding, Result, Segmentation, as_json
@@ -103,11 +104,13 @@ def open_pipeline(
     Raises:
         UsageError: they do not say what they mean, or do not fit together.
         NotAvailableError: a library is missing.
+        BundleError: another bundle has taken the place of one.
     """
-    opened = [
-        Meaning(path, runs=Shared(model), **trust)
-        for path, model in zip(paths, models, strict=True)
-    ]
+    opened = []
+    for path, model in zip(paths, models, strict=True):
+        opened.append(meaning := Meaning(path, runs=Shared(model), **trust))
+        if meaning.digest != model.engine.digest:
+            raise BundleError(f"{path}: another bundle than the one that was loaded from there")
     return put_together(opened)
 
 

@@ -54,6 +54,7 @@ class Served:
         pipeline: it takes images, recordings or texts, where it is ready and its bundle says so.
         no_meaning: why there is none.
         parts: bundles of a pipeline of several.
+        digests: Digests of these bundles, as what is said of the model was read from them.
         engines: Engines of its bundles.
         upstream: where it is, if it is another server's.
         loads: how often it was unloaded: what it answered before is not what it answers.
@@ -86,6 +87,7 @@ class Served:
     pipeline: Pipeline | None = None
     no_meaning: str = ""
     parts: tuple[Path, ...] = ()
+    digests: tuple[str, ...] = ()
     engines: list[FleetModel] = field(default_factory=list)
     upstream: Upstream | None = None
     down_until: float = 0.0

@@ -9,6 +9,7 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import EdgeInferError, UsageError
 from edgeinfer.media.samples import open_data
 from edgeinfer.metrics import OutputMetrics, budget_for
@@ -225,7 +226,7 @@ def _inputs(
             "--data FILE.npz (data=)"
         ) from e
     for side in (right, *others):
-        if side.path.suffix in divergence.READABLE:
+        if side.path.suffix in divergence.READABLE and not is_in_memory(side.path):
             names = [spec.name for spec in side.executable.inputs]
             # A reader may take other names of a file than its engine, never another order.
             own = [
@@ -237,8 +238,8 @@ def _inputs(
             taken = [Input(adapted(feeds, side, right, [])) for feeds in own]
             return taken, f"made up for {side.name}"
     raise UsageError(
-        f"{right.path}: inputs are made up for .onnx and .tflite files, and neither is one: give "
-        "--data FILE.npz (data=)"
+        f"{right.path}: inputs are made up for .onnx and .tflite files that are not "
+        "encrypted, and neither is one: give --data FILE.npz (data=)"
     )
 
 
@@ -253,6 +254,8 @@ def _node(right: Side, other: Side, feeds: Feeds, precision: str) -> tuple[str, 
     for side in (right, other):
         if side.path.suffix not in divergence.READABLE:
             return _none(f"{side.path.name} is no graph that is read here")
+        if is_in_memory(side.path):
+            return _none(f"{side.name} is encrypted, and naming one writes its weights to the disk")
     try:
         asked = right.path, other.path, feeds, budget_for(precision)
         files = [right.path, other.path]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -19,7 +20,7 @@ import pytest
 
 from edgeinfer.runtime.serve.fastpath import FastPath
 from edgeinfer.runtime.serve.options import RequestLimits
-from tests.runtime.conftest import Fakes
+from tests.runtime.conftest import Fakes, write_bundle
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.serve.conftest import Server, Start, Starter
 from tests.runtime.serve.test_fastpath import until
@@ -56,6 +57,26 @@ def test_a_model_that_cannot_be_loaded_leaves_the_others(start: Start, fakes: Fa
     assert post("/v2/repository/models/double/load").status_code == 200
     assert post(URL, json=body()).status_code == 200
     assert server.client.get("/v2/health/ready").status_code == 200
+
+
+def test_another_bundle_is_not_loaded_under_a_name_that_is_known(
+    start: Start, tmp_path: Path
+) -> None:
+    """Inputs, outputs and states were read of the first one."""
+    server = start()
+    post = server.client.post
+    place = server.hub.models["double"].path
+    kept = shutil.copy(place, tmp_path / "kept.edge")
+    os.replace(write_bundle(tmp_path / "other.edge", "fake", vectors=3), place)
+    assert post(URL, json=body()).status_code == 200
+    post("/v2/repository/models/double/unload")
+    refused = post("/v2/repository/models/double/load")
+    assert refused.status_code == 503
+    assert "another bundle than the one that this server began with" in refused.json()["error"]
+    assert post(URL, json=body()).status_code == 503
+    os.replace(kept, place)
+    assert post("/v2/repository/models/double/load").status_code == 200
+    assert post(URL, json=body()).status_code == 200
 
 
 def test_a_surprise_while_loading_is_a_state(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
