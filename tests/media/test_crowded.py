@@ -98,6 +98,39 @@ def test_a_tiff_of_many_tags_or_numbers_is_refused(big: bool) -> None:
     assert crowd(io.BytesIO(far)) == ""
 
 
+@pytest.mark.parametrize("big", [False, True])
+def test_tiles_of_a_tiff_are_no_larger_than_the_image(big: bool) -> None:
+    """A decoder has one of them in memory whole, whatever of it the image shows."""
+
+    def tiled(image: int, tile: int, kind: int = 4, count: int = 1) -> bytes:
+        found = [
+            (256, 4, 1, image),
+            (257, 4, 1, image),
+            (322, kind, count, tile),
+            (323, 4, 1, tile),
+        ]
+        entry = "<HHQQ" if big else "<HHII"
+        head = (
+            b"II+\0\x08\0\0\0" + struct.pack("<Q", 16) if big else b"II*\0" + struct.pack("<I", 8)
+        )
+        head += struct.pack("<Q" if big else "<H", len(found))
+        return head + b"".join(struct.pack(entry, *one) for one in found) + bytes(8)
+
+    for image, tile in ((64, 16), (64, 1024), (1500, 1504), (5000, 256)):
+        assert crowd(io.BytesIO(tiled(image, tile))) == ""
+    for given in (
+        tiled(64, 16000),
+        tiled(1500, 4096),
+        tiled(64, 64, kind=5),
+        tiled(64, 64, count=2),
+    ):
+        with pytest.raises(
+            InputError, match=r"tiles of 16000 by 16000 in an image of 64 by 64|tiles"
+        ):
+            open_image(given)
+        assert measured(given, RECORD) == (0, 0)
+
+
 def test_one_colour_profile_is_enough() -> None:
     profile = chunk(b"iCCP", b"x\x00\x00" + zlib.compress(bytes(1 << 20)))
     assert crowd(io.BytesIO(with_parts("PNG", profile, 1))) == ""

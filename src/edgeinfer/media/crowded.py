@@ -8,6 +8,7 @@ wrote besides the pixels (Exif, a TIFF within the file), is a warning.
 from __future__ import annotations
 
 import io
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -47,6 +48,16 @@ _MOST_VALUES = 1 << 20
 _UNITS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
 _UNITS |= {13: 4, 16: 8, 17: 8, 18: 8}
 """Bytes of a value of each type of tags; there may be any number of those that are bytes."""
+
+_TILE = (322, 323)
+_SIDES = (256, 257, *_TILE)
+"""Tags of width and height, of the image and of its tiles."""
+
+_COUNTS = {3: "H", 4: "I"}
+"""Types of tags that count, and how they are kept."""
+
+_MOST_TILE = 1 << 20
+"""Pixels of a tile, which a decoder has in memory whole, where the image has fewer."""
 
 _MOST_TIMES = 4
 """Bytes of all tags for each of the file: many may name the same."""
@@ -194,18 +205,24 @@ def _tiff(source: BinaryIO, head: bytes) -> str:
     if order is None:
         return ""
     is_big, size = 43 in head[2:4], source.seek(0, io.SEEK_END)
-    begin, count, entry = ("Q", "Q", "HHQ8x") if is_big else ("I", "H", "HHI4x")
+    begin, count, entry = ("Q", "Q", "HHQ8s") if is_big else ("I", "H", "HHI4s")
     source.seek(8 if is_big else 4)
     (place,) = struct.unpack(order + begin, source.read(struct.calcsize(order + begin)))
     source.seek(place)
     (tags,) = struct.unpack(order + count, source.read(struct.calcsize(order + count)))
     if tags > MOST:
         return f"{tags} tags"
-    held = 0
+    held, sides = 0, dict[int, int]()
     for _ in range(tags):
-        tag, kind, values = struct.unpack(
+        tag, kind, values, own = struct.unpack(
             order + entry, source.read(struct.calcsize(order + entry))
         )
+        if tag in _SIDES and values == 1 and kind in _COUNTS:
+            (side,) = struct.unpack_from(order + _COUNTS[kind], own)
+            # Of a tag that is there twice, what takes more.
+            sides[tag] = (max if tag in _TILE else min)(side, sides.get(tag, side))
+        elif tag in _TILE:
+            return f"a size of tiles of {values} numbers of type {kind}"
         unit = _UNITS.get(kind, 0)
         if unit != 1 and values > _MOST_VALUES:
             return f"{values} numbers of tag {tag}"
@@ -213,6 +230,9 @@ def _tiff(source: BinaryIO, head: bytes) -> str:
         held += min(unit * values, size)
         if held > _MOST_TIMES * size:
             return f"tags of more than {_MOST_TIMES} times the bytes that there are"
+    wide, high, *tile = (sides.get(tag, 0) for tag in _SIDES)
+    if math.prod(tile) > max(_MOST_TILE, 2 * wide * high):
+        return f"tiles of {tile[0]} by {tile[1]} in an image of {wide} by {high}"
     return ""
 
 
