@@ -86,6 +86,26 @@ def test_what_a_camera_wrote_in_parts_is_one() -> None:
         open_image(whole[:2] + many * 20 + whole[2:])
 
 
+def test_an_index_of_images_has_few_tags() -> None:
+    def indexed(index: bytes) -> bytes:
+        whole = written("JPEG")
+        return (
+            whole[:2]
+            + b"\xff\xe2"
+            + struct.pack(">H", len(index) + 6)
+            + b"MPF\0"
+            + index
+            + whole[2:]
+        )
+
+    assert crowd(io.BytesIO(indexed(tags(3)))) == ""
+    same = tags(300, numbers=800) + bytes(3200)
+    for index, said in ((tags(1001), "1001 tags"), (same, "more than 4 times the bytes")):
+        with pytest.raises(InputError, match=f"an index of images with .*{said}"):
+            open_image(indexed(index))
+        assert measured(indexed(index), RECORD) == (0, 0)
+
+
 @pytest.mark.parametrize("big", [False, True])
 def test_a_tiff_of_many_tags_or_numbers_is_refused(big: bool) -> None:
     for given in (tags(60_000, big=big), tags(3, big=big, numbers=(1 << 20) + 1)):

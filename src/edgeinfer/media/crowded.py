@@ -118,6 +118,9 @@ def _jpeg(source: BinaryIO, _: bytes) -> str:
         # Pillow puts those of several segments together.
         if kind == 0xE1 and content.startswith(_EXIF) and len(exif) <= _MOST_EXIF:
             exif += content[len(_EXIF) :]
+        # An index of several images is a list of tags as well; Pillow before 13 reads it at once.
+        if kind == 0xE2 and content.startswith(_INDEX) and (found := _exif(content[4:])):
+            return f"an index of images with {found}"
     return f"more than {MOST} segments before the image"
 
 
@@ -186,6 +189,7 @@ def _webp(source: BinaryIO, head: bytes) -> str:
 _ENDS = struct.error, IndexError, OverflowError, ValueError, OSError
 
 _EXIF = b"Exif\x00\x00"
+_INDEX = b"MPF\0"
 
 
 def _exif(content: bytes) -> str:
