@@ -563,14 +563,21 @@ REFUSED: dict[str, dict[str, str]] = {
 """Forms that a format refuses, and what it says."""
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(form, marks=[pytest.mark.sweep] * (form == "tvm")) for form in FORMATS],
+)
 def test_a_run_decides(form: str) -> None:
     check(form, FORMS, REFUSED.get(form, {}))
 
 
 @pytest.mark.parametrize(
     ("form", "refused"),
-    [("tflite", 6), ("aimodel", 36), pytest.param("tvm", 0, marks=pytest.mark.sweep)],
+    [
+        pytest.param("tflite", 6, marks=pytest.mark.sweep),
+        ("aimodel", 36),
+        pytest.param("tvm", 0, marks=pytest.mark.sweep),
+    ],
 )
 def test_a_run_decides_more(form: str, refused: int) -> None:
     check(form, MORE, refused)

@@ -490,7 +490,10 @@ OPEN = {
 """How many forms need a size that is open then."""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=[pytest.mark.sweep] * (name == "windows")) for name in FAMILIES],
+)
 @pytest.mark.parametrize("form", OPEN)
 def test_forms_of_open_sizes(form: str, family: str) -> None:
     forms = {name: one.opened() for name, one in FAMILIES[family].items()}
