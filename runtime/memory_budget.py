@@ -191,14 +191,10 @@ class ResidentSession:
         session = load(self.path, **self._options)
         try:
             self._expect(session._bundle)
-        except BaseException:
-            session.close()
-            raise
-        self.loads += 1
-        self._largest, self._is_too_large = 0, False
-        grown = max(resident_mb() - before, 0.0) + session._process_mb
-        self.memory_mb = self._loaded_mb = max(grown, least)
-        try:
+            self.loads += 1
+            self._largest, self._is_too_large = 0, False
+            grown = max(resident_mb() - before, 0.0) + session._process_mb
+            self.memory_mb = self._loaded_mb = max(grown, least)
             self._runtime._make_room(self, self.memory_mb)
         except BaseException:
             session.close()
