@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-WAIT_S = 120.0
-"""What a forked process may take before it is said to hang; nothing is judged by less."""
+from tests.patience import Patience
+
+OWN_S = 120.0
+"""What a forked process may take of its own time before it is said to hang."""
 
 
 def in_fork(do: Callable[[], Any]) -> Any:
@@ -29,9 +31,9 @@ def in_fork(do: Callable[[], Any]) -> Any:
         os.write(theirs, pickle.dumps(result))
         os._exit(0)
     os.close(theirs)
-    until = time.monotonic() + WAIT_S
+    patience = Patience(child, OWN_S)
     while not os.waitpid(child, os.WNOHANG)[0]:
-        if time.monotonic() > until:
+        if patience.is_over():
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise AssertionError("the forked process did not end")

@@ -330,15 +330,14 @@ def test_what_a_killed_process_leaves_goes_with_the_next_load(
 
 
 @pytest.fixture
-def hostile(bundle: Path, tmp_path: Path) -> Callable[[int, int], None]:
-    def live(events: int, seconds: int) -> None:
+def hostile(bundle: Path, tmp_path: Path) -> Callable[[int], None]:
+    def live(events: int) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "tests.e2e.hostile", str(bundle), str(events), "1"],
             cwd=ROOT,
             env={**os.environ, "TMPDIR": str(tmp_path)},
             capture_output=True,
             text=True,
-            timeout=seconds,
             check=False,
         )
         faults = [line for line in done.stdout.splitlines() if line.startswith("fault")]
@@ -349,12 +348,12 @@ def hostile(bundle: Path, tmp_path: Path) -> Callable[[int, int], None]:
     return live
 
 
-def test_a_few_forks_signals_and_kills(hostile: Callable[[int, int], None]) -> None:
-    hostile(12, 280)
+def test_a_few_forks_signals_and_kills(hostile: Callable[[int], None]) -> None:
+    hostile(12)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_a_thousand_forks_signals_and_kills(hostile: Callable[[int, int], None]) -> None:
+@pytest.mark.timeout(0)  # what hangs is found by its own time: tests/patience.py
+def test_a_thousand_forks_signals_and_kills(hostile: Callable[[int], None]) -> None:
     events = int(os.environ.get("EDGEINFER_TEST_EVENTS", "1000"))
-    hostile(events, 600 + 7 * events)
+    hostile(events)
