@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.verify.bounds import InputBounds, Span, bounds_of
-from edgeinfer.convert.verify.kinds import Kind
+from edgeinfer.convert.verify.kinds import POSITIVE, Kind
 from edgeinfer.convert.verify.ladder import LARGEST, REACH
 from edgeinfer.convert.verify.sizes import Shapes
 from edgeinfer.errors import EdgeInferError
@@ -134,7 +134,8 @@ class Ranges:
                 found[spec.name] = InputRange(one.span.least, one.span.most, one.source)
             else:
                 most = REACH.get(kind.name, LARGEST)
-                low = 0.0 if one is not None and one.span.least >= 0 else -most
+                positive = kind.name in POSITIVE or (one is not None and one.span.least >= 0)
+                low = 0.0 if positive else -most
                 found[spec.name] = InputRange(low, most, "guess")
         return found
 

@@ -22,6 +22,9 @@ Name = Literal[
     "mask",
     "positions",
     "length",
+    "sizes",
+    "factor",
+    "share",
     "sample_rate",
     "state",
     "text",
@@ -35,10 +38,21 @@ _MASK = re.compile(r"mask", re.IGNORECASE)
 _POSITION = re.compile(r"position|cache_pos", re.IGNORECASE)
 _LENGTH = re.compile(r"(^|_)(len|lens|length|lengths)([0-9]*|_.*)$", re.IGNORECASE)
 _RATE = re.compile(r"^(sr|fs|rate|sample_?rate)$", re.IGNORECASE)
+_SIZES = re.compile(
+    r"^(im|img|image|orig|original|target)(_(im|img|image|target))?_?(shape|size)s?$"
+)
+"""Height and width of pictures, as detectors take them to bring boxes back to the picture."""
+_FACTOR = re.compile(r"^(scale_?factors?|temperature)$")
+"""What is near one, and divides."""
+_SHARE = re.compile(r"^(([a-z]+_)?threshold|top_?p)$")
+"""What lies between zero and one."""
 
 _CHANNELS = (1, 3, 4)
 _LONG = 400
 """Samples from which a fixed axis among others of one element is taken for a recording."""
+
+POSITIVE = frozenset({"sizes", "factor", "share"})
+"""Kinds of floats that mean nothing below zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,8 @@ def _integer_kind(spec: TensorSpec) -> Kind:
         return Kind("length")
     if _POSITION.search(spec.name) and spec.shape:
         return Kind("positions")
+    if _are_sizes(spec):
+        return Kind("sizes")
     return Kind("tokens") if spec.shape else Kind("plain")
 
 
@@ -102,6 +118,12 @@ def _float_kind(spec: TensorSpec) -> Kind:
         return Kind("state")
     if _MASK.search(spec.name):
         return Kind("mask")
+    if _are_sizes(spec):
+        return Kind("sizes")
+    if _FACTOR.search(spec.name):
+        return Kind("factor")
+    if _SHARE.search(spec.name):
+        return Kind("share")
     axis = _channel_axis(spec)
     if axis is not None:
         return Kind("image", channel_axis=axis)
@@ -113,6 +135,10 @@ def _float_kind(spec: TensorSpec) -> Kind:
         if not isinstance(length, int) and len(spec.shape) == 2:
             return Kind("audio", time_axis=time)
     return Kind("plain")
+
+
+def _are_sizes(spec: TensorSpec) -> bool:
+    return bool(_SIZES.search(spec.name) and spec.shape and spec.shape[-1] == 2)
 
 
 def _channel_axis(spec: TensorSpec) -> int | None:

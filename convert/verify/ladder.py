@@ -11,7 +11,13 @@ from edgeinfer.types import Array, Feeds, InputRange
 LARGEST = 6e4
 """What a float input may reach of which nobody said anything: all that half precision holds."""
 
-REACH: Mapping[str, float] = {"image": 255.0, "state": 100.0}
+REACH: Mapping[str, float] = {
+    "image": 255.0,
+    "state": 100.0,
+    "sizes": 16384.0,
+    "factor": 100.0,
+    "share": 1.0,
+}
 """Likewise of kinds that have a unit: pixels have eight bits, and a state is a model's own."""
 
 LADDER = (1e-2, 1.0, 1e2, 1e4, LARGEST)

@@ -46,6 +46,7 @@ def signal(
     rng: np.random.Generator,
     allowed: Allowed | None = None,
     most: int = USUAL_MOST,
+    picture: Sequence[int] = (),
 ) -> Array:
     """Return one input.
 
@@ -59,6 +60,7 @@ def signal(
         rng: source of all randomness.
         allowed: what it may hold; whatever the style, it does not leave that.
         most: what integers reach that nothing bounds.
+        picture: Height and width of images that come with it, where it is their sizes.
     """
     shape = tuple(shape)
     span = None if allowed is None else fitting(allowed.span, shape)
@@ -77,6 +79,11 @@ def signal(
             if span is not None and spec.dtype != "bool":
                 mask = np.clip(mask, span.low, span.high)
             return np.asarray(mask).astype(spec.dtype)
+        case "sizes" | "factor" | "share" if allowed is None or allowed.source == "graph":
+            said = _said(kind, shape, style, rng, picture)
+            if span is not None:
+                said = np.clip(said, span.low, span.high)
+            return np.asarray(said).astype(spec.dtype)
     dtype = _numpy_type(spec.dtype)
     if dtype.kind in "iu" and kind.name != "image":
         signed = allowed is not None and allowed.source != "graph"
@@ -173,6 +180,26 @@ def _mask(shape: tuple[int, ...], style: Style, rng: np.random.Generator) -> Arr
         rows = rows.copy()
         rows.reshape(-1)[:1] = length
     return np.asarray(np.arange(length) < rows[..., None])
+
+
+def _said(
+    kind: Kind,
+    shape: tuple[int, ...],
+    style: Style,
+    rng: np.random.Generator,
+    picture: Sequence[int],
+) -> Array:
+    """What a net takes besides its data: ordinary whatever the style, since nothing else comes.
+
+    Pictures fill the input in natural vectors, and part of it in others.
+    """
+    drawn = rng.random(shape)
+    if kind.name == "share":
+        return 0.05 + 0.9 * drawn
+    if kind.name == "factor":
+        return np.asarray(2.0 ** (2.0 * drawn - 1.0))
+    sizes = np.broadcast_to(np.asarray(picture, np.float64), shape)
+    return sizes if style == "natural" else np.ceil(sizes * (0.5 + 0.5 * drawn))
 
 
 def _numbers(

@@ -53,9 +53,12 @@ _TRIES, _APART = 4, 1000
 _LEAST_STEP = 2.0**-24
 """Half the last bit of a 24-bit recording of full scale: no sensor tells such inputs apart."""
 
-_MEANING = frozenset({"mask", "positions", "sample_rate", "state", "image", "audio"})
+_MEANING = frozenset({"mask", "positions", "sizes", "sample_rate", "state", "image", "audio"})
 """Kinds of inputs that are no ids, whatever their type could hold. What only arithmetic reads is no
 token, which would be looked up in a table."""
+
+_PICTURE = (640, 640)
+"""Height and width of what comes with no picture of the model's own."""
 
 _SLOW_S = 0.4
 """A model whose run takes longer is given fewer vectors: oracle B takes about ten times that."""
@@ -468,7 +471,9 @@ class _Maker:
         lone = [
             s
             for s in self._inputs
-            if s.dtype.startswith("float") and not math.prod(shapes[s.name]) > 1
+            if s.dtype.startswith("float")
+            and not math.prod(shapes[s.name]) > 1
+            and self._kinds[s.name].name != "factor"
         ]
         if not lone or len(lone) == len(self._inputs) or self._left <= 0:
             return
@@ -487,13 +492,19 @@ class _Maker:
     def _signals(self, shapes: Shapes, style: Style, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)
         feeds, allowed = {}, self._held.at(shapes)
+        pictures = (
+            [n for axis, n in enumerate(shapes[name]) if axis not in (0, kind.channel_axis)]
+            for name, kind in self._kinds.items()
+            if kind.name == "image" and len(shapes[name]) == 4
+        )
+        picture: Sequence[int] = next(pictures, _PICTURE)
         for spec in self._inputs:
             name, kind = spec.name, self._kinds[spec.name]
             # The second natural vector is one in the middle of a stream: its state is not zero.
             moving = kind.name == "state" and seed % _APART
             chosen: Style = "noise" if moving else style
             held = allowed.get(name)
-            feeds[name] = signal(spec, kind, shapes[name], chosen, rng, held, self._most)
+            feeds[name] = signal(spec, kind, shapes[name], chosen, rng, held, self._most, picture)
         return self._places.apart(feeds, seed)
 
     def _runs(self, shapes: Shapes) -> bool:

@@ -358,6 +358,24 @@ def test_lengths_are_told_by_their_name() -> None:
     assert {int(n) for v in vectors(m) for n in v.feeds["x_lengths"]} <= set(range(1, 8))
 
 
+def test_sizes_and_scales_of_pictures_are_known_by_their_names() -> None:
+    """As a detector takes them that cuts its boxes off at the picture's own edge."""
+    m = model("""g (float[1, 3, 96, 64] image, float[1, 2] im_shape, float[1, 2] scale_factor,
+                    float threshold) => (float[1, 3, 96, 64] y, float[1, 2] size) {
+        size = Div(im_shape, scale_factor)
+        y = ThresholdedRelu<alpha=0.5>(image) t = Add(threshold, threshold) }""")
+    made = vectors(m)
+    sizes = np.concatenate([v.feeds["im_shape"] for v in made])
+    scales = np.concatenate([v.feeds["scale_factor"] for v in made])
+    shares = np.stack([v.feeds["threshold"] for v in made])
+    assert sizes[0].tolist() == [96, 64]
+    assert np.all(sizes == np.rint(sizes))
+    assert np.all((sizes >= [48, 32]) & (sizes <= [96, 64]))
+    assert np.all((scales >= 0.5) & (scales <= 2))
+    assert np.ptp(scales) > 0.5
+    assert np.all((shares >= 0) & (shares < 1))
+
+
 def test_a_scale_is_zero_once_beside_ordinary_inputs() -> None:
     m = model("g (float[1, 8] x, float scale) => (float[1, 8] y) { y = Mul(x, scale) }")
     found = [v for v in vectors(m) if v.origin == "synthetic:natural with scales of 0"]
