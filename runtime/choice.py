@@ -364,7 +364,7 @@ class _Chooser:
         if named := options_named(variant, pair.backend):
             options["engine"] = named
         return MeasurementKey(
-            artifact=profiledb.digest_of(variant, self._bundle.manifest.vectors),
+            artifact=profiledb.digest_of(variant, self._bundle.manifest),
             backend=pair.backend,
             version=self._probes[pair.backend].version or "",
             device=pair.device,

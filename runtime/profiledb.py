@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer import forks, log
 from edgeinfer.backends.base import Probe
 from edgeinfer.bundle.cache import cache_root, is_own_file, writable_folder
-from edgeinfer.bundle.codec import decode
+from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.select import Measured
@@ -24,7 +24,7 @@ from edgeinfer.runtime.select import Measured
 if TYPE_CHECKING:
     from typing import Self
 
-    from edgeinfer.bundle.manifest import Variant, VectorRecord
+    from edgeinfer.bundle.manifest import Manifest, Variant
 
 FILE = "history-1.sqlite"
 """A change of the table's meaning changes the number, so versions live next to each other."""
@@ -58,7 +58,7 @@ class MeasurementKey:
     """What a measurement holds for.
 
     Attributes:
-        artifact: digest of the artifact's files and of the vectors it was measured with.
+        artifact: ``digest_of`` the variant: its files and what judges them.
         backend: the backend's name.
         version: Version of the engine.
         device: kind of unit.
@@ -311,18 +311,24 @@ def _copy_in_memory(path: Path) -> sqlite3.Connection:
     return db
 
 
-def digest_of(variant: Variant, vectors: Iterable[VectorRecord]) -> str:
-    """Return the digest of what is measured, and of what judges it.
+_IDLE = ("id", "target", "accuracy", "latency_ms")
+"""Fields of a variant that say whose it is and how it fared at its maker's."""
+
+
+def digest_of(variant: Variant, manifest: Manifest) -> str:
+    """Return the digest of what is measured, and of all that its bundle says of judging it.
+
+    Two bundles may hold the same files and judge them by other vectors, budgets or types: whatever
+    one of them allows or refuses counts for itself alone.
 
     Args:
         variant: that is run.
-        vectors: Vectors of its bundle. What one allows decides too, or a refusal would outlive the
-            bundle that caused it.
+        manifest: of its bundle.
     """
-    parts = [variant.precision, *(f.sha256 for f in variant.files)]
-    parts += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
-    parts += [f"{key}={value}" for key, value in sorted(variant.constraints.items())]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    of_variant = {k: v for k, v in encode(variant).items() if k not in _IDLE}
+    about = (manifest.inputs, manifest.outputs, manifest.states, manifest.vectors)
+    parts = [of_variant, *(encode(part) for part in about)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _values(key: MeasurementKey) -> tuple[str, ...]:

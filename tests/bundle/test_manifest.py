@@ -50,6 +50,10 @@ CASES: list[tuple[Edit, str]] = [
     ),
     (lambda d: d["variants"][0].update(id="../x"), "variants[0].id: '../x' is not letters"),
     (lambda d: d["variants"][0].update(id="con"), "variants[0].id: 'con' is not letters"),
+    (
+        lambda d: d["variants"][0].update(precision="fp32\n0"),
+        "variants[0].precision: 'fp32\\n0' holds a character that cannot be printed",
+    ),
     (lambda d: d["variants"][0].update(files=[]), "variants[0].files: expected at least one"),
     (lambda d: d["variants"][0].update(engines=[]), "variants[0].engines: expected at least one"),
     (

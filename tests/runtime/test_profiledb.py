@@ -5,14 +5,24 @@ import re
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from edgeinfer.bundle import cache
-from edgeinfer.runtime.profiledb import FILE, PROBLEM_S, MeasurementKey, ProfileDB
+from edgeinfer.bundle.manifest import (
+    EngineRequirement,
+    FileRecord,
+    Manifest,
+    SourceRecord,
+    StateRecord,
+    Variant,
+    VectorRecord,
+)
+from edgeinfer.runtime.profiledb import FILE, PROBLEM_S, MeasurementKey, ProfileDB, digest_of
 from edgeinfer.runtime.select import Measured
+from edgeinfer.types import Stored, TensorSpec
 from tests.forked import in_fork
 
 KEY = MeasurementKey("sha", "ort", "1.23", "cpu", "machine", "{}")
@@ -265,3 +275,60 @@ def test_a_forked_process_has_a_connection_of_its_own(tmp_path: Path) -> None:
         found = db.get(KEY)
         assert found is not None
         assert found.median_ms == 2.0
+
+
+FILE_RECORD = FileRecord("variants/v/m.onnx", "0" * 64, 3)
+OTHER_FILE = FileRecord("variants/v/n.onnx", "1" * 64, 4)
+VARIANT = Variant("v", "t", "onnx", "fp32", (FILE_RECORD,), (EngineRequirement("ort"),))
+VECTOR = VectorRecord(FILE_RECORD, "user")
+OTHERWISE: dict[type, dict[str, object]] = {
+    Variant: {
+        "id": "w",
+        "target": "u",
+        "format": "onnx_tvm",
+        "precision": "fp16",
+        "files": (OTHER_FILE,),
+        "engines": (EngineRequirement("ort", tested="1.30"),),
+        "constraints": {"arch": "aarch64"},
+        "accuracy": {"y": {"max_abs": 1.0}},
+        "latency_ms": 1.0,
+        "stored": {"y": Stored("int8", 9.0, 3)},
+        "unverified": "no such device",
+        "computed_in": "bf16",
+        "consent": "bf16",
+    },
+    VectorRecord: {
+        "file": OTHER_FILE,
+        "origin": "calibration",
+        "spread": {"y": {"max_abs": 1.0}},
+        "edge": True,
+        "undecided": True,
+    },
+}
+"""A value other than above for every field."""
+
+
+@pytest.mark.parametrize("kind", [Variant, VectorRecord])
+def test_what_decides_a_verdict_is_part_of_what_it_is_remembered_for(kind: type) -> None:
+    spec = TensorSpec("x", "float32", (1,))
+    source = SourceRecord("onnx", "m", "0" * 64)
+    manifest = Manifest("m", (spec,), (replace(spec, name="y"),), (VARIANT,), (VECTOR,), source)
+    key = digest_of(VARIANT, manifest)
+    others = OTHERWISE[kind]
+    assert set(others) == {f.name for f in fields(kind)}
+    idle = {"id", "target", "accuracy", "latency_ms"} if kind is Variant else set()
+    for name, value in others.items():
+        variant, vector = VARIANT, VECTOR
+        if kind is Variant:
+            variant = replace(VARIANT, **{name: value})
+        else:
+            vector = replace(VECTOR, **{name: value})
+        found = digest_of(variant, replace(manifest, vectors=(vector,)))
+        assert (found == key) == (name in idle), name
+    for part in (
+        replace(manifest, outputs=(replace(spec, name="y", dtype="float16"),)),
+        replace(manifest, inputs=(replace(spec, shape=(2,)),)),
+        replace(manifest, states=(StateRecord("x", "y"),)),
+        replace(manifest, vectors=()),
+    ):
+        assert digest_of(VARIANT, part) != key

@@ -127,6 +127,11 @@ def _variant(where: str, variant: Variant) -> list[str]:
         "precision": variant.precision,
     }
     found += [f"{where}.{key}: is empty" for key, text in texts.items() if not text]
+    found += [
+        f"{where}.{key}: {text!r} holds a character that cannot be printed"
+        for key, text in texts.items()
+        if not text.isprintable()
+    ]
     if not variant.files:
         found.append(f"{where}.files: expected at least one")
     if not variant.engines:
