@@ -58,7 +58,7 @@ class MeasurementKey:
     """What a measurement holds for.
 
     Attributes:
-        artifact: ``digest_of`` the variant: its files and what judges them.
+        artifact: digest of the variant: its files and what judges them.
         backend: the backend's name.
         version: Version of the engine.
         device: kind of unit.
@@ -323,7 +323,7 @@ def digest_of(variant: Variant, manifest: Manifest) -> str:
 
     Args:
         variant: that is run.
-        manifest: of its bundle.
+        manifest: its bundle's manifest.
     """
     of_variant = {k: v for k, v in encode(variant).items() if k not in _IDLE}
     about = (manifest.inputs, manifest.outputs, manifest.states, manifest.vectors)

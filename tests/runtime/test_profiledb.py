@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -281,7 +282,7 @@ FILE_RECORD = FileRecord("variants/v/m.onnx", "0" * 64, 3)
 OTHER_FILE = FileRecord("variants/v/n.onnx", "1" * 64, 4)
 VARIANT = Variant("v", "t", "onnx", "fp32", (FILE_RECORD,), (EngineRequirement("ort"),))
 VECTOR = VectorRecord(FILE_RECORD, "user")
-OTHERWISE: dict[type, dict[str, object]] = {
+OTHERWISE: dict[type, dict[str, Any]] = {
     Variant: {
         "id": "w",
         "target": "u",
