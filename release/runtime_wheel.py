@@ -29,20 +29,23 @@ LEFT_OUT = (
 COMMANDS = tuple(
     f"cli/{name}.py"
     for name in (
-        *("after", "check", "compare", "config", "convert", "join", "roofline", "sections"),
-        "tune",
+        *("after", "check", "compare", "config", "convert", "encrypt", "join", "roofline"),
+        *("sections", "sign", "tune"),
     )
 )
 """Commands that need the converter or are for its machine, and what these alone use."""
 
 CONVERTERS = (
-    *(f"backends/process/{name}.py" for name in ("bounds", "channel", "deadline")),
+    *(f"backends/process/{name}.py" for name in ("bounds", "channel", "deadline", "emulator")),
     *("comparisons.py", "runtime/difference.py"),
 )
 """Modules that the converter's machine or its tests alone use."""
 
-CLUSTER = tuple(f"runtime/serve/{name}.py" for name in ("cluster", "front", "routing"))
-"""The server on Ray, whose nodes are no devices: Ray takes half a gigabyte."""
+CLUSTER = (
+    *(f"runtime/serve/{name}.py" for name in ("cluster", "front", "routing")),
+    "cli/emit_containers.py",
+)
+"""The server on Ray, whose nodes are no devices (Ray takes half a gigabyte), and in containers."""
 
 EVALUATOR = tuple(
     f"backends/coreml_reference/{name}.py"

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from edgeinfer.backends.checks import array_type, check_buffers, one_line
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.backends.process.answers import Listed
 from edgeinfer.backends.process.child import Child, ChildEndedError, raise_answered
-from edgeinfer.backends.process.emulator import Emulator
 from edgeinfer.backends.process.isolated_host import AGAIN, MESSAGE, spinner
 from edgeinfer.backends.process.isolated_memory import HEAD, SharedMemory, Slot, alike, lay_out
 from edgeinfer.errors import (
@@ -44,6 +43,9 @@ from edgeinfer.errors import (
 )
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.types import Array, Feeds, TensorSpec
+
+if TYPE_CHECKING:
+    from edgeinfer.backends.process.emulator import Emulator
 
 _HOST = "edgeinfer.backends.process.isolated_host"
 _LISTED = Listed(Slot, TensorSpec, Probe, Coverage, Placement, OperatorProfile)

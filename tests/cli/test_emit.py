@@ -14,6 +14,12 @@ from typing import Any
 
 import pytest
 
+from edgeinfer.bundle.opening import Opening
+from edgeinfer.bundle.sealing import KEY_ENV, KEY_FILE_ENV
+from edgeinfer.cli import emit
+from edgeinfer.installed import RUNTIME
+from edgeinfer.options import options_of
+from edgeinfer.runtime.options import SessionOptions
 from tests.cli.test_serve import answered, asked_of
 from tests.runtime.pipelines.conftest import write_graph
 
@@ -31,7 +37,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def emitted(cli: Any, *given: str) -> str:
+def emitted(cli: Any, *given: object) -> str:
     result = cli("serve", *given)
     assert result.code == 0, result.err
     return str(result.out)
@@ -243,11 +249,48 @@ def test_names_are_not_expanded_by_who_reads_the_file(cli: Any, files: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["systemd", "compose", "kserve"])
-def test_keys_of_the_environment_are_not_dropped(
+@pytest.mark.parametrize("variable", emit.DEMANDS)
+def test_what_the_environment_demands_is_not_dropped(
+    cli: Any, files: Path, kind: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit without keys let everybody in; one without trusted keys opens any bundle."""
+    value = {"EDGEINFER_NATIVE": "deny", "EDGEINFER_ALLOW": "fp16"}.get(variable, KEY)
+    monkeypatch.setenv(variable, value)
+    given = [files / "net.edge", "--keys", files / "keys"]
+    given = [*given[:1], "--insecure"] if "KEYS" in variable and "SERVE" in variable else given
+    refused = cli("serve", *given, "--emit", kind)
+    assert refused.code == 2
+    name, flag = emit.DEMANDS[variable]
+    assert f"what {variable} demands stays here; give {flag}" in refused.err
+    monkeypatch.setenv("EDGEINFER_NATIVE", "auto")
+    file, word = files / "keys", {"native": ["--no-native"], "allow": ["--allow", "fp16"]}
+    said = word.get(name, [flag.split()[0], file])
+    text = emitted(cli, *given, *said, "--emit", kind)
+    assert f"--{name}" in text or f"--no-{name}" in text
+
+
+def test_every_variable_of_an_option_is_known_here() -> None:
+    """Whoever adds one decides what a file says of it."""
+    options = (*options_of(Opening).values(), options_of(SessionOptions)["allow"])
+    named = {v for each in options for v in re.findall(r"EDGEINFER_[A-Z_]+", each.text)}
+    assert named == {*emit.DEMANDS, KEY_ENV, KEY_FILE_ENV} - {"EDGEINFER_SERVE_KEYS"}
+
+
+@pytest.mark.parametrize("kind", ["systemd", "compose", "kserve"])
+def test_keys_that_decrypt_are_wanted_there(
     cli: Any, files: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A unit that asks for none let everybody in."""
-    monkeypatch.setenv("EDGEINFER_SERVE_KEYS", KEY)
-    refused = cli("serve", files / "net.edge", "--insecure", "--emit", kind)
+    monkeypatch.setenv(KEY_FILE_ENV, "/a/key")
+    text = emitted(cli, files / "net.edge", "--keys", files / "keys", "--emit", kind)
+    assert f"# Wanted in its environment: {KEY_FILE_ENV}" in text
+
+
+def test_a_device_writes_units_alone(
+    cli: Any, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emit, "package", lambda: RUNTIME)
+    given = "serve", files / "net.edge", "--keys", files / "keys", "--emit"
+    assert cli(*given, "systemd").code == 0
+    refused = cli(*given, "compose")
     assert refused.code == 2
-    assert "keys of the environment stay here" in refused.err
+    assert "edgeinfer-runtime writes units of systemd" in refused.err

@@ -1,4 +1,4 @@
-"""Files that start the same server elsewhere: a unit of systemd, Compose, KServe.
+"""Files that start the same server elsewhere: a unit of systemd, and those of ``emit_containers``.
 
 The command line that requested the file is the one that the file runs. Paths become absolute, or
 those of a container; files of keys become what the other side has for secrets.
@@ -7,12 +7,10 @@ those of a container; files of keys become what the other side has for secrets.
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,16 @@ import click
 from click.core import ParameterSource
 
 from edgeinfer._version import __version__
+from edgeinfer.bundle.archive import TRUSTED_ENV
+from edgeinfer.bundle.consent import VARIABLE as ALLOWED_ENV
+from edgeinfer.bundle.sealing import KEY_ENV, KEY_FILE_ENV
+from edgeinfer.bundle.signed import REVOKED_ENV
+from edgeinfer.bundle.trust import ENV as NATIVE_ENV
 from edgeinfer.errors import UsageError
+from edgeinfer.installed import CONVERTER, RUNTIME, package
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.serve.options import (
+    KEYS_ENV,
     model_name,
     pipeline_name,
     read_upstreams,
@@ -32,14 +37,22 @@ from edgeinfer.runtime.serve.options import (
 KINDS = ("systemd", "compose", "kserve")
 
 _FILES = ("keys", "certificate", "private_key", "trusted", "revoked", "signature")
-_SECRET = ("keys", "private_key")
-_FOLDERS = ("disk",)
+SECRET = ("keys", "private_key")
+FOLDERS = ("disk",)
 _OURS = ("emit", "image")
-_UID = 10001
-"""Of the user inside of a container, who owns nothing."""
-
-_EXTRA_S = 5
+EXTRA_S = 5
 """Seconds beyond ``--drain-s`` until a server that does not end is killed."""
+
+DEMANDS = {
+    KEYS_ENV: ("keys", "--keys FILE"),
+    TRUSTED_ENV: ("trusted", "--trusted PUBLIC"),
+    REVOKED_ENV: ("revoked", "--revoked FILE"),
+    NATIVE_ENV: ("native", "--no-native or --allow-native"),
+    ALLOWED_ENV: ("allow", "--allow"),
+}
+"""Options that say what variables of the environment do, which no file takes along."""
+
+_NOTHING = {NATIVE_ENV: "auto"}
 
 Place = Callable[[str, Path], str]
 """Gives the path that the other side has, for an option and a path here."""
@@ -104,7 +117,7 @@ class EmittedProgram:
                 if odd := [path for path in there if "," in path]:
                     raise UsageError(f"--emit: {odd[0]}: a pipeline's path with a comma ends there")
                 yield from (flag, f"{title}={','.join(there)}")
-            elif name in _FILES or name in _FOLDERS:
+            elif name in _FILES or name in FOLDERS:
                 yield from (flag, place(name, Path(each)))
             else:
                 yield from (flag, str(each))
@@ -118,32 +131,52 @@ def emit(kind: str, asked: EmittedProgram) -> str:
     """
     if not asked.port:
         raise UsageError("--emit: give a --port; clients must know it")
-    if os.environ.get("EDGEINFER_SERVE_KEYS") and not asked.has("keys"):
-        raise UsageError("--emit: keys of the environment stay here; give --keys FILE")
+    for variable, (name, flag) in DEMANDS.items():
+        if os.environ.get(variable) not in (None, "", _NOTHING.get(variable)) and not asked.has(
+            name
+        ):
+            raise UsageError(f"--emit: what {variable} demands stays here; give {flag}")
     for value in asked.context.params.values():
         for each in value if isinstance(value, tuple) else (value,):
-            _plain(str(each))
-    text = {"systemd": _systemd, "compose": _compose, "kserve": _kserve}[kind](asked)
+            plain(str(each))
+    if kind == "systemd":
+        text = _systemd(asked)
+    elif package() == RUNTIME:
+        raise UsageError(f"--emit {kind}: {RUNTIME} writes units of systemd; a {CONVERTER} does it")
+    else:
+        from edgeinfer.cli.emit_containers import compose, kserve
+
+        text = compose(asked) if kind == "compose" else kserve(asked)
     return "\n".join([*_left_out(asked), text])
 
 
 def _left_out(asked: EmittedProgram) -> list[str]:
-    """Say which keys of other servers are to be set there: no file holds them."""
+    """Say which keys are to be set there: no file holds them."""
     found = read_upstreams(asked.context.params["upstreams"])
     names = [upstream_variable(name) for name, upstream in found if upstream.key]
+    names += [name for name in (KEY_ENV, KEY_FILE_ENV) if os.environ.get(name)]
     return [f"# Wanted in its environment: {', '.join(names)}"] if names else []
 
 
-def _there(name: str, path: Path) -> Path:
-    if not (path.exists() or name in _FOLDERS):
+def there_of(name: str, path: Path) -> Path:
+    """Return the whole path of a file that an option names.
+
+    Raises:
+        UsageError: nothing is there, or it cannot be written into a file.
+    """
+    if not (path.exists() or name in FOLDERS):
         raise UsageError(f"--emit: {path}: nothing is there")
     there = path.resolve()
-    _plain(str(there))
+    plain(str(there))
     return there
 
 
-def _plain(word: str) -> str:
-    """Refuse what would begin a line of its own, or cannot be seen by who reads the file."""
+def plain(word: str) -> str:
+    """Return a word, unless it would begin a line of its own, or cannot be seen by who reads it.
+
+    Raises:
+        UsageError: it would.
+    """
     if not all(c.isprintable() or unicodedata.category(c) == "Zs" for c in word):
         raise UsageError(f"--emit: {word!a}: has control characters; give it another name")
     return word
@@ -151,9 +184,6 @@ def _plain(word: str) -> str:
 
 def _longest(param: click.Parameter) -> str:
     return max(param.opts, key=len)
-
-
-# systemd
 
 
 class _Raw(str):
@@ -196,17 +226,17 @@ def _systemd(asked: EmittedProgram) -> str:
     writable: list[str] = []
 
     def place(name: str, path: Path) -> str:
-        there = _there(name, path)
-        if name in _FOLDERS:
+        there = there_of(name, path)
+        if name in FOLDERS:
             writable.append(str(there))
-        if name not in _SECRET:
+        if name not in SECRET:
             return str(there)
         secrets[name] = there
         return _Raw(f"${{CREDENTIALS_DIRECTORY}}/{name}")
 
     # Ports below 1024 are the system's.
     capability = "CAP_NET_BIND_SERVICE" if min(asked.port, asked.grpc_port or 1024) < 1024 else ""
-    words = [_plain(sys.executable), "-m", "edgeinfer", *asked.words(place)]
+    words = [plain(sys.executable), "-m", "edgeinfer", *asked.words(place)]
     parts = [
         "# systemctl edit --full --force edgeinfer.service, or a file in /etc/systemd/system; then",
         "# systemctl enable --now edgeinfer.service",
@@ -218,12 +248,12 @@ def _systemd(asked: EmittedProgram) -> str:
         "[Service]",
         "Type=exec",
         f"ExecStart={' '.join(_quoted(word) for word in words)}",
-        f"User={_plain(getpass.getuser())}",
+        f"User={plain(getpass.getuser())}",
         *(f"LoadCredential={name}:{_escaped(str(path))}" for name, path in secrets.items()),
         "CacheDirectory=edgeinfer",
         "Environment=XDG_CACHE_HOME=%C/edgeinfer",
         *(f"ReadWritePaths={_quoted(path)}" for path in writable),
-        f"TimeoutStopSec={asked.drain_s + _EXTRA_S:g}",
+        f"TimeoutStopSec={asked.drain_s + EXTRA_S:g}",
         f"CapabilityBoundingSet={capability}",
         f"AmbientCapabilities={capability}",
         _LIMITS,
@@ -244,210 +274,6 @@ def _quoted(word: str) -> str:
     return text if text and not set(text) & set(" '\";\\") else f'"{text}"'
 
 
-# Containers
-
-
-@dataclass(slots=True)
-class _Mounts:
-    """Paths inside of a container, by those outside.
-
-    Attributes:
-        folder: that bundles and other files come to.
-    """
-
-    folder: str
-    found: dict[Path, str] = field(default_factory=dict)
-
-    def place(self, path: Path) -> str:
-        there = path.resolve()
-        if there not in self.found:
-            name = there.name
-            if f"{self.folder}/{name}" in self.found.values():
-                name = f"{len(self.found)}-{name}"
-            self.found[there] = f"{self.folder}/{name}"
-        return self.found[there]
-
-
-def _container(asked: EmittedProgram, mounts: _Mounts, secret: str) -> list[str]:
-    """Return the command of a container that listens to all, which needs keys or a word."""
-    if not (asked.has("keys") or asked.has("insecure")):
-        raise UsageError("--emit: containers are open to others: give --keys FILE, or --insecure")
-
-    def place(name: str, path: Path) -> str:
-        _there(name, path)
-        if name in _SECRET:
-            return f"{secret}/{name}"
-        return "/cache/disk" if name in _FOLDERS else mounts.place(path)
-
-    return ["edgeinfer", *asked.words(place, host="0.0.0.0")]
-
-
-def _ready(asked: EmittedProgram) -> str:
-    """Return a program that fails while the server is not ready."""
-    scheme, more = "http", ""
-    if asked.has("certificate"):
-        scheme, more = "https", ",context=ssl._create_unverified_context()"
-    url = f"{scheme}://127.0.0.1:{asked.port}/v2/health/ready"
-    return f"import ssl,urllib.request as r;r.urlopen('{url}',timeout=5{more})"
-
-
-def _compose(asked: EmittedProgram) -> str:
-    mounts = _Mounts("/models")
-    command = _container(asked, mounts, "/run/secrets")
-    secrets = {
-        name: {"file": _doubled(Path(asked.context.params[name]).resolve())}
-        for name in _SECRET
-        if asked.has(name)
-    }
-    ports = [p for p in (asked.port, asked.grpc_port) if p is not None]
-    service: dict[str, Any] = {
-        "image": asked.image,
-        "command": list(map(_doubled, command)),
-        "ports": [f"{_bracketed(asked.host)}:{port}:{port}" for port in ports],
-        "volumes": [
-            *(
-                {
-                    "type": "bind",
-                    "source": _doubled(here),
-                    "target": _doubled(there),
-                    "read_only": True,
-                }
-                for here, there in mounts.found.items()
-            ),
-            {"type": "volume", "source": "cache", "target": "/cache"},
-        ],
-        "environment": {"XDG_CACHE_HOME": "/cache", "HOME": "/tmp"},
-        "secrets": list(secrets),
-        "read_only": True,
-        "tmpfs": ["/tmp"],
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
-        "pids_limit": 1024,
-        "mem_limit": "${EDGEINFER_MEMORY:-4g}",
-        "restart": "unless-stopped",
-        "stop_grace_period": f"{asked.drain_s + _EXTRA_S:g}s",
-        "healthcheck": {
-            "test": ["CMD", "python", "-c", _ready(asked)],
-            "interval": "30s",
-            "timeout": "10s",
-            "start_period": "60s",
-        },
-    }
-    if not secrets:
-        del service["secrets"]
-    whole: dict[str, Any] = {
-        "services": {"edgeinfer": service},
-        "volumes": {"cache": {}},
-        **({"secrets": secrets} if secrets else {}),
-    }
-    head = f"# docker compose up; {asked.image} is an image with edgeinfer[serve] and the engines\n"
-    return head + "\n".join(_yaml(whole))
-
-
-def _doubled(word: object) -> str:
-    """Return a word in which Compose and Kubernetes expand nothing: two dollars are one there."""
-    return str(word).replace("$", "$$")
-
-
-_RESTRICTED: dict[str, Any] = {
-    "resources": {
-        "requests": {"cpu": "1", "memory": "1Gi"},
-        "limits": {"cpu": "4", "memory": "4Gi"},
-    },
-    "securityContext": {
-        "runAsNonRoot": True,
-        "runAsUser": _UID,
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    },
-}
-"""What a container in a cluster may take and do."""
-
-
-def _kserve(asked: EmittedProgram) -> str:
-    if asked.has("certificate"):
-        raise UsageError("--emit kserve: the cluster's gateway speaks TLS; leave --certificate out")
-    mounts = _Mounts("/mnt/models")
-    command = [_doubled(w) for w in _container(asked, mounts, "/etc/edgeinfer")]
-    get = {"port": asked.port}
-    container: dict[str, Any] = {
-        "name": "kserve-container",
-        "image": asked.image,
-        "command": command,
-        "ports": [{"name": "http1", "containerPort": asked.port, "protocol": "TCP"}],
-        "env": [{"name": "XDG_CACHE_HOME", "value": "/cache"}, {"name": "HOME", "value": "/cache"}],
-        "readinessProbe": {"httpGet": {"path": "/v2/health/ready", **get}},
-        "livenessProbe": {
-            "httpGet": {"path": "/v2/health/live", **get},
-            "initialDelaySeconds": 10,
-        },
-        **_RESTRICTED,
-        "volumeMounts": [
-            {"name": "models", "mountPath": "/mnt/models", "readOnly": True},
-            {"name": "cache", "mountPath": "/cache"},
-        ],
-    }
-    volumes: list[dict[str, Any]] = [
-        {"name": "models", "persistentVolumeClaim": {"claimName": "edgeinfer-models"}},
-        {"name": "cache", "emptyDir": {}},
-    ]
-    notes = [f"# Wanted: a claim edgeinfer-models with {', '.join(p.name for p in mounts.found)}"]
-    if asked.has("keys"):
-        container["volumeMounts"].append(
-            {"name": "keys", "mountPath": "/etc/edgeinfer", "readOnly": True}
-        )
-        volumes.append({"name": "keys", "secret": {"secretName": "edgeinfer-keys"}})
-        notes.append("# kubectl create secret generic edgeinfer-keys --from-file=keys=FILE")
-    scrape = {
-        "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(asked.port),
-        "prometheus.io/path": "/metrics",
-    }
-    predictor = {
-        "terminationGracePeriodSeconds": int(asked.drain_s + _EXTRA_S),
-        "containers": [container],
-        "volumes": volumes,
-    }
-    whole = {
-        "apiVersion": "serving.kserve.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {"name": "edgeinfer", "annotations": scrape},
-        "spec": {"predictor": predictor},
-    }
-    return "\n".join([*notes, *_yaml(whole)])
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 def default_image() -> str:
     """Return the name of an image for containers."""
     return f"edgeinfer:{__version__}"
-
-
-def _yaml(value: object, indent: str = "") -> Iterator[str]:
-    """Write tables, lists and plain values; a text of JSON is one of YAML."""
-    if isinstance(value, Mapping) and value:
-        for key, each in value.items():
-            yield from _nested(f"{indent}{_key(key)}:", each, indent + "  ")
-    elif isinstance(value, list) and value:
-        for each in value:
-            first, *more = _yaml(each, indent + "  ")
-            yield f"{indent}- {first.strip()}"
-            yield from more
-    else:
-        yield f"{indent}{json.dumps(value)}"
-
-
-def _nested(head: str, value: object, indent: str) -> Iterator[str]:
-    if isinstance(value, Mapping | list) and value:
-        yield head
-        yield from _yaml(value, indent)
-    else:
-        yield f"{head} {json.dumps(value)}"
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").isalnum() else json.dumps(key)
