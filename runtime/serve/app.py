@@ -148,6 +148,8 @@ class App:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         id, held = self._id(header(scope, b"x-request-id")), hold(self.hub.memory)
+        if self.hub.regions is not None:
+            _note_caller(scope)
         # A cycle has its scope: who stayed in it would hold both until the collector comes.
         exchange: Exchange | None = scope.pop(KEY, None)
         receive = Received(receive, held, exchange)
@@ -275,6 +277,16 @@ class App:
             raise error
         more = (ASK_FOR_KEY,) if known.status == 401 and is_page(scope["path"]) else ()
         await answer(send, known.status, body, (JSON, *retry_header(known), *more))
+
+
+def _note_caller(scope: Scope) -> None:
+    """Note where a request comes from, for the sake of shared memory."""
+    from edgeinfer.runtime.serve.regions import CALLER
+    from edgeinfer.runtime.serve.unread import plain_host
+
+    ends = [scope.get(name) or ("", 0) for name in ("client", "server")]
+    theirs, ours = ((plain_host(host), port or 0) for host, port in ends)
+    CALLER.set((theirs, ours))
 
 
 def _check_length(path: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.plans import MOST, MOST_BYTES, Plans, asked_again
 from edgeinfer.runtime.serve.served import Served
-from edgeinfer.runtime.serve.tensors import InferRequest, chosen, to_buffer
+from edgeinfer.runtime.serve.tensors import InferRequest, chosen, shared_output, to_buffer
 from edgeinfer.types import Array
 from edgeinfer.wire import read_varint, varint
 
@@ -87,7 +87,8 @@ class CallPlans:
             model: that it names; nothing is kept of what a fallback answers.
             request: what it says.
         """
-        if not model.plans.is_raw or request.id or request.terms.sequence is not None:
+        is_own = bool(request.id) or request.shared is not None
+        if not model.plans.is_raw or is_own or request.terms.sequence is not None:
             return
         spans = _raw_inputs(raw)
         size = sum(end - start for start, end in spans)
@@ -117,14 +118,16 @@ class CallPlans:
         }
         key = model.name, tuple((name, array.shape) for name, array in arrays.items())
         plans, head = self._heads.get(key, (None, b""))
-        if plans is not model.plans:
+        if request.shared is not None:
+            head = written(model, request, results).SerializeToString()
+        elif plans is not model.plans:
             head = written(model, request, results).SerializeToString()
             if len(self._heads) >= MOST:
                 self._heads.clear()
             self._heads[key] = model.plans, head
         parts: list[bytes | memoryview] = [head]
-        for array in arrays.values():
-            data = to_buffer(array)
+        for name, array in arrays.items():
+            data = b"" if shared_output(request, name) is not None else to_buffer(array)
             parts += (_RAW_OUTPUT, varint(len(data)), data)
         return parts
 

@@ -86,6 +86,7 @@ def check_cluster(options: ServeOptions, replicas: Replicas, hub: Hub) -> None:
         "--grpc-port": options.grpc_port is not None,
         "--certificate": options.certificate is not None,
         "--mdns": options.mdns,
+        "--shared-memory": bool(options.shared_memory),
     }
     if wrong := [name for name, is_given in given.items() if is_given]:
         raise UsageError(f"--ray: {', '.join(wrong)}: not supported; Ray's proxies answer")

@@ -24,9 +24,13 @@ EXTENSIONS = (
 )
 
 
-def server() -> dict[str, Any]:
+NO_CUDA = "CUDA shared memory is not supported: tensors come in the body or in system shared memory"
+
+
+def server(hub: Hub) -> dict[str, Any]:
     """Return what the server is."""
-    return {"name": "edgeinfer", "version": __version__, "extensions": list(EXTENSIONS)}
+    more = () if hub.regions is None else ("system_shared_memory",)
+    return {"name": "edgeinfer", "version": __version__, "extensions": [*EXTENSIONS, *more]}
 
 
 def known(hub: Hub, name: str, version: str = "") -> Served:

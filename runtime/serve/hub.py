@@ -31,7 +31,7 @@ from edgeinfer.runtime.serve.http import (
     read_body,
     status_of,
 )
-from edgeinfer.runtime.serve.inflight import LARGE_BYTES, InFlight, held, weigh
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES, LIST_WEIGHT, InFlight, held, weigh
 from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner, sharer
 from edgeinfer.runtime.serve.lanes import Ran
 from edgeinfer.runtime.serve.leaving import Left, until_left
@@ -54,6 +54,7 @@ from edgeinfer.types import Array, Feeds
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
+    from edgeinfer.runtime.serve.regions import Caller, Regions
     from edgeinfer.runtime.serve.tensors import InferRequest
 
 _log = logging.getLogger("edgeinfer")
@@ -79,6 +80,7 @@ class Hub:
         numbers: reads and writes large tensors.
         loader: loads models, and tries them.
         facts: counts for whoever asks.
+        regions: Shared memory of clients; None where it is off.
 
     Raises:
         UsageError: two models have one name.
@@ -108,6 +110,12 @@ class Hub:
         self.facts = Pool("edgeinfer-facts", 1, 64)
         self.answers = Answers(int(options.answers_mb * 2**20)) if options.answers_mb else None
         self.metrics.answers = self.answers
+        self.regions: Regions | None = None
+        if options.shared_memory:
+            from edgeinfer.runtime.serve.regions import Regions
+
+            limits = options.limits
+            self.regions = Regions(options.shared_memory, limits.memory_bytes, limits.elements)
         self.is_stopping = False
         self._bell: Bell | None = None
         try:
@@ -255,6 +263,32 @@ class Hub:
             RequestError: its sequence is not under way; 403, it may not come so far before others;
                 503, there is no memory for its outputs; 429 where the key's own are in the way.
         """
+        if (at := request.shared) is None:
+            return await self._inferred(model, request, left)
+        most, size = self.options.limits.body_bytes, sum(p.size for _, p in at.inputs.values())
+        if size > most:
+            raise RequestError(413, f"inputs in shared memory take {size} bytes, at most {most}")
+        await held().take(size * (1 + LIST_WEIGHT * model.plans.has_texts))
+        request = await self.on_regions(lambda r, who: r.read(who, model, request, at))
+        results = await self._inferred(model, request, left)
+        await self.on_regions(lambda r, who: r.write(who, request, results))
+        return results
+
+    async def on_regions(self, work: Callable[[Regions, Caller], T]) -> T:
+        """Do something with shared memory for who asks, in a thread.
+
+        Raises:
+            RequestError: it is off.
+        """
+        if (regions := self.regions) is None:
+            raise RequestError(400, "shared memory is off; --shared-memory PREFIX turns it on")
+        from edgeinfer.runtime.serve.regions import caller
+
+        return await self.numbers.run(partial(work, regions, caller()))
+
+    async def _inferred(
+        self, model: Served, request: InferRequest, left: Left | None
+    ) -> Mapping[str, Array]:
         terms = request.terms
         check_ahead(terms.priority or 0)
         await held().reserve(model.answer_size.of(request.feeds))
@@ -356,6 +390,8 @@ class Hub:
                 model.text = None
                 text.close()
         self._runtime.close()
+        if self.regions is not None:
+            self.regions.close()
 
     def _add_upstream(self, name: str, upstream: Upstream) -> None:
         if name in self.models:

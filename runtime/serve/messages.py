@@ -72,6 +72,13 @@ RepositoryModelLoadResponse
 RepositoryModelUnloadRequest repository_name:string=1 model_name:string=2
  parameters:%ModelRepositoryParameter=3
 RepositoryModelUnloadResponse
+RegionStatus name:string=1 key:string=2 offset:uint64=3 byte_size:uint64=4
+SystemSharedMemoryStatusRequest name:string=1
+SystemSharedMemoryStatusResponse regions:%RegionStatus=1
+SystemSharedMemoryRegisterRequest name:string=1 key:string=2 offset:uint64=3 byte_size:uint64=4
+SystemSharedMemoryRegisterResponse
+SystemSharedMemoryUnregisterRequest name:string=1
+SystemSharedMemoryUnregisterResponse
 HealthCheckRequest service:string=1
 HealthCheckResponse status:int32=1
 """

@@ -22,6 +22,7 @@ MOST_KEYS = 1 << 20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of a model."""
 
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FALLBACK = re.compile(rf"({NAME.pattern})=({NAME.pattern})(?::([1-9][0-9]{{0,8}}))?")
 _RATE = re.compile(r"([0-9]{1,12})/(s|min|h)")
 _TERMS = ("name", "models", "requests", "tokens", "priority")
@@ -125,6 +126,8 @@ class ServeOptions:
         replicated: one of several copies: it loads and announces nothing that belongs to one alone.
         answers_mb: Megabytes of answers of tensor models that are kept for the same
             inputs; 0 for none.
+        shared_memory: Begin of the names of objects of shared memory that clients of this machine
+            may hand tensors over in; empty for none.
     """
 
     host: str = "127.0.0.1"
@@ -147,6 +150,7 @@ class ServeOptions:
     fallbacks: tuple[str, ...] = ()
     answers_mb: float = 0.0
     replicated: bool = False
+    shared_memory: str = ""
 
     def __post_init__(self) -> None:
         for port in (self.port, self.grpc_port or 0):
@@ -158,6 +162,11 @@ class ServeOptions:
             raise UsageError(f"batch: expected at least 1, received {self.batch}")
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs both a certificate and its private key")
+        if self.shared_memory and not _PREFIX.fullmatch(self.shared_memory):
+            raise UsageError(
+                f"shared memory: expected letters, digits, '.', '_', '-' as the begin of names, "
+                f"received {self.shared_memory!r}"
+            )
         for key in self.keys:
             read_key(key)
         if self.mdns and (is_loopback(self.host) or not self.port):

@@ -88,7 +88,7 @@ class Plans:
         """Keep what was read, where others may send the same."""
         if not self._is_on or len(head) > MOST_BYTES:
             return
-        if request.id or request.terms.sequence is not None:
+        if request.id or request.shared is not None or request.terms.sequence is not None:
             return
         size = sum(array.nbytes for array in request.feeds.values())
         # Else some of its tensors are in the JSON.
@@ -105,7 +105,7 @@ class Plans:
         specs: Sequence[TensorSpec],
     ) -> tuple[bytes, int | None]:
         """Return the body of an answer as ``tensors.write`` does, its JSON written once."""
-        if request.id or not request.binary:
+        if request.id or request.shared is not None or not request.binary:
             return write(model, request, results, specs)
         # A generator would be a call for each tensor of each answer.
         key: list[object] = [request.outputs, request.binary]

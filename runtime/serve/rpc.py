@@ -25,6 +25,7 @@ from edgeinfer.runtime.serve.keys import GRANT, Keys, sharer
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.options import MOST_KEYS
 from edgeinfer.runtime.serve.requestlog import log_line
+from edgeinfer.runtime.serve.rpc_facts import WHOLE, RpcFacts
 from edgeinfer.runtime.serve.rpc_requests import read
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
@@ -38,7 +39,6 @@ from edgeinfer.runtime.serve.turns import (
     Turns,
 )
 from edgeinfer.runtime.serve.unread import UnreadCall, UnreadCalls, end_connections, place_of
-from edgeinfer.runtime.serve.v2 import change
 from edgeinfer.types import Array
 from edgeinfer.wire import varint
 
@@ -65,9 +65,6 @@ _CODES = {
 
 _OPEN = frozenset({"ServerLive", "ServerReady", "Check"})
 """What probes ask without a key."""
-
-_WHOLE = ("", SERVICE)
-"""What ``Check`` is asked about where it is no model."""
 
 _STREAMS, _CALLS = 100, 1024
 """Calls of one connection, and of all, that are under way at once."""
@@ -128,6 +125,7 @@ class Rpc:
             raise NotAvailableError(f"gRPC needs grpcio and protobuf: {install('serve')}") from e
         self._grpc, self._hub, self._keys = grpc, hub, keys
         self._traces, self._plans = Traces(), CallPlans()
+        self._facts = RpcFacts(hub, self._messages)
         limits = hub.options.limits
         # Nobody says how large a message is, and gRPC takes memory for it as it comes.
         most, what = max(1, limits.memory_bytes // limits.body_bytes), "messages are received"
@@ -196,25 +194,15 @@ class Rpc:
             self._server = None
 
     def _handlers(self) -> dict[str, Any]:
-        plain: dict[str, Callable[[Any], Awaitable[Any]]] = {
-            "ServerLive": self._live,
-            "ServerReady": self._ready,
-            "ModelReady": self._model_ready,
-            "ServerMetadata": self._server_metadata,
-            "ModelMetadata": self._model_metadata,
-            "ModelConfig": self._model_config,
-            "ModelStatistics": self._model_statistics,
-            "RepositoryIndex": self._repository_index,
-            "RepositoryModelLoad": partial(self._change, "load"),
-            "RepositoryModelUnload": partial(self._change, "unload"),
-            "ModelInfer": self._infer_raw,
-        }
+        plain = {**self._facts.calls(), "ModelInfer": self._infer_raw}
         found = {name: self._unary(name, work) for name, work in plain.items()}
+        for name in (f"CudaSharedMemory{what}" for what in ("Status", "Register", "Unregister")):
+            found[name] = self._unary(name, _no_cuda, "ServerLive")
         found["ModelStreamInfer"] = self._grpc.stream_stream_rpc_method_handler(self._stream)
         return found
 
     def _health(self) -> dict[str, Any]:
-        return {"Check": self._unary("Check", self._check, "HealthCheck")}
+        return {"Check": self._unary("Check", self._facts.check, "HealthCheck")}
 
     def _unary(self, name: str, work: Callable[[Any], Awaitable[Any]], message: str = "") -> Any:
         kind = f"{message or name}Request"
@@ -237,7 +225,7 @@ class Rpc:
             # Most of those are known, and need not be read.
             request: Any = [raw] if name == "ModelInfer" else await self._parsed(kind, raw)
             raw = b""
-            if name == "Check" and request.service not in _WHOLE:
+            if name == "Check" and request.service not in WHOLE:
                 # The names of models are for clients with a key.
                 self._let_in(given)
             return _serialized(await work(request))
@@ -269,6 +257,10 @@ class Rpc:
     def _note(self, context: ServicerContext[Any, Any]) -> None:
         """Note that a call is under way, until it ends."""
         peer = context.peer()
+        if self._hub.regions is not None:
+            from edgeinfer.runtime.serve.regions import CALLER
+
+            CALLER.set((place_of(peer), ("", self.port)))
         self._connections.asks(peer)
         context.add_done_callback(lambda _: self._connections.rests(peer))
 
@@ -341,56 +333,6 @@ class Rpc:
     def _code(self, error: RequestError) -> Any:
         return getattr(self._grpc.StatusCode, _CODES.get(error.status, "INTERNAL"))
 
-    def _of(self, name: str, data: Mapping[str, Any]) -> Any:
-        """Return a message of what HTTP answers as JSON; what only JSON has is left out."""
-        from google.protobuf import json_format  # type: ignore[import-untyped]
-
-        return json_format.ParseDict(data, self._messages[name](), ignore_unknown_fields=True)
-
-    # Servers and models.
-
-    async def _live(self, _: Any) -> Any:
-        return self._messages["ServerLiveResponse"](live=True)
-
-    async def _ready(self, _: Any) -> Any:
-        return self._messages["ServerReadyResponse"](ready=self._hub.is_ready)
-
-    async def _check(self, request: Any) -> Any:
-        # 1 is SERVING, 2 is NOT_SERVING.
-        name = request.service
-        good = self._hub.is_ready if name in _WHOLE else facts.known(self._hub, name).is_ready
-        return self._messages["HealthCheckResponse"](status=1 if good else 2)
-
-    async def _model_ready(self, request: Any) -> Any:
-        model = facts.known(self._hub, request.name, request.version)
-        return self._messages["ModelReadyResponse"](ready=model.is_ready)
-
-    async def _server_metadata(self, _: Any) -> Any:
-        return self._of("ServerMetadataResponse", facts.server())
-
-    async def _model_metadata(self, request: Any) -> Any:
-        model = facts.known(self._hub, request.name, request.version)
-        return self._of("ModelMetadataResponse", facts.metadata(model))
-
-    async def _model_config(self, request: Any) -> Any:
-        model = facts.known(self._hub, request.name, request.version)
-        return self._of("ModelConfigResponse", {"config": facts.config(model)})
-
-    async def _model_statistics(self, request: Any) -> Any:
-        models = [*self._hub.visible.values()]
-        if request.name:
-            models = [facts.known(self._hub, request.name, request.version)]
-        return self._of("ModelStatisticsResponse", facts.statistics(models))
-
-    async def _repository_index(self, request: Any) -> Any:
-        models = facts.index(self._hub, ready=request.ready)
-        return self._of("RepositoryIndexResponse", {"models": models})
-
-    async def _change(self, what: str, request: Any) -> Any:
-        model = facts.known(self._hub, request.model_name)
-        await change(self._hub, model, what, dict(request.parameters))
-        return self._messages[f"RepositoryModel{what.title()}Response"]()
-
     # Runs.
 
     async def _infer_raw(self, message: list[bytes]) -> bytes:
@@ -417,7 +359,8 @@ class Rpc:
         """Return which model a message asks, and what."""
         model = self._model(request)
         limit = self._hub.options.limits.elements
-        work = partial(read, request, model.inputs, model.outputs, limit)
+        is_shared = self._hub.regions is not None
+        work = partial(read, request, model.inputs, model.outputs, limit, is_shared=is_shared)
         is_raw, size = bool(request.raw_input_contents), request.ByteSize()
         if model.plans.has_texts:
             # There are texts, of which each becomes an object.
@@ -550,9 +493,13 @@ class Rpc:
         for spec in model.outputs:
             array = tensors.chosen(asked, results, spec.name)
             if array is not None:
-                answer.outputs.add(
+                made = answer.outputs.add(
                     name=spec.name, datatype=tensors.datatype(spec), shape=array.shape
                 )
+                if (place := tensors.shared_output(asked, spec.name)) is not None:
+                    made.parameters["shared_memory_region"].string_param = place.region
+                    made.parameters["shared_memory_offset"].int64_param = place.offset
+                    made.parameters["shared_memory_byte_size"].int64_param = place.size
         return answer
 
 
@@ -583,6 +530,10 @@ def _released(task: asyncio.Task[tuple[bytes, Held]]) -> None:
     """Give back the memory of an answer that nobody takes any more."""
     if not task.cancelled() and task.exception() is None:
         task.result()[1].release()
+
+
+async def _no_cuda(_: Any) -> Any:
+    raise RequestError(501, facts.NO_CUDA)
 
 
 def _count(problem: RequestError | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from edgeinfer.runtime.serve import tensors
 from edgeinfer.runtime.serve.http import RequestError
-from edgeinfer.runtime.serve.tensors import InferRequest
+from edgeinfer.runtime.serve.tensors import InferRequest, SharedTensors
 from edgeinfer.runtime.serve.terms import read_terms
 from edgeinfer.types import Array, TensorSpec
 
@@ -26,7 +26,12 @@ _MOST_PARAMETERS = 64
 
 
 def read(
-    request: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], limit: int
+    request: Any,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    limit: int,
+    *,
+    is_shared: bool = False,
 ) -> InferRequest:
     """Read a request.
 
@@ -35,14 +40,16 @@ def read(
         inputs: Inputs of the model.
         outputs: Outputs of the model.
         limit: elements of one tensor.
+        is_shared: whether tensors may be in shared memory.
 
     Raises:
         RequestError: with status 400 and what is wrong.
     """
     known = {spec.name: spec for spec in inputs}
     _check_counts(request, len(inputs), len(outputs))
-    raw = list(request.raw_input_contents)
+    is_raw, raw = bool(request.raw_input_contents), iter(request.raw_input_contents)
     feeds: dict[str, Array] = {}
+    shared = SharedTensors({}, {})
     for number, given in enumerate(request.inputs):
         item = {
             "name": given.name,
@@ -51,37 +58,42 @@ def read(
             "parameters": parameters(given.parameters),
         }
         name = tensors.name_of(item, f"inputs[{number}]", known)
-        if name in feeds:
+        if name in feeds or name in shared.inputs:
             raise RequestError(400, f"input {name!r}: given twice")
-        if raw:
+        what, asked = f"input {name!r}", item["parameters"]
+        if (place := tensors.place_of(asked, what, is_shared=is_shared)) is not None:
+            if given.contents.ListFields():
+                raise RequestError(400, f"{what}: contents together with shared memory")
+            shared.inputs[name] = item, place
+        elif is_raw:
             if given.contents.ListFields():
                 raise RequestError(
                     400, f"input {name!r}: contents together with raw_input_contents"
                 )
-            feeds[name] = tensors.from_bytes(item, known[name], memoryview(raw[number]), limit)
+            feeds[name] = tensors.from_bytes(item, known[name], memoryview(next(raw)), limit)
         else:
             item["data"] = _values(given, known[name])
             feeds[name] = tensors.from_values(item, known[name], limit)
-    asked = [
+    wanted = [
         {"name": each.name, "parameters": parameters(each.parameters)} for each in request.outputs
     ]
-    names, binary = tensors.wanted_outputs({"outputs": asked} if asked else {}, {}, outputs)
-    return InferRequest(
-        request.id, feeds, names, binary, read_terms(parameters(request.parameters))
+    names, binary = tensors.wanted_outputs(
+        {"outputs": wanted} if wanted else {}, {}, outputs, shared if is_shared else None
     )
+    terms = read_terms(parameters(request.parameters))
+    return InferRequest(request.id, feeds, names, binary, terms, tensors.any_of(shared))
 
 
 def _check_counts(request: Any, inputs: int, outputs: int) -> None:
     """Refuse more than a model has before lists are made of it: the event loop waits for them."""
-    count = len(request.raw_input_contents)
-    if count and count != len(request.inputs):
-        raise RequestError(
-            400, f"raw_input_contents: expected {len(request.inputs)}, received {count}"
-        )
     sides = (("inputs", request.inputs, inputs), ("outputs", request.outputs, outputs))
     for what, given, most in sides:
         if len(given) > most:
             raise RequestError(400, f"{what}: the model has {most}, received {len(given)}")
+    count = len(request.raw_input_contents)
+    expected = sum("shared_memory_region" not in given.parameters for given in request.inputs)
+    if count and count != expected:
+        raise RequestError(400, f"raw_input_contents: expected {expected}, received {count}")
     for given in request.inputs:
         if len(given.shape) > tensors.MOST_AXES:
             raise RequestError(400, f"input {given.name!r}: shape: {len(given.shape)} sizes")

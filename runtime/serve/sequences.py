@@ -32,14 +32,15 @@ class _Running:
 
 
 class KeptStates:
-    """The memory of all states that are kept between requests, of all models.
+    """The memory of what is kept between requests: all states, of all models; all regions.
 
     Args:
         most: bytes; one key may have a quarter of them.
+        what: takes them.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self.used = most, 0
+    def __init__(self, most: int, what: str = "states of sequences") -> None:
+        self._most, self._what, self.used = most, what, 0
         self._of: Counter[bytes] = Counter()
 
     def change(self, owner: bytes, bytes: int) -> None:
@@ -50,7 +51,7 @@ class KeptStates:
         """
         own = self._most // _SHARES if owner else self._most
         if bytes > 0 and (self.used + bytes > self._most or self._of[owner] + bytes > own):
-            raise RequestError(503, "states of sequences take all the memory that they may", 1.0)
+            raise RequestError(503, f"{self._what} take all the memory that they may", 1.0)
         self.used += bytes
         self._of[owner] += bytes
         if not self._of[owner]:

@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -47,6 +47,34 @@ _DTYPES = {name: np.dtype(dtype) for dtype, name in _NAMES.items() if dtype != "
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor is in shared memory.
+
+    Attributes:
+        region: Name of the region.
+        offset: bytes of the region before it.
+        size: its bytes; of an output, those that it may have.
+    """
+
+    region: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTensors:
+    """Tensors of a request that are in shared memory, by name.
+
+    Attributes:
+        inputs: what is said of each, and its place.
+        outputs: Place of each.
+    """
+
+    inputs: dict[str, tuple[Mapping[str, Any], Place]]
+    outputs: dict[str, Place]
+
+
+@dataclass(frozen=True, slots=True)
 class InferRequest:
     """What was asked.
 
@@ -56,6 +84,7 @@ class InferRequest:
         outputs: names that are wanted; empty for all.
         binary: outputs that are wanted as raw bytes.
         terms: Terms of the run.
+        shared: what is in shared memory; None for nothing.
     """
 
     id: str
@@ -63,6 +92,7 @@ class InferRequest:
     outputs: tuple[str, ...]
     binary: frozenset[str]
     terms: Terms
+    shared: SharedTensors | None = None
 
 
 def datatype(spec: TensorSpec) -> str:
@@ -76,6 +106,8 @@ def read(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     limit: int,
+    *,
+    is_shared: bool = False,
 ) -> InferRequest:
     """Read a request.
 
@@ -85,6 +117,7 @@ def read(
         inputs: Inputs of the model.
         outputs: Outputs of the model.
         limit: elements of one tensor.
+        is_shared: whether tensors may be in shared memory.
 
     Raises:
         RequestError: with status 400 and what is wrong.
@@ -103,12 +136,19 @@ def read(
         raise RequestError(400, f"inputs: at most {len(known)} tensors, received {len(given)}")
     raw = memoryview(body)[json_size:] if json_size is not None else memoryview(b"")
     feeds: dict[str, Array] = {}
+    shared = SharedTensors({}, {})
     at = 0
     for number, item in enumerate(given):
         name = name_of(item, f"inputs[{number}]", known)
-        if name in feeds:
+        if name in feeds or name in shared.inputs:
             raise RequestError(400, f"input {name!r}: given twice")
-        size = _object(item, "parameters").get("binary_data_size")
+        asked = _object(item, "parameters")
+        size = asked.get("binary_data_size")
+        if (place := place_of(asked, f"input {name!r}", is_shared=is_shared)) is not None:
+            if size is not None or "data" in item:
+                raise RequestError(400, f"input {name!r}: values together with shared memory")
+            shared.inputs[name] = item, place
+            continue
         if size is None:
             feeds[name] = from_values(item, known[name], limit)
             continue
@@ -120,11 +160,43 @@ def read(
         at += size
     if at != len(raw):
         raise RequestError(400, f"{len(raw) - at} bytes behind the tensors belong to none")
-    names, binary = wanted_outputs(data, parameters, outputs)
+    names, binary = wanted_outputs(data, parameters, outputs, shared if is_shared else None)
     id = data.get("id", "")
     if not isinstance(id, str):
         raise RequestError(400, "id: expected a text")
-    return InferRequest(id, feeds, names, binary, read_terms(parameters))
+    return InferRequest(id, feeds, names, binary, read_terms(parameters), any_of(shared))
+
+
+def any_of(shared: SharedTensors) -> SharedTensors | None:
+    """Return what is in shared memory; None where nothing is."""
+    return shared if shared.inputs or shared.outputs else None
+
+
+def place_of(asked: Mapping[str, Any], what: str, *, is_shared: bool) -> Place | None:
+    """Return where a tensor is in shared memory; None where it is not.
+
+    Args:
+        asked: Parameters of the tensor.
+        what: it is, in messages.
+        is_shared: whether it may be there.
+
+    Raises:
+        RequestError: it may not, or this is no place.
+    """
+    region = asked.get("shared_memory_region")
+    if region is None:
+        return None
+    if not is_shared:
+        raise RequestError(400, f"{what}: shared memory is off")
+    offset, size = asked.get("shared_memory_offset", 0), asked.get("shared_memory_byte_size")
+    if not (isinstance(region, str) and _is_size(offset) and _is_size(size)):
+        text = "expected the name of a region, its offset and byte_size, from 0 on"
+        raise RequestError(400, f"{what}: shared memory: {text}")
+    return Place(region, offset, size)
+
+
+def _is_size(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
 
 
 def write(
@@ -142,7 +214,13 @@ def write(
             "datatype": datatype(spec),
             "shape": list(array.shape),
         }
-        if spec.name in request.binary:
+        if (place := shared_output(request, spec.name)) is not None:
+            item["parameters"] = {
+                "shared_memory_region": place.region,
+                "shared_memory_offset": place.offset,
+                "shared_memory_byte_size": place.size,
+            }
+        elif spec.name in request.binary:
             part = to_buffer(array)
             item["parameters"] = {"binary_data_size": len(part)}
             raw.append(part)
@@ -162,6 +240,11 @@ def chosen(request: InferRequest, results: Mapping[str, Array], name: str) -> Ar
         return None
     array = results.get(name)
     return None if array is None else np.asarray(array)
+
+
+def shared_output(request: InferRequest, name: str) -> Place | None:
+    """Return where an output was written to; None where it is sent."""
+    return None if request.shared is None else request.shared.outputs.get(name)
 
 
 def _object(data: Any, key: str) -> Mapping[str, Any]:
@@ -186,9 +269,18 @@ def name_of(item: Any, where: str, known: Mapping[str, object]) -> str:
 
 
 def wanted_outputs(
-    data: Mapping[str, Any], parameters: Mapping[str, Any], specs: Sequence[TensorSpec]
+    data: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    specs: Sequence[TensorSpec],
+    shared: SharedTensors | None,
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the names of outputs that are wanted, none for all, and those wanted as bytes.
+
+    Args:
+        data: What the request says.
+        parameters: Parameters of the request.
+        specs: Outputs of the model.
+        shared: gets the places of those that go to shared memory; None where none may.
 
     Raises:
         RequestError: one is not known, or asks for what is not supported.
@@ -208,10 +300,11 @@ def wanted_outputs(
         asked = _object(item, "parameters")
         if "classification" in asked:
             raise RequestError(400, f"output {name!r}: classification is not supported")
-        if "shared_memory_region" in asked:
-            raise RequestError(400, f"output {name!r}: shared memory is off")
         names.append(name)
-        if asked.get("binary_data", every) is True:
+        place = place_of(asked, f"output {name!r}", is_shared=shared is not None)
+        if shared is not None and place is not None:
+            shared.outputs[name] = place
+        elif asked.get("binary_data", every) is True:
             binary.add(name)
     return tuple(names), frozenset(binary)
 
@@ -237,8 +330,6 @@ def _checked(item: Mapping[str, Any], spec: TensorSpec) -> None:
             f"input {spec.name!r}: expected datatype {datatype(spec)}, "
             f"received {item.get('datatype')!r}",
         )
-    if "shared_memory_region" in _object(item, "parameters"):
-        raise RequestError(400, f"input {spec.name!r}: shared memory is off")
 
 
 def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:

@@ -186,16 +186,17 @@ def caller_of(connection: socket.socket) -> tuple[str, int]:
         OSError: there is none.
     """
     host, port = connection.getpeername()[:2]
-    return _plain(host), port
+    return plain_host(host), port
 
 
 def place_of(peer: str) -> tuple[str, int]:
     """Return the address and port of who calls, as gRPC says it."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
+    return plain_host(host.strip("[]")), int(port) if port.isdigit() else 0
 
 
-def _plain(host: str) -> str:
+def plain_host(host: str) -> str:
+    """Return an address without its zone, one of IPv4 as such."""
     host = host.partition("%")[0]
     with contextlib.suppress(ValueError):
         found = ipaddress.ip_address(host)

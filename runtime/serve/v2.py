@@ -84,7 +84,8 @@ class V2:
             await held().take_data((len(body) - size) * LIST_WEIGHT)
 
         def read() -> tensors.InferRequest:
-            return tensors.read(body, size, model.inputs, model.outputs, limits.elements)
+            sides, is_shared = (model.inputs, model.outputs), self._hub.regions is not None
+            return tensors.read(body, size, *sides, limits.elements, is_shared=is_shared)
 
         request = await self._hub.read(len(text if model.plans.is_raw else body), read)
         if size is not None:
@@ -97,8 +98,8 @@ class V2:
         Raises:
             RequestError: there is no such address, or the request is wrong.
         """
-        if parts[:1] in (["systemsharedmemory"], ["cudasharedmemory"]):
-            raise RequestError(400, "shared memory is not supported: tensors come in the body")
+        if parts[:1] == ["cudasharedmemory"]:
+            raise RequestError(400, facts.NO_CUDA)
         handler = self._get(parts) if method == "GET" else self._post(parts, receive)
         if handler is None:
             raise RequestError(404, f"nothing is at /v2/{'/'.join(parts)} for {method}")
@@ -107,7 +108,11 @@ class V2:
     def _get(self, parts: list[str]) -> Callable[[], Awaitable[object]] | None:
         match parts:
             case []:
-                return lambda: _later(facts.server())
+                return lambda: _later(facts.server(self._hub))
+            case ["systemsharedmemory", "status"]:
+                return lambda: self._hub.on_regions(lambda r, who: r.status(who))
+            case ["systemsharedmemory", "region", name, "status"]:
+                return lambda: self._hub.on_regions(lambda r, who: r.status(who, name))
             case ["models", "stats"]:
                 return lambda: _later(facts.statistics([*self._hub.visible.values()]))
             case ["models", name, *rest]:
@@ -131,7 +136,23 @@ class V2:
             case ["repository", "models", name, ("load" | "unload") as what]:
                 model = facts.known(self._hub, name)
                 return lambda: self._change(model, what, receive)
+            case ["systemsharedmemory", "region", name, "register"]:
+                return lambda: self._register(name, receive)
+            case ["systemsharedmemory", "region", name, "unregister"]:
+                return lambda: self._unregister(name)
+            case ["systemsharedmemory", "unregister"]:
+                return lambda: self._unregister("")
         return None
+
+    async def _register(self, name: str, receive: Receive) -> object:
+        given = await self._small(receive)
+        key, offset, size = given.get("key"), given.get("offset", 0), given.get("byte_size")
+        await self._hub.on_regions(lambda r, who: r.register(who, name, key, offset, size))
+        return {}
+
+    async def _unregister(self, name: str) -> object:
+        await self._hub.on_regions(lambda r, who: r.unregister(who, name))
+        return {}
 
     async def _index(self, receive: Receive) -> object:
         data = await self._small(receive)

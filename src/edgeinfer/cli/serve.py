@@ -131,6 +131,12 @@ if TYPE_CHECKING:
 @click.option(
     "--cors", multiple=True, metavar="ORIGIN", help="Origin whose web pages may read answers."
 )
+@click.option(
+    "--shared-memory",
+    default="",
+    metavar="PREFIX",
+    help="Take tensors of this machine in shared memory of names that begin so.",
+)
 @click.option("--mdns", is_flag=True, help="Tell the local network where this server is.")
 @click.option("--certificate", metavar="PEM", help="Serve TLS with it and --private-key.")
 @click.option("--private-key", metavar="PEM", help="Private key of --certificate.")
@@ -189,6 +195,7 @@ def serve(
     allow: tuple[str, ...],
     logs: bool,
     cors: tuple[str, ...],
+    shared_memory: str,
     mdns: bool,
     certificate: str | None,
     private_key: str | None,
@@ -244,6 +251,7 @@ def serve(
         upstreams=upstreams,
         fallbacks=fallbacks,
         answers_mb=answers_mb,
+        shared_memory=shared_memory,
     )
     if emit is not None:
         asked = EmittedProgram(click.get_current_context(), host, port, grpc_port, drain_s, image)
