@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.bundle.opening import Opening
-from edgeinfer.bundle.sealing import KEY_ENV, KEY_FILE_ENV
+from edgeinfer.bundle.sealing import KEY_FILE_ENV
 from edgeinfer.cli import emit
 from edgeinfer.installed import RUNTIME
 from edgeinfer.options import options_of
@@ -273,7 +273,7 @@ def test_every_variable_of_an_option_is_known_here() -> None:
     """Whoever adds one decides what a file says of it."""
     options = (*options_of(Opening).values(), options_of(SessionOptions)["allow"])
     named = {v for each in options for v in re.findall(r"EDGEINFER_[A-Z_]+", each.text)}
-    assert named == {*emit.DEMANDS, KEY_ENV, KEY_FILE_ENV} - {"EDGEINFER_SERVE_KEYS"}
+    assert named == {*emit.DEMANDS, *emit.SECRETS} - {"EDGEINFER_SERVE_KEYS"}
 
 
 @pytest.mark.parametrize("kind", ["systemd", "compose", "kserve"])

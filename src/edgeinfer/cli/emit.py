@@ -18,11 +18,6 @@ import click
 from click.core import ParameterSource
 
 from edgeinfer._version import __version__
-from edgeinfer.bundle.archive import TRUSTED_ENV
-from edgeinfer.bundle.consent import VARIABLE as ALLOWED_ENV
-from edgeinfer.bundle.sealing import KEY_ENV, KEY_FILE_ENV
-from edgeinfer.bundle.signed import REVOKED_ENV
-from edgeinfer.bundle.trust import ENV as NATIVE_ENV
 from edgeinfer.errors import UsageError
 from edgeinfer.installed import CONVERTER, RUNTIME, package
 from edgeinfer.records import dataclass
@@ -45,14 +40,17 @@ EXTRA_S = 5
 
 DEMANDS = {
     KEYS_ENV: ("keys", "--keys FILE"),
-    TRUSTED_ENV: ("trusted", "--trusted PUBLIC"),
-    REVOKED_ENV: ("revoked", "--revoked FILE"),
-    NATIVE_ENV: ("native", "--no-native or --allow-native"),
-    ALLOWED_ENV: ("allow", "--allow"),
+    "EDGEINFER_TRUSTED_KEYS": ("trusted", "--trusted PUBLIC"),
+    "EDGEINFER_REVOKED": ("revoked", "--revoked FILE"),
+    "EDGEINFER_NATIVE": ("native", "--no-native or --allow-native"),
+    "EDGEINFER_ALLOW": ("allow", "--allow"),
 }
 """Options that say what variables of the environment do, which no file takes along."""
 
-_NOTHING = {NATIVE_ENV: "auto"}
+SECRETS = ("EDGEINFER_BUNDLE_KEY", "EDGEINFER_BUNDLE_KEY_FILE")
+"""Variables that no option stands for."""
+
+_NOTHING = {"EDGEINFER_NATIVE": "auto"}
 
 Place = Callable[[str, Path], str]
 """Gives the path that the other side has, for an option and a path here."""
@@ -154,7 +152,7 @@ def _left_out(asked: EmittedProgram) -> list[str]:
     """Say which keys are to be set there: no file holds them."""
     found = read_upstreams(asked.context.params["upstreams"])
     names = [upstream_variable(name) for name, upstream in found if upstream.key]
-    names += [name for name in (KEY_ENV, KEY_FILE_ENV) if os.environ.get(name)]
+    names += [name for name in SECRETS if os.environ.get(name)]
     return [f"# Wanted in its environment: {', '.join(names)}"] if names else []
 
 
