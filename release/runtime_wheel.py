@@ -29,14 +29,15 @@ LEFT_OUT = (
 COMMANDS = tuple(
     f"cli/{name}.py"
     for name in (
-        *("after", "check", "compare", "config", "convert", "encrypt", "join", "roofline"),
-        *("sections", "sign", "tune"),
+        *("after", "check", "compare", "config", "convert", "decrypt", "encrypt", "extract"),
+        *("join", "roofline", "sections", "sending", "sign", "targets", "tune"),
     )
 )
 """Commands that need the converter or are for its machine, and what these alone use."""
 
 CONVERTERS = (
     *(f"backends/process/{name}.py" for name in ("bounds", "channel", "deadline", "emulator")),
+    *(f"bundle/{name}.py" for name in ("artifacts", "formats", "sealer", "writer")),
     *("comparisons.py", "runtime/difference.py"),
 )
 """Modules that the converter's machine or its tests alone use."""
