@@ -29,11 +29,12 @@ class Model:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def chat(self, messages: list[dict[str, str]], params: Any) -> SimpleNamespace:
+    def chat(self, messages: list[dict[str, str]], params: Any = None) -> SimpleNamespace:
         self.asked.append(messages[-1]["content"])
         form = json.loads(params.grammar.text)
         action = form["properties"]["action"]["enum"][1]
-        return SimpleNamespace(text=json.dumps({"say": SAYS, "action": action}))
+        text = json.dumps({"say": SAYS, "action": action})
+        return SimpleNamespace(text=text, outputs=[SimpleNamespace(finish="stop")])
 
 
 if __name__ == "__main__":

@@ -19,14 +19,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 import edgeinfer
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.media.live import audio
-from edgeinfer.results import VoiceActivity
-from edgeinfer.runtime.pipelines import AudioStream
-from edgeinfer.tasks import Speaker, SpeechTranscriber, VoiceDetector, WordSpotter
+from edgeinfer.results import Result
+from edgeinfer.runtime.pipelines import SpokenPipeline
+from edgeinfer.runtime.pipelines.spoken import SpokenStream, said
+from edgeinfer.tasks import Speaker, WordSpotter
 from edgeinfer.types import Array
 
 PATIENCE = 8.0
@@ -40,49 +39,46 @@ ROLE = (
 
 @dataclass
 class Listener:
-    """Streams of sound, and what was heard since the word."""
+    """Waits for the word, then hears what is said behind it."""
 
     word: WordSpotter
-    voice: VoiceDetector
+    assistant: SpokenPipeline
 
     def __post_init__(self) -> None:
-        if self.word.rate != self.voice.rate:
-            raise SystemExit(f"sample rates differ: {self.word.rate} and {self.voice.rate}")
+        if self.word.rate != self.assistant.rate:
+            raise SystemExit(f"sample rates differ: {self.word.rate} and {self.assistant.rate}")
         self.samples = 0
         self.wait()
 
     def wait(self) -> None:
         """Begin to wait for the word."""
-        self.waits, self.since = self.word.stream(), self.samples / self.word.rate
-        self.spoken: AudioStream[VoiceActivity] | None = None
-        self.heard: list[Array] = []
+        self.waits, self.begun = self.word.stream(), self.samples
+        self.spoken: SpokenStream | None = None
 
-    def feed(self, piece: Array) -> Array | None:
+    def feed(self, piece: Array) -> str:
         """Take sound; return what was said behind the word, once it is."""
+        rate = self.word.rate
         self.samples += len(piece)
         if self.spoken is None:
+            since = self.begun / rate
             for heard in self.waits.feed(piece):
-                print(f"heard {heard.label!r} at {self.since + heard.time:.2f} s", flush=True)
-                self.spoken = self.voice.stream()
-            return None
-        self.heard.append(piece)
-        said = [*self.spoken.feed(piece)]
-        if not said and len(self.heard) * len(piece) / self.voice.rate < PATIENCE:
-            return None
-        return self._cut(said)
+                print(f"heard {heard.label!r} at {since + heard.time:.2f} s", flush=True)
+                self.spoken, self.begun = self.assistant.stream(), self.samples
+            return ""
+        found = self.spoken.feed(piece)
+        if not found and (self.samples - self.begun) / rate < PATIENCE:
+            return ""
+        return self._end(found)
 
-    def finish(self) -> Array | None:
+    def finish(self) -> str:
         """End the sound; return what was said until then."""
-        return None if self.spoken is None else self._cut([*self.spoken.finish()])
+        return "" if self.spoken is None else self._end(self.spoken.finish())
 
-    def _cut(self, said: list[VoiceActivity]) -> Array | None:
-        sound = np.concatenate([*self.heard, np.zeros(0, np.float32)])
-        rate = self.voice.rate
+    def _end(self, found: list[Result]) -> str:
         self.wait()
-        if not said:
+        if not found:
             print("nothing said", flush=True)
-            return None
-        return sound[int(said[0].start * rate) : int(said[0].end * rate)]
+        return said(found)
 
 
 def schema(actions: Mapping[str, str]) -> str:
@@ -93,21 +89,21 @@ def schema(actions: Mapping[str, str]) -> str:
     return json.dumps({"type": "object", "properties": fields, **closed})
 
 
-def answer(llm: edgeinfer.LLM, text: str, actions: Mapping[str, str]) -> dict[str, str]:
+def answer(assistant: SpokenPipeline, text: str, actions: Mapping[str, str]) -> dict[str, str]:
     """Ask the language model."""
     from edgeinfer.runtime.llm.params import Grammar
 
-    asked = [{"role": "system", "content": ROLE}, {"role": "user", "content": text}]
     form = Grammar("json_schema", schema(actions))
     params = edgeinfer.SamplingParams(max_tokens=96, temperature=0.0, grammar=form)
-    said: dict[str, str] = json.loads(llm.chat(asked, params).text)
-    return said
+    reply = assistant.reply(text, [{"role": "system", "content": ROLE}], params)
+    answered: dict[str, str] = json.loads(reply.text)
+    return answered
 
 
-def act(said: dict[str, str], actions: Mapping[str, str]) -> None:
+def act(answered: dict[str, str], actions: Mapping[str, str]) -> None:
     """Do what was answered."""
-    print(f"answer: {said['say']} [{said['action']}]", flush=True)
-    if command := actions.get(said["action"]):
+    print(f"answer: {answered['say']} [{answered['action']}]", flush=True)
+    if command := actions.get(answered["action"]):
         run(command)
 
 
@@ -147,22 +143,23 @@ def assist(args: argparse.Namespace) -> None:
     actions = dict(action.split("=", 1) for action in args.action)
     with contextlib.ExitStack() as stack:
         word = stack.enter_context(WordSpotter(*args.word, threads=1))
-        voice = stack.enter_context(VoiceDetector(args.voice, threads=1))
-        speech = stack.enter_context(SpeechTranscriber(*args.speech))
         llm = stack.enter_context(edgeinfer.LLM(args.chat))
+        assistant = stack.enter_context(edgeinfer.pipeline(args.voice, *args.speech, llm))
+        if not isinstance(assistant, SpokenPipeline):
+            raise SystemExit(f"{args.voice}: finds no speech")
         speaker = stack.enter_context(Speaker(args.say)) if args.say else None
-        listener = Listener(word, voice)
-        pieces = audio(args.source, voice.rate, paced=args.paced)
+        listener = Listener(word, assistant)
+        pieces = audio(args.source, assistant.rate, paced=args.paced)
         source = stack.enter_context(contextlib.closing(pieces))
 
-        def tell(said: Array | None) -> None:
-            if said is None or not (text := speech.transcribe(said, voice.rate)):
+        def tell(text: str) -> None:
+            if not text:
                 return
             print(f"understood: {text}", flush=True)
-            said_back = answer(llm, text, actions)
-            act(said_back, actions)
+            answered = answer(assistant, text, actions)
+            act(answered, actions)
             if speaker is not None:
-                say(said_back["say"], speaker, args.player)
+                say(answered["say"], speaker, args.player)
 
         for piece in source:
             tell(listener.feed(piece))

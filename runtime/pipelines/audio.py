@@ -181,6 +181,11 @@ class AudioStream(Generic[R]):
         """Whether speech is going on."""
         return self._voice is not None and self._voice.speaking
 
+    @property
+    def open_from(self) -> int:
+        """First sample that a stretch of speech may hold which is not returned yet."""
+        return 0 if self._voice is None else self._voice.open_from
+
     def feed(self, samples: Array) -> list[R]:
         """Take the next samples; return what is now certain.
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.errors import (
     UsageError,
 )
-from edgeinfer.llm.generation import FORMAT
+from edgeinfer.llm.generation import is_text
 from edgeinfer.runtime.bell import Bell
 from edgeinfer.runtime.fleet import ModelStats, Runtime
 from edgeinfer.runtime.pool import Pool
@@ -50,7 +51,7 @@ from edgeinfer.runtime.serve.sequences import KeptStates, Sequences
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.terms import Terms
 from edgeinfer.runtime.serve.turns import SharedPool
-from edgeinfer.types import Array, Feeds
+from edgeinfer.types import Array, ConstantInput, Feeds, StateInput
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
@@ -424,25 +425,36 @@ class Hub:
         if len(paths) == 1:
             self.models[name] = self._opened(name, paths[0])
             return
-        digests = []
-        for path in paths:
-            with Bundle.open(path, **self._trust) as bundle:
-                digests.append(bundle.digest)
         metrics = self.metrics.of(name)
-        self.models[name] = served = Served(name, paths[0], metrics, "pipeline", parts=paths)
-        served.created, served.has_meaning = int(time.time()), True
-        served.digests = tuple(digests)
+        served = Served(name, paths[0], metrics, "pipeline", created=int(time.time()))
+        manifests = []
+        for number, path in enumerate(paths, 1):
+            with Bundle.open(path, **self._trust) as bundle:
+                if number == len(paths) and is_text(bundle.manifest):
+                    served.chat, served.answerer = path, self._served(path) or served
+                    continue
+                manifests.append(bundle.manifest)
+                served.parts = (*served.parts, path)
+                served.digests = (*served.digests, bundle.digest)
+        served.has_meaning, served.meaning = True, _meaning(manifests[0], manifests[-1])
+        self.models[name] = served
+
+    def _served(self, path: Path) -> Served | None:
+        """Return the language model of a bundle that is served as such, too."""
+        there = path.resolve()
+        texts = (model for model in self.models.values() if model.kind == "text")
+        return next((model for model in texts if model.path.resolve() == there), None)
 
     def _opened(self, name: str, path: Path) -> Served:
         with Bundle.open(path, **self._trust) as bundle:
             manifest = bundle.manifest
             served = Served(name, path, self.metrics.of(name), created=int(time.time()))
-            if any(v.format == FORMAT for v in manifest.variants):
+            if is_text(manifest):
                 served.kind = "text"
                 return served
             served.inputs, served.outputs = manifest.inputs, manifest.outputs
             served.has_meaning, served.parts = manifest.head is not None, (path,)
-            served.digests = (bundle.digest,)
+            served.digests, served.meaning = (bundle.digest,), _meaning(manifest, manifest)
             served.warm = [feeds for feeds, _ in itertools.islice(bundle.vectors(), VECTORS)]
             if manifest.states:
                 limits = self.options.limits
@@ -468,3 +480,10 @@ class Hub:
         for model in list(self.models.values()):
             if (text := model.text) is not None:
                 yield model.name, text.stats(), text.histograms(), text.sizes()
+
+
+def _meaning(first: Manifest, last: Manifest) -> tuple[object, ...]:
+    """Return what requests for a bundle's meaning, or for that of several, take and give."""
+    records = first.preprocessing.values()
+    takes = frozenset(r.kind for r in records if not isinstance(r, ConstantInput | StateInput))
+    return takes, None if last.head is None else last.head.kind, last.labels

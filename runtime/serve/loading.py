@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from edgeinfer.errors import BundleError, EdgeInferError, NotAvailableError, UsageError
@@ -124,13 +125,18 @@ class Loader:
         if model.upstream is not None:
             model.down_until = 0.0
         elif model.kind == "text":
-            if model.text is None:
-                from edgeinfer.runtime.llm.llm import LLM
-
-                model.text = LLM(model.path, **self._text, **self._trust)
-            model.text.wake()
+            self._load_text(model, model.path)
         else:
             self._load_tensors(model)
+            if model.chat is not None and model.answerer is model:
+                self._load_text(model, model.chat)
+
+    def _load_text(self, model: Served, path: Path) -> None:
+        if model.text is None:
+            from edgeinfer.runtime.llm.llm import LLM
+
+            model.text = LLM(path, **self._text, **self._trust)
+        model.text.wake()
 
     def _load_tensors(self, model: Served) -> None:
         is_new = not model.engines
@@ -160,10 +166,12 @@ class Loader:
             if is_new:
                 self._measure(model, tensors)
         if model.has_meaning and model.pipeline is None:
-            from edgeinfer.runtime.serve.meaning import open_pipeline
+            from edgeinfer.runtime.serve.meaning import check_chat, open_pipeline
 
             try:
-                model.pipeline = open_pipeline(model.parts, model.engines, self._trust)
+                opened = open_pipeline(model.parts, model.engines, self._trust)
+                check_chat(opened, model.answerer is not None)
+                model.pipeline = opened
             except (UsageError, NotAvailableError) as error:
                 # Its tensors are served all the same, and a request for more gets the reason.
                 model.no_meaning = _without_paths(str(error), model)
@@ -222,7 +230,8 @@ def _tried(model: Served) -> str:
 
 def _without_paths(text: str, model: Served) -> str:
     """Return a message for clients, which hides where bundles lie."""
-    for path in sorted({model.path, *model.parts}, key=lambda p: -len(str(p))):
+    paths = {model.path, *model.parts, *((model.chat,) if model.chat else ())}
+    for path in sorted(paths, key=lambda p: -len(str(p))):
         for form in (str(path.resolve()), str(path)):
             text = text.replace(form, path.name)
     return without_folders(text)

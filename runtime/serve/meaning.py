@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
-from edgeinfer.errors import BundleError
+from edgeinfer.errors import BundleError, UsageError
 from edgeinfer.heads import Embed
 from edgeinfer.media import audio, image
 from edgeinfer.results import Audio, Embedding, Result, Segmentation, as_json
@@ -23,6 +23,7 @@ from edgeinfer.runtime.pipelines import (
     Pipeline,
     SentencePipeline,
     SpeechPipeline,
+    SpokenPipeline,
     VoicePipeline,
     put_together,
 )
@@ -114,6 +115,19 @@ def open_pipeline(
     return put_together(opened)
 
 
+def check_chat(pipeline: Pipeline, has_chat: bool) -> None:
+    """Raise where a language model stands behind what writes no speech down.
+
+    Raises:
+        UsageError: as said.
+    """
+    if has_chat and not isinstance(pipeline, SpokenPipeline):
+        raise UsageError(
+            "before a language model expected a bundle that finds speech, one that hears and one "
+            "that writes"
+        )
+
+
 def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> int:
     """Return the bytes that running a pipeline on a file's contents, or on a text, takes.
 
@@ -138,7 +152,7 @@ def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> 
         raise RequestError(400, f"this model takes {takes}, not a text")
     if not given:
         raise RequestError(400, f"the body is empty; this model takes {takes}")
-    if isinstance(pipeline, AudioPipeline | SpeechPipeline):
+    if isinstance(pipeline, AudioPipeline | SpeechPipeline | SpokenPipeline):
         size, samples = audio.measured(given, pipeline.rate)
         _check_length(samples / pipeline.rate)
         whole = audio.HELD_BYTES * samples if pipeline.takes_whole else 0

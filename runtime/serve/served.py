@@ -53,7 +53,10 @@ class Served:
         has_meaning: whether its bundle says what it takes and gives.
         pipeline: it takes images, recordings or texts, where it is ready and its bundle says so.
         no_meaning: why there is none.
-        parts: bundles of a pipeline of several.
+        parts: bundles of a pipeline of several, but a language model.
+        meaning: what the first takes, what the last gives, and its labels.
+        chat: Bundle of the language model that answers behind a pipeline; None for none.
+        answerer: model whose language model that is: itself, or another one of the same bundle.
         digests: Digests of these bundles, as what is said of the model was read from them.
         engines: Engines of its bundles.
         upstream: where it is, if it is another server's.
@@ -88,6 +91,9 @@ class Served:
     no_meaning: str = ""
     parts: tuple[Path, ...] = ()
     digests: tuple[str, ...] = ()
+    meaning: tuple[object, ...] = ()
+    chat: Path | None = None
+    answerer: Served | None = None
     engines: list[FleetModel] = field(default_factory=list)
     upstream: Upstream | None = None
     down_until: float = 0.0
@@ -133,7 +139,8 @@ class Served:
             return ("text",)
         sides = (self.inputs, self.outputs)
         tensors = tuple((s.name, s.dtype, s.shape) for side in sides for s in side)
-        return (self.kind, len(self.inputs), tensors, self.sequences is None)
+        more = (self.sequences is None, self.meaning, self.answerer is not None)
+        return (self.kind, len(self.inputs), tensors, *more)
 
     @property
     def is_down(self) -> bool:

@@ -11,14 +11,15 @@ import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 
-from edgeinfer.results import Audio, Text
+from edgeinfer.results import Audio
 from edgeinfer.runtime.bell import awaited
-from edgeinfer.runtime.pipelines import Pipeline, SpeechPipeline, VoicePipeline
+from edgeinfer.runtime.pipelines import Pipeline, SpeechPipeline, SpokenPipeline, VoicePipeline
+from edgeinfer.runtime.pipelines.spoken import said
 from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve import meaning
 from edgeinfer.runtime.serve.forms import read_form
@@ -31,6 +32,7 @@ from edgeinfer.runtime.serve.http import (
     answer,
     answer_json,
     client_left,
+    from_json,
     header,
     read_body,
 )
@@ -39,12 +41,18 @@ from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.keys import GRANT, owner
 from edgeinfer.runtime.serve.meaning import Prompt
 from edgeinfer.runtime.serve.served import Served
+from edgeinfer.runtime.serve.spoken import Spoken
 from edgeinfer.types import Array
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
 
 R = TypeVar("R")
 PATH = "/v1/pipelines"
 SPEECH = ("/v1/audio/transcriptions", "/v1/audio/translations")
 """What OpenAI's clients ask for speech; no bundle translates it."""
+
+_WRITERS = (SpeechPipeline, SpokenPipeline)
 
 VOICE = "/v1/audio/speech"
 
@@ -101,7 +109,7 @@ class Tasks:
                 await self._run(model, pipeline, scope, receive, send)
         elif path in SPEECH and method == "POST":
             pipelines = (model.pipeline for model in self._hub.visible.values())
-            is_there = any(isinstance(each, SpeechPipeline) for each in pipelines)
+            is_there = any(isinstance(each, _WRITERS) for each in pipelines)
             if path != SPEECH[0] or not is_there:
                 word = "transcribes" if path == SPEECH[0] else "translates"
                 raise RequestError(
@@ -125,8 +133,10 @@ class Tasks:
         is_json = kind == b"application/json"
         most = limits.json_bytes if is_json else limits.body_bytes
         body = await read_body(receive, most, limits.body_s)
-        given, draw = _given(scope, await self._hub.parsed(body) if is_json else body)
+        given, draw, chat = _given(scope, await self._hub.parsed(body) if is_json else body)
         draws = draw != "false"
+        if chat is not None and model.answerer is None:
+            raise RequestError(400, f"chat: model {model.name!r} has no language model behind it")
         if draws and not (isinstance(given, bytes) and pipeline.takes == "an image"):
             raise RequestError(400, f"draw: this model takes {pipeline.takes}")
 
@@ -141,6 +151,12 @@ class Tasks:
             return described, None
 
         await held().take(await self._pool.run(weigh, owner()))
+        if isinstance(pipeline, SpokenPipeline) and model.answerer is not None:
+            hear = partial(pipeline.listen, given)
+            await Spoken(self._hub, model, chat).answer(
+                partial(self._threaded, model), hear, receive, send
+            )
+            return
         run = self._granted if meaning.gives_vectors(pipeline) else self._worked
         found, picture = await run(model, receive, work)
         if picture is not None and draw == "true":
@@ -157,15 +173,16 @@ class Tasks:
         name, recording, form = _spoken(body, header(scope, b"content-type") or b"")
         model = self._hub.get(name)
         pipeline = _pipeline(model)
-        if not isinstance(pipeline, SpeechPipeline):
+        if not isinstance(pipeline, _WRITERS):
             raise RequestError(400, f"model {name!r} transcribes no speech")
+        hear = pipeline.listen if isinstance(pipeline, SpokenPipeline) else pipeline
 
         def weigh() -> int:
             return meaning.cost(pipeline, recording, limits.elements, draws=False)
 
         await held().take(await self._pool.run(weigh, owner()))
-        found = await self._worked(model, receive, partial(pipeline, recording))
-        text = " ".join(each.text for each in found if isinstance(each, Text))
+        found = await self._worked(model, receive, partial(hear, recording))
+        text = said(found)
         if form == "text":
             kind = (b"content-type", b"text/plain; charset=utf-8")
             await answer(send, 200, f"{text}\n".encode(), (kind,))
@@ -191,23 +208,26 @@ class Tasks:
 
     async def _worked(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
         """Run something of a model in a thread; the tokens that it reads count for the key."""
-        grant, asking = GRANT.get(), meaning.Asking()
         with self._hub.counted(model), self._hub.place(model):
-            token = meaning.ASKING.set(asking)
-            pool = self._pool if model.text is None else self._readers
-            task = pool.submit(partial(contextvars.copy_context().run, work), owner())
-            meaning.ASKING.reset(token)
-            try:
-                return await _awaited(task, receive, asking)
-            finally:
-                if grant is not None:
-                    grant.count_tokens(asking.tokens)
+            return await self._threaded(model, receive, work)
+
+    async def _threaded(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
+        grant, asking = GRANT.get(), meaning.Asking()
+        token = meaning.ASKING.set(asking)
+        pool = self._readers if model.kind == "text" else self._pool
+        task = pool.submit(partial(contextvars.copy_context().run, work), owner())
+        meaning.ASKING.reset(token)
+        try:
+            return await _awaited(task, receive, asking)
+        finally:
+            if grant is not None:
+                grant.count_tokens(asking.tokens)
 
     async def _vectors(
         self, model: Served, receive: Receive, texts: Sequence[Prompt], pooling: str | None
     ) -> tuple[Array, int]:
         """Return a vector of each text, by a model of embeddings or by a language model."""
-        if (text := model.text) is not None:
+        if (text := _text(model)) is not None:
             work = partial(meaning.states, text, texts, pooling or "last")
         else:
             pipeline = _pipeline(model)
@@ -269,7 +289,7 @@ class Tasks:
         if type(top) is not int or top < 1:
             raise RequestError(400, "top_n: expected a whole number, at least 1")
         if _is_judged(data):
-            if (text := model.text) is None:
+            if (text := _text(model)) is None:
                 raise RequestError(400, f"scoring: model {model.name!r} is no language model")
             work = partial(meaning.judged, text, query, documents, data.get("instruction"))
             scores, tokens = await self._granted(model, receive, work)
@@ -311,6 +331,11 @@ async def _awaited(task: Future[R], receive: Receive, asking: meaning.Asking) ->
     raise DisconnectedError
 
 
+def _text(model: Served) -> LLM | None:
+    """Return what a model that is a language model runs; one behind a pipeline answers alone."""
+    return model.text if model.kind == "text" else None
+
+
 def _pipeline(model: Served) -> Pipeline:
     if (pipeline := model.pipeline) is None:
         why = model.no_meaning or "its bundle does not say what it means"
@@ -322,13 +347,17 @@ def _described(model: Served) -> dict[str, Any]:
     found: dict[str, Any] = {"name": model.name, "ready": model.is_ready}
     if (pipeline := model.pipeline) is not None:
         last = pipeline.models[-1]
-        found |= {"takes": pipeline.takes, "gives": last.head.kind}
+        gives = last.head.kind if model.answerer is None else "reply"
+        found |= {"takes": pipeline.takes, "gives": gives}
         found["labels"] = list(last.labels)
     return found
 
 
-def _given(scope: Scope, body: bytes | dict[str, Any]) -> tuple[bytes | str, str]:
-    """Return an image, a recording or a text, and which of ``DRAW`` is wanted."""
+def _given(
+    scope: Scope, body: bytes | dict[str, Any]
+) -> tuple[bytes | str, str, dict[str, Any] | None]:
+    """Return an image, a recording or a text, which of ``DRAW`` is wanted, and the chat's terms."""
+    chat: Any = None
     query = dict(parse_qsl(str(scope.get("query_string", b""), "latin-1")))
     whole = header(scope, b"content-type") or b""
     kind = whole.partition(b";")[0].strip().lower()
@@ -339,6 +368,8 @@ def _given(scope: Scope, body: bytes | dict[str, Any]) -> tuple[bytes | str, str
     elif kind == b"multipart/form-data":
         fields = read_form(body, whole)
         query |= {name: fields.pop(name).text(name) for name in ("draw",) if name in fields}
+        if "chat" in fields and not isinstance(chat := from_json(fields.pop("chat").content), dict):
+            raise RequestError(400, "chat: expected an object")
         if len(fields) != 1 or not fields.keys() <= {"file", "text"}:
             raise RequestError(400, f"expected one field, file or text; received {[*fields]}")
         name, field = fields.popitem()
@@ -353,7 +384,7 @@ def _given(scope: Scope, body: bytes | dict[str, Any]) -> tuple[bytes | str, str
     draw = query.pop("draw", "false")
     if query or draw not in DRAW:
         raise RequestError(400, f"not supported: {', '.join(query) or f'draw={draw}'}")
-    return given, draw
+    return given, draw, chat
 
 
 def _spoken(body: bytes, content_type: bytes) -> tuple[str, bytes, str]:

@@ -216,6 +216,19 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """What a language model says to what was said.
+
+    Attributes:
+        text: its text.
+        finish: why it ended, such as ``stop`` or ``length``.
+    """
+
+    text: str
+    finish: str
+
+
+@dataclass(frozen=True, slots=True)
 class Audio:
     """What a voice said.
 
@@ -260,6 +273,7 @@ Result = (
     | VoiceActivity
     | WakeWord
     | Text
+    | Reply
     | Audio
 )
 
@@ -273,6 +287,7 @@ _KINDS: dict[type, str] = {
     VoiceActivity: "speech",
     WakeWord: "word",
     Text: "text",
+    Reply: "reply",
     Audio: "audio",
 }
 

@@ -48,6 +48,7 @@ from edgeinfer.runtime.pipelines import (
     Pipeline,
     SentencePipeline,
     SpeechPipeline,
+    SpokenPipeline,
     VoicePipeline,
     pipeline,
 )
@@ -104,7 +105,7 @@ class _Task:
         return [r for r in self._audio(recording, rate) if isinstance(r, kind)]
 
     def _audio(self, recording: str | Path | Array, rate: int | None) -> list[Result]:
-        if not isinstance(self._inner, AudioPipeline | SpeechPipeline):
+        if not isinstance(self._inner, AudioPipeline | SpeechPipeline | SpokenPipeline):
             raise UsageError(f"{self.name}: takes {self._inner.takes}")
         return self._inner(recording, rate)
 
@@ -214,11 +215,14 @@ class PitchTranscriber(_Task):
 
 
 class SpeechTranscriber(_Task):
-    """Writes down what is said in a recording: a bundle that hears and one that writes."""
+    """Writes down what is said in a recording: a bundle that hears and one that writes.
+
+    One that finds speech may stand before them: what is no speech is not written down then.
+    """
 
     name = "transcribing speech"
     heads = (WriteSpeech,)
-    pipelines = (SpeechPipeline,)
+    pipelines = (SpeechPipeline, SpokenPipeline)
 
     def transcribe(self, recording: str | Path | Array, rate: int | None = None) -> str:
         """Return what is said."""

@@ -13,6 +13,7 @@ from edgeinfer.results import (
     Detection,
     Embedding,
     Pitch,
+    Reply,
     Result,
     Segmentation,
     Text,
@@ -31,9 +32,9 @@ def as_table(results: Sequence[Result]) -> Iterator[str | Table]:
     if not results:
         yield "nothing found"
         return
-    first = type(results[0])
-    columns, rows = _COLUMNS[first], [_row(result) for result in results]
-    yield table(columns, [row for found in rows for row in found])
+    for kind in dict.fromkeys(map(type, results)):
+        rows = [_row(result) for result in results if type(result) is kind]
+        yield table(_COLUMNS[kind], [row for found in rows for row in found])
 
 
 _COLUMNS: dict[type, tuple[str, ...]] = {
@@ -46,6 +47,7 @@ _COLUMNS: dict[type, tuple[str, ...]] = {
     VoiceActivity: (">start", ">end", ">score"),
     WakeWord: (">time", ">score", "word"),
     Text: (">score", "text", ">left", ">top"),
+    Reply: ("reply", "finish"),
     Audio: (">seconds", ">Hz", ">loudest", "left out"),
 }
 
@@ -78,6 +80,8 @@ def _row(result: Result) -> list[tuple[str, ...]]:
             loudest = abs(result.samples).max(initial=0.0)
             lost = " ".join(map(repr, result.left_out))
             return [(f"{result.seconds:.2f}", str(result.rate), f"{loudest:.2f}", lost)]
+        case Reply():
+            return [(result.text, result.finish)]
         case Text():
             corner = [f"{x:.0f}" for x in result.corners[0]] if result.corners else ["", ""]
             return [(f"{result.score:.2f}", result.text, *corner)]

@@ -34,6 +34,14 @@ class VoiceTracker:
         """Whether speech is going on."""
         return self._start is not None
 
+    @property
+    def open_from(self) -> int:
+        """First sample that a stretch may hold which is not returned yet."""
+        if self._last is not None:
+            return self._last[0]
+        start = self.position if self._start is None else self._start
+        return max(start - self._pad, 0)
+
     def feed(self, score: float) -> list[VoiceActivity]:
         """Take the next window's probability; return stretches that can no longer change."""
         begin, self.position = self.position, self.position + self._hop

@@ -16,9 +16,16 @@ from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.bundle.manifest import Manifest
 
 FORMAT = "llm"
 """Of variants that are language models."""
+
+
+def is_text(manifest: Manifest) -> bool:
+    """Whether a bundle is a language model."""
+    return any(variant.format == FORMAT for variant in manifest.variants)
+
 
 FILE_NAME = "generation.json"
 TOKENIZER_NAME = "tokenizer.json"
