@@ -15,7 +15,7 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.bundle.staging import Staging
 from edgeinfer.bundle.writer import sync_tree
-from edgeinfer.convert.lower.coreml.functions import join_packages
+from edgeinfer.convert.late import late
 from edgeinfer.errors import BundleError, OutputError, UsageError, VerifyError
 from edgeinfer.metrics import OutputMetrics, budget_for, check, compare, worst
 from edgeinfer.records import dataclass
@@ -105,12 +105,17 @@ def join(
                 )
             chosen = {n: _variant(n, b, target) for n, b in opened.items()}
             parts = {n: opened[n].paths(v)[0] for n, v in chosen.items()}
-            files = join_packages(parts, staging.tree / place.name)
-            functions = tuple(
-                _checked(name, bundle, chosen[name], files[0]) for name, bundle in opened.items()
+            package = staging.tree / place.name
+            late("pipeline.worker").read_apart(
+                *("join packages", tuple[Path, ...], parts, package),
+                files=[*parts.values()],
+                writable=[staging.tree],
             )
-            sync_tree(files[0].parent)
-            staging.place_folder(files[0].parent)
+            functions = tuple(
+                _checked(name, bundle, chosen[name], package) for name, bundle in opened.items()
+            )
+            sync_tree(package)
+            staging.place_folder(package)
     except OSError as error:
         raise OutputError(f"{place}: {error.strerror or error}") from error
     size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file())

@@ -139,6 +139,7 @@ _FUNCTIONS: Mapping[str, tuple[str, str, int]] = {
     "compare graphs": ("verify.divergence", "first_divergence", _CHECK_SPARE),
     "make inputs": ("verify.divergence", "made_inputs", _CHECK_SPARE),
     "list kernels": ("tuning.workloads", "read_workloads", _CHECK_SPARE),
+    "join packages": ("lower.coreml.functions", "join_packages", _CHECK_SPARE),
 }
 """Functions that read a stranger's files: their modules and names, and the memory they need."""
 
@@ -174,7 +175,10 @@ def read_apart(
         return getattr(late(module), name)(*arguments)
     message = None, task, arguments, writable
     with _there(writable):
-        return _Asked(message, given, trusted=trusted).answer(files, spare)
+        answer = _Asked(message, given, trusted=trusted).answer(files, spare)
+    for folder in writable:
+        _refuse_links(folder)
+    return answer
 
 
 _GIVEN: Mapping[str, Any] = {
@@ -216,7 +220,11 @@ def _refuse_places(prepared: PreparedConversion, variants: Path) -> None:
     names = [one.name for one in prepared.written]
     if odd := [name for name in names if Path(name).name != name or name == ".."]:
         raise CrashedError("converter", "name its files", f"no name of a folder: {odd[0]!r}")
-    for folder, folders, files in os.walk(variants):
+    _refuse_links(variants)
+
+
+def _refuse_links(written: Path) -> None:
+    for folder, folders, files in os.walk(written):
         if links := [n for n in (*folders, *files) if Path(folder, n).is_symlink()]:
             raise CrashedError("converter", "write its files", f"{links[0]} is a link")
 

@@ -70,11 +70,12 @@ class BundledModel:
         generation: how texts begin and end.
         tokenizer: Tokenizer of the bundle.
         template: for conversations; None where the model knows none.
-        open_executor: makes an executor, each time anew.
+        open_executor: makes an executor, each time anew; of other sizes where it is given some.
         variant: id of the variant that is taken.
         device: kind of unit that runs it.
         instead: why it is taken in the place of one for another device; empty where it is not.
         pictures: makes embeddings of images; None where the model reads text alone.
+        digest: Digest of the bundle.
     """
 
     name: str
@@ -82,11 +83,12 @@ class BundledModel:
     generation: Generation
     tokenizer: TextTokenizer
     template: ChatTemplate | None
-    open_executor: Callable[[], Executor]
+    open_executor: Callable[..., Executor]
     variant: str = ""
     device: DeviceKind = "cpu"
     instead: str = ""
     pictures: PictureReader | None = None
+    digest: str = ""
 
 
 def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
@@ -120,13 +122,14 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
     if _file(bundle, chosen, generation.TEMPLATE_NAME) is not None:
         template = ChatTemplate(_text(bundle, chosen, generation.TEMPLATE_NAME), texts.tokens)
 
-    def open_executor() -> Executor:
+    def open_executor(sizes: CacheSizes = sizes) -> Executor:
         return _executor(bundle, chosen, described, sizes)
 
     device: DeviceKind = "gpu" if is_for_gpu(chosen) else "cpu"
     named = (bundle.manifest.name, described, texts, tokenizer, template)
     pictures = _pictures(bundle, described, sizes)
-    return BundledModel(*named, open_executor, chosen.id, device, instead, pictures)
+    taken = (chosen.id, device, instead, pictures, bundle.digest)
+    return BundledModel(*named, open_executor, *taken)
 
 
 def _pictures(bundle: Bundle, described: LlmConfig, sizes: CacheSizes) -> PictureReader | None:

@@ -171,7 +171,8 @@ class LLM:
                 _log.warning("%s: %s runs on the %s: %s", *given, self.model.instead)
             self.context = context or self.model.config.context
             alone = CacheSizes(context, 1, kind=cache, threads=threads)
-            self._alone = partial(self._open, bundle, alone, variant, trust)
+            # Of the same bundle, whatever its path names by then.
+            self._alone = partial(self.model.open_executor, alone)
             if options.disk is not None:
                 self._refuse_sealed()
             drafter = None
@@ -228,6 +229,11 @@ class LLM:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def digest(self) -> str:
+        """Digest of the bundle that it was read from."""
+        return self.model.digest
 
     @property
     def engine(self) -> EngineThread:
@@ -424,7 +430,7 @@ class LLM:
     def _reader(self) -> Vectors:
         with self._opening:
             if self._vectors is None:
-                self._vectors = Vectors(self._alone().open_executor())
+                self._vectors = Vectors(self._alone())
         return self._vectors
 
     @staticmethod

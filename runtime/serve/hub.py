@@ -449,6 +449,7 @@ class Hub:
         with Bundle.open(path, **self._trust) as bundle:
             manifest = bundle.manifest
             served = Served(name, path, self.metrics.of(name), created=int(time.time()))
+            served.digests[path] = bundle.digest
             if is_text(manifest):
                 served.kind = "text"
                 return served

@@ -151,11 +151,7 @@ class Loader:
                 if self._options.run_timeout_s is not None:
                     limits["run_timeout_s"] = self._options.run_timeout_s
                 model.engines.append(added := self._runtime.add(path, name=name, **limits))
-                if added.engine.digest != digest:
-                    raise BundleError(
-                        f"{path}: another bundle than the one that this server began with; start "
-                        "it anew to serve that"
-                    )
+                _expect(path, added.engine.digest, digest)
         for engine in model.engines:
             # Loaded before it is ready, also where the bundle has no vectors to run.
             engine.engine.warm()
@@ -199,6 +195,14 @@ class Loader:
         if rows and not texts and not self._options.isolate:
             lane = Lane(tensors, table.seconds, rows[0])
             model.lane = lane if lane.is_brief else None
+
+
+def _expect(path: object, found: str, digest: str) -> None:
+    if found != digest:
+        raise BundleError(
+            f"{path}: another bundle than the one that this server began with; start it anew to "
+            "serve that"
+        )
 
 
 def _free(model: Served) -> None:

@@ -13,6 +13,7 @@ from edgeinfer.backends.coreml_reference.backend import CoreMLReferenceBackend
 from edgeinfer.backends.process import isolation
 from edgeinfer.convert import join as join_module
 from edgeinfer.convert.join import join
+from edgeinfer.convert.pipeline import worker
 from edgeinfer.errors import CrashedError, LoadError, UsageError, VerifyError
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.1, (64, 64)).astype(np.float32)
@@ -101,14 +102,14 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
 def test_wrong_numbers_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgeinfer.convert import join as module
+    from edgeinfer.convert.lower.coreml import functions as module
 
     parts = {"a": bundle(tmp_path, "a", 2), "b": bundle(tmp_path, "b", 2, model=model(2 * WEIGHTS))}
 
     def mixed_up(packages: dict[str, Path], output: Path) -> Any:
         return module_join({"a": packages["b"], "b": packages["a"]}, output)
 
-    module_join = module.join_packages  # type: ignore[attr-defined]
+    module_join = module.join_packages
     monkeypatch.setattr(module, "join_packages", mixed_up)
     with pytest.raises(VerifyError, match="function 'a': output"):
         join(parts, tmp_path / "both.mlpackage")
@@ -140,3 +141,25 @@ def test_a_package_is_evaluated_where_it_can_be_ended(
     with pytest.raises(CrashedError):
         join(parts, tmp_path / "both.mlpackage")
     assert not (tmp_path / "both.mlpackage").exists()
+
+
+def test_a_package_that_takes_all_memory_is_read_where_it_can_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """coremltools works out what constants give: 4 KB of a stranger's package took 6 GB of ours."""
+    parts = {name: bundle(tmp_path, name, 1) for name in ("a", "b")}
+    asked = []
+
+    def reads(task: str, *given: object, files: list[Path], writable: list[Path]) -> None:
+        asked.append((task, len(files)))
+        raise CrashedError("converter", "join packages", "it was ended")
+
+    monkeypatch.setattr(worker, "read_apart", reads)
+    with pytest.raises(CrashedError):
+        join(parts, tmp_path / "both.mlpackage")
+    assert asked == [("join packages", 2)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.edge", "b.edge"]
+    monkeypatch.undo()
+    monkeypatch.delenv(isolation.IN_PROCESS, raising=False)
+    made = join(parts, tmp_path / "both.mlpackage")
+    assert [f.name for f in made.functions] == ["a", "b"]

@@ -156,6 +156,22 @@ def test_forms_of_real_tokenizers_are_taken() -> None:
         check_growth(json.loads(_json(*forms * 17)))
 
 
+def test_a_line_of_a_vocabulary_ends_with_a_line_feed_alone() -> None:
+    pieces = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2028", "\x85", "cat")
+    for ending in ("\n", "\r\n"):
+        vocabulary = ending.join((*pieces, "")).encode()
+        assert ids("cat", TextInput("vocab.txt", 8), vocabulary) == [2, 6, 3]
+
+
+def test_vocabularies_of_more_words_than_memory_explains_are_refused() -> None:
+    many = b"\n".join([VOCABULARY, *[b"a"] * (1 << 20)])
+    with pytest.raises(BundleError, match="vocabulary has 10485.. entries, at most 1048576"):
+        Tokenizer(many, TextInput("vocab.txt", 8))
+    for words in ({"vocab": "a" * 3_000_000}, {"vocab": [], "merges": "a" * 3_000_000}):
+        with pytest.raises(ValueError, match="vocabulary has 3000000 entries"):
+            check_growth({"model": words})
+
+
 def test_words_that_take_long_to_take_apart_are_refused() -> None:
     whole = json.loads(_json())
     whole["model"]["max_input_chars_per_word"] = 1_000_000

@@ -73,6 +73,37 @@ def test_a_playlist_is_no_video(tmp_path: Path, text: str) -> None:
         next(frames(str(video)))
 
 
+def test_a_file_is_no_pipeline_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GStreamer reads, writes and fetches what a pipeline says."""
+    cv2 = pytest.importorskip("cv2")
+    opened: list[tuple[object, ...]] = []
+
+    class Capture:
+        def __init__(self, *given: object) -> None:
+            opened.append(given)
+
+        def isOpened(self) -> bool:  # noqa: N802 - OpenCV's name
+            return False
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(cv2, "VideoCapture", Capture)
+    monkeypatch.chdir(tmp_path)
+    name = "filesrc location=a ! filesink location=b .mp4"
+    Path(name).write_text("#EXTM3U")
+    with pytest.raises(InputError, match="a playlist"):
+        next(frames(name))
+    Path(name).write_bytes(b"\0\0\0\x20ftypisom")
+    with pytest.raises(InputError, match="that it cannot"):
+        next(frames(name))
+    with pytest.raises(InputError, match="that it cannot"):
+        next(frames("videotestsrc ! appsink"))
+    assert opened == [(str(tmp_path / name),), ("videotestsrc ! appsink", cv2.CAP_GSTREAMER)]
+
+
 def test_warnings_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     warnings = _Warnings()
     with warnings:

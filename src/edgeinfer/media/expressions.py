@@ -119,11 +119,11 @@ class _Part:
         self.endless = self.endless or other.endless
         self.ways = min(self.ways * other.ways, _MOST_WAYS)
 
-    def repeated(self, least: int, most: int) -> None:
-        """Take it so many times, whose number is a choice as well."""
+    def repeated(self, most: int, counts: int) -> None:
+        """Take it up to so many times, whose number is a choice of ``counts``."""
         if self.ways > 1:
             self.ways = min(self.ways ** min(most, 64), _MOST_WAYS)
-        self.ways = min(self.ways * (most - least + 1), _MOST_WAYS)
+        self.ways = min(self.ways * counts, _MOST_WAYS)
 
 
 class _Reader:
@@ -174,12 +174,14 @@ class _Reader:
             if kind == "odd":
                 raise TooManySteps(f"an expression has {token!r}, whose time is not known")
             inner = self._inner(kind, token, depth)
-            least, most, is_endless, keeps = self._times()
+            least, most, counts, is_endless, keeps = self._times()
             if not is_endless:
-                inner.repeated(least, most)
+                inner.repeated(most, counts)
             if is_endless:
                 if inner.endless:
                     raise TooManySteps("an expression repeats a repetition without an end")
+                if inner.ways > 1:
+                    raise TooManySteps("an expression repeats a choice without an end")
                 inner.pending += 0 if keeps else 1
                 inner.endless = True
             made.then(inner, fails=least > 0 and kind != "nothing")
@@ -199,9 +201,12 @@ class _Reader:
             return _Part(part.power + part.pending, ways=part.ways)
         return part
 
-    def _times(self) -> tuple[int, int, bool, bool]:
-        """Return least and most times, whether that has no end, and whether none are given back."""
-        least, most, endless, keeps = 1, 1, False, False
+    def _times(self) -> tuple[int, int, int, bool, bool]:
+        """Return whether it is taken at all, how often at most, and of how many numbers that is one.
+
+        And whether it has no end, and whether what it took is never given back.
+        """
+        least, most, counts, endless, keeps = 1, 1, 1, False, False
         while self._at < len(self._tokens) and self._tokens[self._at][0] == "times":
             token = self._tokens[self._at][1]
             self._at += 1
@@ -209,14 +214,16 @@ class _Reader:
                 low, comma, high = token.strip("+?{}").partition(",")
                 least = min(least, int(low or 0))
                 most *= max(1, int(high or low or 0))
+                counts *= max(1, int(high or low or 0) - int(low or 0) + 1)
                 endless = endless or bool(comma and not high)
                 # A count of many is as good as none.
                 endless = endless or int(high or low or 0) > 100
             else:
                 least = min(least, int(token[0] == "+"))
+                counts *= 1 + (token[0] == "?")
                 endless = endless or token[0] in "*+"
                 keeps = token[1:] == "+"
-        return least, max(most, least), endless, keeps
+        return least, max(most, least), counts, endless, keeps
 
 
 def _after_set(text: str, at: int) -> int:

@@ -31,6 +31,10 @@ _FORMS |= {"BertNormalizer": 4.0}
 """Characters that one may become at worst: U+FDFA has 18 in the compatibility forms (Unicode
 Standard Annex 15). BERT's takes accents apart, or puts spaces around ideographs."""
 
+MOST_WORDS = 1 << 20
+"""Words of a vocabulary, of each of which the library keeps some hundred bytes; published ones have
+up to 902,000 (XLM-V)."""
+
 MOST_WORD = 256
 """Characters of a word that WordPiece takes apart; its time grows with their third power."""
 
@@ -95,10 +99,27 @@ def check_growth(tokenizer: Any) -> Bounds:
     if added * total > MOST_ADDED:
         raise ValueError(f"its normalizers put more than {MOST_ADDED} characters before a text")
     model = read.get("model")
+    check_size(_size(model, "vocab") + _size(read, "added_tokens"))
+    check_size(_size(model, "merges"))
     longest = model.get("max_input_chars_per_word") if isinstance(model, Mapping) else None
     if isinstance(longest, int | float) and longest > MOST_WORD:
         raise ValueError(f"it takes words of {longest:g} characters apart, at most {MOST_WORD}")
     return Bounds(int(min(_MOST_MADE / total, longest_text(expressions))))
+
+
+def check_size(count: int) -> None:
+    """Refuse a vocabulary of so many words, before the library is given it.
+
+    Raises:
+        ValueError: it has too many.
+    """
+    if count > MOST_WORDS:
+        raise ValueError(f"its vocabulary has {count} entries, at most {MOST_WORDS}")
+
+
+def _size(record: Any, name: str) -> int:
+    found = record.get(name) if isinstance(record, Mapping) else None
+    return len(found) if isinstance(found, list | dict | str) else 0
 
 
 def _steps(*waiting: Any) -> Iterator[Mapping[str, Any]]:

@@ -242,8 +242,10 @@ def _pi_camera(size: tuple[int, int] | None) -> Generator[Array, None, None]:
 
 
 def _by_opencv(source: str, size: tuple[int, int] | None) -> Generator[Array, None, None]:
-    is_pipeline, is_address = " ! " in source, "://" in source
-    if not (source.isdigit() or is_pipeline or is_address or Path(source).is_file()):
+    # A file is a file, whatever a stranger called it.
+    is_file = not source.isdigit() and Path(source).is_file()
+    is_pipeline, is_address = " ! " in source and not is_file, "://" in source
+    if not (source.isdigit() or is_pipeline or is_address or is_file):
         raise UsageError(f"{source}: no such file, camera or stream")
     try:
         import cv2
@@ -253,8 +255,10 @@ def _by_opencv(source: str, size: tuple[int, int] | None) -> Generator[Array, No
     if is_pipeline:
         capture = cv2.VideoCapture(source, cv2.CAP_GSTREAMER)
     else:
-        if Path(source).is_file():
+        if is_file:
             _refuse_lists(Path(source))
+            # Nor does OpenCV take the name for anything else then.
+            source = str(Path(source).absolute())
         capture = cv2.VideoCapture(int(source) if source.isdigit() else source)
     try:
         if not capture.isOpened():

@@ -9,7 +9,7 @@ import numpy as np
 from edgeinfer.bounded import parse_json, refused
 from edgeinfer.errors import BundleError, InputError, NotAvailableError
 from edgeinfer.installed import install
-from edgeinfer.media.growth import UNBOUNDED, check_growth
+from edgeinfer.media.growth import UNBOUNDED, check_growth, check_size
 from edgeinfer.types import Array, TextInput
 
 _PER_TOKEN = 32
@@ -108,7 +108,10 @@ def _word_piece(text: str, lower: bool) -> Any:
     """Build BERT's tokenizer (Devlin et al. 2018) from its vocabulary."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    pieces = {piece: i for i, piece in enumerate(text.splitlines())}
+    check_size(text.count("\n"))
+    # A line ends nowhere else: a piece may be one of Unicode's other line ends.
+    lines = text.removesuffix("\n").split("\n")
+    pieces = {line.removesuffix("\r"): i for i, line in enumerate(lines)}
     for special in ("[UNK]", "[CLS]", "[SEP]"):
         if special not in pieces:
             raise ValueError(f"no line {special}")

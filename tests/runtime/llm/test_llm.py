@@ -55,7 +55,7 @@ def model(template: str = TEMPLATE) -> BundledModel:
         texts,
         TextTokenizer(byte_level(), VOCAB, texts.bos),
         ChatTemplate(template, texts.tokens) if template else None,
-        lambda: ReferenceExecutor(config, weights, pages=128),
+        lambda *_: ReferenceExecutor(config, weights, pages=128),
     )
 
 
@@ -274,6 +274,14 @@ def test_forgotten_one_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     del forgotten
     gc.collect()
     assert not thread.is_alive()
+
+
+def test_vectors_are_those_of_the_bundle_that_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle that took its file's place meanwhile gave vectors, and the first one texts."""
+    opened = [model()]
+    monkeypatch.setattr(LLM, "_open", lambda *_: opened.pop())
+    with LLM("tiny.edge") as made:
+        assert made.embed("the cat").shape[0] == 1
 
 
 def test_texts_become_vectors(llm: LLM) -> None:

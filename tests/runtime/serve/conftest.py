@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import httpx
 import pytest
 import uvicorn
 
+from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.llm.generation import FORMAT
+from edgeinfer.runtime.llm.bundle import BundledModel
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.serve import lanes
 from edgeinfer.runtime.serve.app import App
@@ -175,10 +177,20 @@ def held(server: Server, steps: int = 20) -> Iterator[Callable[[], None]]:
         released.set()
 
 
+def held_as(make: Callable[[], BundledModel]) -> Callable[..., BundledModel]:
+    """Return an ``LLM._open`` that makes a model in the place of what a bundle holds."""
+
+    def opened(_: LLM, path: Path, *__: object) -> BundledModel:
+        with Bundle.open(path) as bundle:
+            return replace(make(), digest=bundle.digest)
+
+    return opened
+
+
 @contextlib.contextmanager
 def starter(folder: Path) -> Iterator[tuple[Starter, Fakes]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LLM, "_open", lambda *_: tiny_model())
+        patch.setattr(LLM, "_open", held_as(tiny_model))
         patch.setattr(uvicorn.server, "asyncio", Brisk())
         fakes = make_fakes(patch)
         made = Starter(folder, fakes)

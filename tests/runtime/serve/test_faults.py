@@ -79,6 +79,21 @@ def test_another_bundle_is_not_loaded_under_a_name_that_is_known(
     assert post(URL, json=body()).status_code == 200
 
 
+def test_another_language_model_is_not_loaded_under_a_name_that_is_known(
+    start: Start, tmp_path: Path
+) -> None:
+    server = start()
+    post, place = server.client.post, server.hub.models["tiny"].path
+    kept = shutil.copy(place, tmp_path / "kept.edge")
+    shutil.copy(server.hub.models["double"].path, place)
+    post("/v2/repository/models/tiny/unload")
+    refused = post("/v2/repository/models/tiny/load")
+    assert refused.status_code == 503
+    assert "another bundle than the one that this server began with" in refused.json()["error"]
+    os.replace(kept, place)
+    assert post("/v2/repository/models/tiny/load").status_code == 200
+
+
 def test_a_surprise_while_loading_is_a_state(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     post = server.client.post

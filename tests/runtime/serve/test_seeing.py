@@ -20,7 +20,7 @@ from edgeinfer.runtime.serve.meaning import Asking
 from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.types import Array
 from tests.runtime.llm.seeing import ROWS, ColourTower, coloured, seeing
-from tests.runtime.serve.conftest import KEY, Server, Start, starter
+from tests.runtime.serve.conftest import KEY, Server, Start, held_as, starter
 
 BLACK, WHITE = 0, 255
 USAGE = {"max_tokens": 4, "temperature": 0}
@@ -40,7 +40,7 @@ def address(level: int) -> str:
 @pytest.fixture(scope="module")
 def sees(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with starter(tmp_path_factory.mktemp("sees")) as (start, _), pytest.MonkeyPatch.context() as p:
-        p.setattr(LLM, "_open", lambda *_: seeing())
+        p.setattr(LLM, "_open", held_as(seeing))
         yield start(limits=RequestLimits(elements=1000))
 
 
@@ -185,7 +185,7 @@ def test_who_leaves_has_no_further_images_read(
 def test_images_are_their_keys_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another key was answered as soon as if it had sent the image; who has no tokens, was read."""
     one, other = KEY, "another-key-of-somebody"
-    monkeypatch.setattr(LLM, "_open", lambda *_: seeing())
+    monkeypatch.setattr(LLM, "_open", held_as(seeing))
     keys = (f"{one} name=one", f"{other} name=other tokens=10/h")
     server = start(limits=RequestLimits(elements=1000), keys=keys)
 
