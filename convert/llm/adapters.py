@@ -251,6 +251,7 @@ def _take(
 
 
 def _folder(folder: Path, family: Family, config: LlmConfig, problems: list[str]) -> Adapter:
+    safetensors.check_links(folder, (_CONFIG,))
     data = read_json(folder / _CONFIG)
     problems += (f"{_CONFIG}: {each}" for each in _unsupported(data))
     is_read = not problems

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import open_file, parse_json, read_bounded
+from edgeinfer.bounded import leads_out, open_file, parse_json, read_bounded
 from edgeinfer.convert.llm.blocks import KINDS, MOST_TENSORS, StoredTensor
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
@@ -23,6 +23,9 @@ _KINDS = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
 _LONGEST = 100 << 20
 """Bytes of a header."""
 
+
+_MOST_LISTED = 20
+"""Files that one error names."""
 
 _MOST_AXES = 8
 """Of a tensor; the product of many large sizes takes time that grows with their square."""
@@ -35,6 +38,8 @@ def read(folder: Path, names: Sequence[str] = ()) -> dict[str, StoredTensor]:
         SourceError: there is none, or one is damaged, or has types that are not read; lists all.
     """
     names = names or _files(folder)
+    # Of any name: an index lists what it likes.
+    check_links(folder, names)
     found: dict[str, StoredTensor] = {}
     problems: list[str] = []
     for name in names:
@@ -45,6 +50,17 @@ def read(folder: Path, names: Sequence[str] = ()) -> dict[str, StoredTensor]:
     if problems:
         raise SourceError(f"{folder}: " + "; ".join(problems))
     return found
+
+
+def check_links(folder: Path, names: Iterable[str]) -> None:
+    """Refuse a folder that would carry a file from elsewhere into what is made of it.
+
+    Raises:
+        SourceError: names all that do.
+    """
+    if out := [name for name in names if leads_out(folder / name, folder)]:
+        listed = ", ".join(map(repr, out[:_MOST_LISTED]))
+        raise SourceError(f"{folder}: links that lead out of the folder: {listed}; copy the files")
 
 
 def _files(folder: Path) -> list[str]:

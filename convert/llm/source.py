@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import leads_out, parse_json, read_bounded
+from edgeinfer.bounded import parse_json, read_bounded
 from edgeinfer.convert.llm import gguf, safetensors, vision
 from edgeinfer.convert.llm.blocks import StoredTensor
 from edgeinfer.convert.llm.families import FAMILIES
@@ -149,24 +149,14 @@ def _file(path: Path) -> LlmSource:
     return LlmSource(path, "gguf", config, whole, file.fields)
 
 
-_TRAVEL = (".json", ".jinja", ".safetensors")
-"""Ends of the names of files whose contents may get into a bundle."""
-
-
-def _check_links(folder: Path) -> None:
-    """Refuse a folder that would carry a file from elsewhere into what is made of it.
-
-    Raises:
-        SourceError: names all that do.
-    """
-    names = sorted(p.name for p in folder.iterdir() if p.name.endswith(_TRAVEL))
-    if out := [name for name in names if leads_out(folder / name, folder)]:
-        listed = ", ".join(map(repr, out[:MOST_LISTED]))
-        raise SourceError(f"{folder}: links that lead out of the folder: {listed}; copy the files")
+_TRAVEL = (".json", ".jinja")
+"""Ends of the names of files, besides weights, whose contents may get into a bundle."""
 
 
 def _folder(path: Path, text_only: bool) -> LlmSource:
-    _check_links(path)
+    safetensors.check_links(
+        path, sorted(p.name for p in path.iterdir() if p.name.endswith(_TRAVEL))
+    )
     data = read_json(path / "config.json")
     data = data if isinstance(data, dict) else {}
     tensors, seen = safetensors.read(path), None

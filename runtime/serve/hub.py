@@ -430,12 +430,12 @@ class Hub:
         manifests = []
         for number, path in enumerate(paths, 1):
             with Bundle.open(path, **self._trust) as bundle:
+                served.digests[path] = bundle.digest
                 if number == len(paths) and is_text(bundle.manifest):
                     served.chat, served.answerer = path, self._served(path) or served
                     continue
                 manifests.append(bundle.manifest)
                 served.parts = (*served.parts, path)
-                served.digests = (*served.digests, bundle.digest)
         served.has_meaning, served.meaning = True, _meaning(manifests[0], manifests[-1])
         self.models[name] = served
 
@@ -455,7 +455,7 @@ class Hub:
                 return served
             served.inputs, served.outputs = manifest.inputs, manifest.outputs
             served.has_meaning, served.parts = manifest.head is not None, (path,)
-            served.digests, served.meaning = (bundle.digest,), _meaning(manifest, manifest)
+            served.meaning = _meaning(manifest, manifest)
             served.warm = [feeds for feeds, _ in itertools.islice(bundle.vectors(), VECTORS)]
             if manifest.states:
                 limits = self.options.limits

@@ -136,13 +136,14 @@ class Loader:
             from edgeinfer.runtime.llm.llm import LLM
 
             model.text = LLM(path, **self._text, **self._trust)
+            _expect(path, model.text.digest, model.digests[path])
         model.text.wake()
 
     def _load_tensors(self, model: Served) -> None:
         is_new = not model.engines
         if is_new:
             several = len(model.parts) > 1
-            for i, (path, digest) in enumerate(zip(model.parts, model.digests, strict=True)):
+            for i, path in enumerate(model.parts):
                 name = f"{model.name}/{i}" if several else model.name
                 limits: dict[str, Any] = {
                     "isolate": self._options.isolate,
@@ -151,7 +152,7 @@ class Loader:
                 if self._options.run_timeout_s is not None:
                     limits["run_timeout_s"] = self._options.run_timeout_s
                 model.engines.append(added := self._runtime.add(path, name=name, **limits))
-                _expect(path, added.engine.digest, digest)
+                _expect(path, added.engine.digest, model.digests[path])
         for engine in model.engines:
             # Loaded before it is ready, also where the bundle has no vectors to run.
             engine.engine.warm()

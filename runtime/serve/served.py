@@ -57,7 +57,7 @@ class Served:
         meaning: what the first takes, what the last gives, and its labels.
         chat: Bundle of the language model that answers behind a pipeline; None for none.
         answerer: model whose language model that is: itself, or another one of the same bundle.
-        digests: Digests of these bundles, as what is said of the model was read from them.
+        digests: Digests of all its bundles by path, as what is said of it was read from them.
         engines: Engines of its bundles.
         upstream: where it is, if it is another server's.
         loads: how often it was unloaded: what it answered before is not what it answers.
@@ -90,7 +90,7 @@ class Served:
     pipeline: Pipeline | None = None
     no_meaning: str = ""
     parts: tuple[Path, ...] = ()
-    digests: tuple[str, ...] = ()
+    digests: dict[Path, str] = field(default_factory=dict)
     meaning: tuple[object, ...] = ()
     chat: Path | None = None
     answerer: Served | None = None

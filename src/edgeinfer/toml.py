@@ -15,9 +15,13 @@ _DEEPEST = 64
 """Brackets within brackets, and parts of a key; the library's time grows with their square."""
 
 _TOKENS = re.compile(
-    r""" \#[^\n]* | "(?:[^"\\\n]|\\.)*"? | '[^'\n]*'? | [\w-]+ | [.\[\]{}] """,
+    r""" \#[^\n]* | "(?:[^"\\\n]|\\.)*"? | '[^'\n]*'? | [.=,\n\[\]{}] """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+_ENDS = frozenset("=,\n[]{}")
+"""What a key ends with, or its value."""
 
 
 def loads(text: str) -> dict[str, Any]:
@@ -31,7 +35,7 @@ def loads(text: str) -> dict[str, Any]:
         found = token.group()
         if found == ".":
             parts += 1
-        elif text[token.end() : token.end() + 9].lstrip(" \t")[:1] != ".":
+        elif found in _ENDS:
             parts = 0
         depth = max(0, depth + (found in "[{") - (found in "]}"))
         if max(depth, parts) > _DEEPEST:

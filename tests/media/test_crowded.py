@@ -118,6 +118,16 @@ def test_a_tiff_of_many_tags_or_numbers_is_refused(big: bool) -> None:
     assert crowd(io.BytesIO(far)) == ""
 
 
+@pytest.mark.parametrize("tag", [273, 324])
+def test_a_tiff_of_more_strips_than_images_have_is_refused(tag: int) -> None:
+    """Pillow makes an object of each while it opens the file: 900 MB of 3 MB."""
+    for kind in (1, 3, 4):
+        for count, said in ((1 << 16, ""), ((1 << 16) + 1, "65537 strips or tiles")):
+            entry = struct.pack("<HHII", tag, kind, count, 26)
+            given = b"II*\0" + struct.pack("<IH", 8, 1) + entry + bytes(4 + 4 * count)
+            assert crowd(io.BytesIO(given)) == said
+
+
 @pytest.mark.parametrize("big", [False, True])
 def test_tiles_of_a_tiff_are_no_larger_than_the_image(big: bool) -> None:
     """A decoder has one of them in memory whole, whatever of it the image shows."""

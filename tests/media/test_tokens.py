@@ -165,11 +165,22 @@ def test_a_line_of_a_vocabulary_ends_with_a_line_feed_alone() -> None:
 
 def test_vocabularies_of_more_words_than_memory_explains_are_refused() -> None:
     many = b"\n".join([VOCABULARY, *[b"a"] * (1 << 20)])
-    with pytest.raises(BundleError, match="vocabulary has 10485.. entries, at most 1048576"):
+    with pytest.raises(BundleError, match=r"vocabulary has 10485.. entries, at most 1048576"):
         Tokenizer(many, TextInput("vocab.txt", 8))
     for words in ({"vocab": "a" * 3_000_000}, {"vocab": [], "merges": "a" * 3_000_000}):
         with pytest.raises(ValueError, match="vocabulary has 3000000 entries"):
             check_growth({"model": words})
+
+
+def test_long_pieces_bound_a_text() -> None:
+    """For each character ``Unigram`` looks at as many as its longest piece has: minutes a text."""
+    for size, least, most in ((16, 1 << 22, 1 << 22), (60_000, 4_000, 6_000)):
+        vocab = [["<unk>", 0.0], ["a" * size, -1.0]]
+        longest = check_growth({"model": {"type": "Unigram", "vocab": vocab}}).longest
+        assert least <= longest <= most
+    some: list[object] = [[[]], [3], [[3, "a"]], "aaa", None]
+    for odd in some:
+        assert check_growth({"model": {"vocab": odd}}).longest == 1 << 22
 
 
 def test_words_that_take_long_to_take_apart_are_refused() -> None:

@@ -43,7 +43,12 @@ _MOST_EXIF = 1 << 20
 """Bytes that a camera wrote besides the pixels; a small image is among them."""
 
 _MOST_VALUES = 1 << 20
-"""Numbers of one tag: a TIFF of 16384 by 16384 in tiles of 16 has as many."""
+"""Numbers of one tag."""
+
+_PARTS = (273, 279, 324, 325)
+"""Tags that say where strips and tiles lie: each of these is an object of Pillow's."""
+
+_MOST_PARTS = 1 << 16
 
 _UNITS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
 _UNITS |= {13: 4, 16: 8, 17: 8, 18: 8}
@@ -227,6 +232,8 @@ def _tiff(source: BinaryIO, head: bytes) -> str:
             sides[tag] = (max if tag in _TILE else min)(side, sides.get(tag, side))
         elif tag in _TILE:
             return f"a size of tiles of {values} numbers of type {kind}"
+        if tag in _PARTS and values > _MOST_PARTS:
+            return f"{values} strips or tiles"
         unit = _UNITS.get(kind, 0)
         if unit != 1 and values > _MOST_VALUES:
             return f"{values} numbers of tag {tag}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-_STEPS = 3e8
+STEPS = 3e8
 """Steps back that one text may take, some ten nanoseconds each."""
 
 _MOST = 1 << 16
@@ -89,7 +89,7 @@ def longest_text(expressions: list[str]) -> float:
     below = 1.0
     for number in range(2, worst + 1):
         below *= number
-    return float((_STEPS * below / count) ** (1 / worst))
+    return float((STEPS * below / count) ** (1 / worst))
 
 
 class _Part:
@@ -202,9 +202,10 @@ class _Reader:
         return part
 
     def _times(self) -> tuple[int, int, int, bool, bool]:
-        """Return whether it is taken at all, how often at most, and of how many numbers that is one.
+        """Return what says how often something is taken.
 
-        And whether it has no end, and whether what it took is never given back.
+        Least and most times, of how many numbers that is a choice, whether it has no end, and
+        whether none are given back.
         """
         least, most, counts, endless, keeps = 1, 1, 1, False, False
         while self._at < len(self._tokens) and self._tokens[self._at][0] == "times":

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgeinfer.errors import InputError
-from edgeinfer.media.expressions import longest_text
+from edgeinfer.media.expressions import STEPS, longest_text
 from edgeinfer.records import dataclass
 
 MOST = 1024
@@ -104,7 +104,8 @@ def check_growth(tokenizer: Any) -> Bounds:
     longest = model.get("max_input_chars_per_word") if isinstance(model, Mapping) else None
     if isinstance(longest, int | float) and longest > MOST_WORD:
         raise ValueError(f"it takes words of {longest:g} characters apart, at most {MOST_WORD}")
-    return Bounds(int(min(_MOST_MADE / total, longest_text(expressions))))
+    steps = STEPS / (_longest_piece(model) * total)
+    return Bounds(int(min(_MOST_MADE / total, longest_text(expressions), steps)))
 
 
 def check_size(count: int) -> None:
@@ -120,6 +121,14 @@ def check_size(count: int) -> None:
 def _size(record: Any, name: str) -> int:
     found = record.get(name) if isinstance(record, Mapping) else None
     return len(found) if isinstance(found, list | dict | str) else 0
+
+
+def _longest_piece(model: Any) -> int:
+    """Return how many pieces ``Unigram`` may look at for one character, by the longest of them."""
+    pieces = model.get("vocab") if isinstance(model, Mapping) else None
+    # Other models have words by name.
+    listed = pieces if isinstance(pieces, list) else []
+    return max((len(str(p[0])) for p in listed if isinstance(p, list) and p), default=1) or 1
 
 
 def _steps(*waiting: Any) -> Iterator[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.convert.llm import tokenizer
+from edgeinfer.convert.llm import safetensors, tokenizer
 from edgeinfer.convert.llm.source import LlmSource, read
 from edgeinfer.errors import SourceError
 from edgeinfer.llm.generation import FILE_NAME, TEMPLATE_NAME, TOKENIZER_NAME, Generation
@@ -154,6 +154,19 @@ def test_tokens_have_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tokenizer, "_MOST_TOGETHER", 3)
     with pytest.raises(ValueError, match="the tokens have 4 characters, at most 3 are read"):
         tokenizer._check_fields({"tokens": ["ab", "cd"]})
+
+
+@pytest.mark.parametrize("name", ["weights.dat", "adapter_model.safetensors"])
+def test_weights_of_any_name_are_no_links_that_lead_out(tmp_path: Path, name: str) -> None:
+    """An index lists what it likes, and an adapter's folder was not looked at."""
+    (key := tmp_path / "key").write_bytes(b"secret")
+    (folder := tmp_path / "model").mkdir()
+    index = {"weight_map": {"a": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / name).symlink_to(key)
+    given = () if name == "weights.dat" else (name,)
+    with pytest.raises(SourceError, match=f"links that lead out of the folder: '{name}'"):
+        safetensors.read(folder, given)
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "model.safetensors"])

@@ -29,7 +29,7 @@ from tests.runtime.llm.test_llm import model as tiny_model
 from tests.runtime.pipelines import test_voice
 from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.pipelines.test_sentence import COUNT, PIECES
-from tests.runtime.serve.conftest import KEY, Server, Start, Starter, text_bundle
+from tests.runtime.serve.conftest import KEY, Server, Start, Starter, held_as, text_bundle
 from tests.runtime.serve.test_tasks import LOUD, RED
 
 FILES = ("/", "/page.js", "/page.css", "/licences.txt")
@@ -129,7 +129,7 @@ def all_kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LLM, "_open", lambda *_: tiny_model())
+        patch.setattr(LLM, "_open", held_as(tiny_model))
         start = Starter(tmp_path_factory.mktemp("served"), Fakes())
         try:
             chat = f"chat={text_bundle(folder / 'chat.edge')}"

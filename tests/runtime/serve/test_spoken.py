@@ -23,7 +23,7 @@ from tests.runtime.pipelines.conftest import write_graph
 from tests.runtime.pipelines.test_audio import RATE
 from tests.runtime.pipelines.test_image import COLOURS, SIZED, readers
 from tests.runtime.pipelines.test_spoken import TEXTS, recording, spoken
-from tests.runtime.serve.conftest import KEY, Server, Starter, text_bundle
+from tests.runtime.serve.conftest import KEY, Server, Starter, held_as, text_bundle
 from tests.runtime.serve.test_keys import OTHER
 
 soundfile = pytest.importorskip("soundfile")
@@ -48,7 +48,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Path]:
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
     made = Starter(tmp_path_factory.mktemp("served"), Fakes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LLM, "_open", lambda *_: tiny_model())
+        patch.setattr(LLM, "_open", held_as(tiny_model))
         yield made
         made.close()
 

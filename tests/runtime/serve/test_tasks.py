@@ -35,7 +35,7 @@ from tests.runtime.pipelines.test_image import COLOURS, SIZED
 from tests.runtime.pipelines.test_sentence import COUNT, PIECES
 from tests.runtime.pipelines.test_speech import bundles as speech_bundles
 from tests.runtime.pipelines.test_speech import samples
-from tests.runtime.serve.conftest import KEY, Server, Starter, text_bundle
+from tests.runtime.serve.conftest import KEY, Server, Starter, held_as, text_bundle
 from tests.runtime.serve.test_keys import OTHER
 
 pytest.importorskip("PIL")
@@ -95,7 +95,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     bundles.append(text_bundle(folder / "tiny.edge"))
     start = Starter(tmp_path_factory.mktemp("served"), Fakes())
     patch = pytest.MonkeyPatch()
-    patch.setattr(LLM, "_open", lambda *_: tiny_model())
+    patch.setattr(LLM, "_open", held_as(tiny_model))
     try:
         made = start(
             *map(str, bundles),
