@@ -118,9 +118,7 @@ class CallPlans:
         }
         key = model.name, tuple((name, array.shape) for name, array in arrays.items())
         plans, head = self._heads.get(key, (None, b""))
-        if request.shared is not None:
-            head = written(model, request, results).SerializeToString()
-        elif plans is not model.plans:
+        if plans is not model.plans:
             head = written(model, request, results).SerializeToString()
             if len(self._heads) >= MOST:
                 self._heads.clear()

@@ -296,7 +296,7 @@ class Regions:
 def _known(own: Mapping[str, Region], place: Place, what: str) -> Region:
     found = own.get(place.region)
     if found is None:
-        raise RequestError(400, f"{what}: no region {place.region!r} is registered")
+        raise RequestError(404, f"{what}: no region {place.region!r} is registered")
     return found
 
 

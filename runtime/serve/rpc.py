@@ -493,13 +493,9 @@ class Rpc:
         for spec in model.outputs:
             array = tensors.chosen(asked, results, spec.name)
             if array is not None:
-                made = answer.outputs.add(
+                answer.outputs.add(
                     name=spec.name, datatype=tensors.datatype(spec), shape=array.shape
                 )
-                if (place := tensors.shared_output(asked, spec.name)) is not None:
-                    made.parameters["shared_memory_region"].string_param = place.region
-                    made.parameters["shared_memory_offset"].int64_param = place.offset
-                    made.parameters["shared_memory_byte_size"].int64_param = place.size
         return answer
 
 

@@ -214,12 +214,9 @@ def write(
             "datatype": datatype(spec),
             "shape": list(array.shape),
         }
-        if (place := shared_output(request, spec.name)) is not None:
-            item["parameters"] = {
-                "shared_memory_region": place.region,
-                "shared_memory_offset": place.offset,
-                "shared_memory_byte_size": place.size,
-            }
+        if shared_output(request, spec.name) is not None:
+            # The client knows where it is; Triton says no more.
+            pass
         elif spec.name in request.binary:
             part = to_buffer(array)
             item["parameters"] = {"binary_data_size": len(part)}

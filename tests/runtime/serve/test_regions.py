@@ -106,8 +106,7 @@ def test_numbers_come_and_go(server: Server, made: Made) -> None:
         found = post(server, URL, body).json()["outputs"]
         assert found[1]["data"] == K.tolist()
         if body["outputs"][0]["parameters"]:
-            assert "data" not in found[0]
-            assert found[0]["parameters"] == {**at("a b", 24, 100)}
+            assert found[0].keys() == {"name", "datatype", "shape"}
             double = np.frombuffer(bytes(region.buf[200:224]), np.float32)
         else:
             double = np.array(found[0]["data"])
@@ -203,7 +202,7 @@ def test_inputs_that_are_not_there(
     made("a")
     register(server, "r", f"{PREFIX}a")
     found = post(server, URL, asked(x))
-    assert found.status_code in (400, 413)
+    assert found.status_code in (400, 404, 413)
     assert text in found.json()["error"]
 
 
@@ -234,7 +233,7 @@ def test_outputs_without_room_are_refused_before_the_run(server: Server, made: M
         (at("other", 24), "no region 'other'"),
     ):
         found = post(server, URL, asked(at("r", 24), place))
-        assert found.status_code == 400
+        assert found.status_code == (404 if "no region" in text else 400)
         assert text in found.json()["error"]
     assert tensors.stats().calls.runs == runs
 

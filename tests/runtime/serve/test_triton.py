@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.runtime.serve.test_faults import DOUBLE
 from tests.runtime.serve.test_resources import free_port, is_ready
 
 PYTHON = "TRITON_PYTHON"
+PREFIX = f"edgeinfer-triton-{os.getpid()}-"
 SERVER = Path(__file__).with_name("triton_server.py")
 SIZE = "inference-header-content-length"
 INFER = "/v2/models/net/infer"
@@ -97,7 +99,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     start = Starter(folder, Fakes())
     try:
-        yield start(str(write_graph(folder, "net", DOUBLE)), only=True)
+        yield start(str(write_graph(folder, "net", DOUBLE)), only=True, shared_memory=PREFIX)
     finally:
         start.close()
 
@@ -158,3 +160,42 @@ def test_what_is_told_of_a_model_is_the_same(path: str, ours: Server, theirs: ht
     mine, other = ours.client.get(path).json(), theirs.get(path).json()
     assert mine.pop("platform") != other.pop("platform")
     assert mine == other
+
+
+def test_shared_memory_is_the_same(ours: Server, theirs: httpx.Client) -> None:
+    base, found = "/v2/systemsharedmemory", []
+    region = {"key": f"{PREFIX}a", "offset": 0, "byte_size": 64}
+
+    def at(offset: int, size: int = 24) -> dict[str, Any]:
+        where = {"shared_memory_region": "r", "shared_memory_byte_size": size}
+        return {"parameters": {**where, **({"shared_memory_offset": offset} if offset else {})}}
+
+    given = {"name": "x", "datatype": "FP32", "shape": [2, 3], **at(0)}
+    for client in (ours.client, theirs):
+        memory: Any = SharedMemory(f"{PREFIX}a", create=True, size=64)
+        try:
+            memory.buf[:24] = VALUES
+            post, said = client.post, list[Any]()
+            said.append(post(f"{base}/region/r/register", json=region))
+            said.append(client.get(f"{base}/status"))
+            for goes in (at(24, 40), at(32)):
+                asked = {"inputs": [given], "outputs": [{"name": "y", **goes}]}
+                said.append(post(INFER, json=asked))
+                said.append(bytes(memory.buf[24:64]))
+            said.append(post(INFER, json={"inputs": [{**given, **at(41)}]}))
+            said.append(post(INFER, json={"inputs": [{**given, **at(0, 20)}]}))
+            said.append(post(f"{base}/region/none/unregister"))
+            said.append(post(f"{base}/region/r/unregister"))
+            said.append(client.get(f"{base}/status"))
+            said.append(post(INFER, json={"inputs": [given]}))
+        finally:
+            memory.close()
+            memory.unlink()
+        found.append([each if isinstance(each, bytes) else answered(each) for each in said])
+    assert found[0] == found[1]
+
+
+def answered(found: httpx.Response) -> tuple[int, Any]:
+    """Return status and data; of an error the words are each server's own."""
+    is_good = found.status_code == 200 and found.content
+    return found.status_code, found.json() or None if is_good else None

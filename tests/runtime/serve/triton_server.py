@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
+from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 
 
 def double(requests: Any) -> list[dict[str, Any]]:
@@ -18,7 +18,8 @@ def double(requests: Any) -> list[dict[str, Any]]:
 
 port = int(sys.argv[1])
 ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}
-with Triton(config=TritonConfig(**ports)) as triton:
+everything = TritonSecurityConfig(restricted_endpoints=[])
+with Triton(config=TritonConfig(**ports), security_config=everything) as triton:
     triton.bind(
         model_name="net",
         infer_func=double,
