@@ -141,7 +141,7 @@ def mask(node: ir.Node, index: int, keys: int | None) -> str | None:
         return None
     lines = [f"fill = Constant<value_float={_value(_filter(node))}>()"]
     lines.append("one = Constant<value_float=1.0>()")
-    kept, axes = f"i{index}", {1: "", 2: "1, 2", 3: "1"}[len(shape)]
+    axes = {1: "", 2: "1, 2", 3: "1"}[len(shape)]
     if len(shape) == 1:
         if keys is None or (shape[0] is None or shape[0] != (_shape(node.inputs[0]) or (None,))[0]):
             # As many ends and starts as there are rows, or three of each: other layouts.
@@ -151,8 +151,11 @@ def mask(node: ir.Node, index: int, keys: int | None) -> str | None:
             f"column = Constant<value_ints=[-1, 1, 1, 1]>() ends = Cast<to=7>(i{index}) "
             "each = Reshape(ends, column) seen = Less(all, each)"
         )
-        kept = "seen"
-    lines.append(f"seen_f = Cast<to=1>({kept}) off = Sub(one, seen_f) added = Mul(off, fill)")
+    else:
+        # Any number above zero lets a key through.
+        lines.append(f"whole = Cast<to=7>(i{index}) none = Constant<value_ints=[0]>()")
+        lines.append("seen = Greater(whole, none)")
+    lines.append("seen_f = Cast<to=1>(seen) off = Sub(one, seen_f) added = Mul(off, fill)")
     if not axes:
         return " ".join([*lines, "mask = Identity(added)"])
     lines.append(f"wide = Constant<value_ints=[{axes}]>() mask = Unsqueeze(added, wide)")
@@ -209,7 +212,7 @@ def attention(node: ir.Node) -> str | None:
 def embeddings(node: ir.Node) -> str | None:
     """Words, positions and segments looked up and added, and their norm; integers for ``QEmbed``.
 
-    The second result is how many words each row's mask lets through.
+    The second result is how many ones each row's mask has.
     """
     integers = node.op_type == "QEmbedLayerNormalization"
     ids = _shape(node.inputs[0])
@@ -228,10 +231,13 @@ def embeddings(node: ir.Node) -> str | None:
 
     row("word", 2, "i0")
     positions = "i8" if not integers and _has(node, 8) else "steps"
-    if positions == "steps":
-        if ids[1] is None:
-            return None
+    if positions == "steps" and ids[1] is not None:
         lines.append(f"steps = Constant<value_ints=[{', '.join(map(str, range(ids[1])))}]>()")
+    elif positions == "steps":
+        lines.append(
+            "zero = Constant<value_int=0>() by = Constant<value_int=1>() "
+            "width = Shape<start=1>(i0) end = Squeeze(width) steps = Range(zero, end, by)"
+        )
     row("place", 3, positions)
     lines.append("both = Add(word, place)")
     total = "both"
@@ -251,7 +257,8 @@ def embeddings(node: ir.Node) -> str | None:
     if len(node.outputs) > 1:
         if _has(node, 7):
             lines.append(
-                "across = Constant<value_ints=[1]>() wide = Cast<to=7>(i7) "
+                "across = Constant<value_ints=[1]>() whole = Cast<to=7>(i7) "
+                "is_word = Equal(whole, across) wide = Cast<to=7>(is_word) "
                 "count = ReduceSum<keepdims=0>(wide, across) o1 = Cast<to=6>(count)"
             )
         elif node.outputs[1].name and _is_read(node.outputs[1]):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import import_coremltools, import_onnxruntime, import_openvino
+from edgeinfer.errors import LoadError
 from edgeinfer.records import dataclass
 
 
@@ -39,10 +41,20 @@ def layers(path: Path, format: str) -> tuple[EngineKernel, ...]:
 
     Raises:
         NotAvailableError: the engine is not installed.
+        LoadError: it refuses the artifact.
     """
     readers = {"onnx": _onnxruntime, "openvino_ir": _openvino, "tflite": _tflite}
     reader = {**readers, "mlprogram": _mlprogram}.get(format)
     return reader(path) if reader is not None else ()
+
+
+@contextmanager
+def _may_refuse(engine: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise LoadError(f"{engine} refuses {path}: {why}") from error
 
 
 def precision_name(found: tuple[EngineKernel, ...], floats: str = "fp32") -> str:
@@ -168,7 +180,8 @@ def _onnxruntime(path: Path) -> tuple[EngineKernel, ...]:
         options.optimized_model_filepath = str(written)
         # Layouts that only the machine at hand wants would hide what the operators were.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        with _may_refuse("onnxruntime", path):
+            ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         model = ir.load(written)
         return tuple(_onnx_layer(n) for g in model.graphs() for n in g)
 
@@ -225,7 +238,8 @@ def _openvino(path: Path) -> tuple[EngineKernel, ...]:
     core = openvino.Core()
     source = core.read_model(str(path))
     narrow = _stored_narrow(source)
-    compiled = core.compile_model(source, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    with _may_refuse("openvino", path):
+        compiled = core.compile_model(source, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     found = []
     for op in compiled.get_runtime_model().get_ordered_ops():
         info = {k: _text(op, k) for k in ("layerType", "runtimePrecision", "originalLayersNames")}

@@ -34,13 +34,22 @@ class StandardForm:
     fit: Callable[[Sequence[Any]], Sequence[Any]]
     usual: tuple[ir.Attr, ...] = ()
 
-    def standard(self, node: ir.Node) -> ir.Node:
-        """Return the standard's node for one of ONNX Runtime's, in no graph."""
+    def standard(self, node: ir.Node, opset: int) -> ir.Node:
+        """Return the standard's node for one of ONNX Runtime's, in no graph.
+
+        Args:
+            node: one of ``KNOWN``.
+            opset: that of the model; one that has the operator is taken where this has not.
+        """
         missing = (a for a in self.usual if a.name not in node.attributes)
         attributes = [*node.attributes.values(), *missing]
         inputs = [None if v is None else ir.Value(name=v.name) for v in node.inputs]
         outputs = [ir.Value(name=v.name) for v in node.outputs]
-        return ir.Node("", self.op_type, inputs[: self.inputs], attributes, outputs=outputs)
+        return ir.Node(
+            *("", self.op_type, inputs[: self.inputs], attributes),
+            outputs=outputs,
+            version=max(self.since, opset),
+        )
 
 
 def _float_weights(inputs: Sequence[Any]) -> Sequence[Any]:

@@ -247,9 +247,8 @@ class Evaluator:
             return reference[0](*inputs)
 
         if domain == contrib.DOMAIN and (known := contrib.KNOWN.get(node.op_type)):
-            domain, version, fit = "", max(known.since, self._opsets.get("", 1)), known.fit
-            node = known.standard(node)
-            return lambda *inputs: fall_back(*fit(inputs))
+            standard, fit = self._load(known.standard(node, self._opsets.get("", 1))), known.fit
+            return lambda *inputs: standard(*fit(inputs))
         known_here = _BY_DOMAIN.get(domain, {})
         own = known_here.get(node.op_type) if self._own else None
         if own is None:

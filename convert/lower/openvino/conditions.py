@@ -54,6 +54,14 @@ def peepholes(node: ir.Node) -> str:
     return "input_forget is ignored" if attribute(node, "input_forget", 0) else ""
 
 
+def other_functions(node: ir.Node) -> str:
+    """Find a recurrent operator with functions that the plugin has no cell for."""
+    named = attribute(node, "activations", ())
+    names = {str(name) for name in named} if isinstance(named, (list, tuple)) else set()
+    other = sorted(name for name in names if name.lower() not in ("sigmoid", "tanh", "relu"))
+    return f"no cell with {' and '.join(other)}" if other else ""
+
+
 def resize(node: ir.Node) -> str:
     """Find forms of Resize that are ignored or refused."""
     if attribute(node, "exclude_outside", 0):

@@ -173,6 +173,13 @@ RULES: tuple[Rule, ...] = (
         repair=move_batch,
     ),
     Rule(
+        ops=frozenset({"DynamicQuantizeLSTM"}),
+        fault=lambda _: "the LSTM that its reader makes has none of the repairs of LSTM",
+        source="openvino 2026.4.1: lengths of sequences and coupled gates are ignored",
+        repair=by_definition,
+        domains=frozenset({"com.microsoft"}),
+    ),
+    Rule(
         ops=frozenset({"Compress"}),
         fault=lambda node: "" if "axis" in node.attributes else "its rank is lost",
         source="a Compress of n elements without an axis does not load, openvino 2026.4.1",
@@ -207,6 +214,12 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"LSTM"}),
         fault=conditions.peepholes,
         source="ONNX node test test_lstm_with_peepholes, openvino 2026.4.1",
+        repair=by_definition,
+    ),
+    Rule(
+        ops=frozenset({"LSTM", "GRU", "RNN"}),
+        fault=conditions.other_functions,
+        source="openvino 2026.4.1: 'LSTMCellDecomposition ... CALLBACK HAS THROWN' for HardSigmoid",
         repair=by_definition,
     ),
     Rule(

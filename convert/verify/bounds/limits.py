@@ -119,7 +119,7 @@ def _rotary_of_microsoft(op: BoundedNode) -> Limits:
 
 def _embedding_layer(op: BoundedNode) -> Limits:
     found = {0: _index(op.size(2, 0)), 1: _index(op.size(4, 0)), 8: _index(op.size(3, 0))}
-    return {i: Limit(one.usual, one.usual) for i, one in found.items()}
+    return {i: Limit(one.usual, one.usual) for i, one in found.items()} | {7: Limit(Span.of(0, 1))}
 
 
 def _lengths(place: int, axis: int = 0) -> Rule:
@@ -439,6 +439,18 @@ def _grouped_attention(op: BoundedNode) -> Limits:
     return {5: _within(total - 1, total - 1), 6: _within(total, total)}
 
 
+def _packed_attention(mask: int, past: int) -> Rule:
+    """A mask of zeros and ones, or how many keys each row has."""
+
+    def rule(op: BoundedNode) -> Limits:
+        if op.rank(mask) != 1:
+            return {mask: Limit(Span.of(0, 1))}
+        keys = (op.size(0, 1) or 0) + (op.size(past, 3) or 0)
+        return {mask: Limit(Span.of(1, keys), Span.of(0, keys))} if keys else {}
+
+    return rule
+
+
 def _padded_attention(op: BoundedNode) -> Limits:
     length = op.size(1, 2) if op.rank(1) == 4 else op.size(1, 1)
     past = (op.size(4, 2) or 0) if op.has(4) else 0
@@ -493,8 +505,12 @@ LIMITS: dict[str, Rule] = {
     "TopK": _top_k,
     "Upsample": _upsample,
     "ai.onnx.ml.ArrayFeatureExtractor": _picked,
+    "com.microsoft.Attention": _packed_attention(3, 4),
+    "com.microsoft.DynamicQuantizeLSTM": _recurrent,
     "com.microsoft.EmbedLayerNormalization": _embedding_layer,
     "com.microsoft.GroupQueryAttention": _grouped_attention,
+    "com.microsoft.QAttention": _packed_attention(5, 8),
+    "com.microsoft.QEmbedLayerNormalization": _embedding_layer,
     "com.microsoft.RotaryEmbedding": _rotary_of_microsoft,
 }
 """By operator; those of other domains with their domain in front."""

@@ -32,6 +32,8 @@ def _same(text: str, tolerance: float = 1e-5, **given: Any) -> ir.Model:
     model = ir.from_onnx_text(HEAD + text)
     rng, feeds = np.random.default_rng(0), {}
     for value in model.graph.inputs:
+        if value.name in given:
+            continue
         shape = value.shape.numpy() if value.shape is not None else ()
         feeds[value.name or ""] = rng.standard_normal(shape).astype(np.float32)
     feeds |= given
@@ -178,6 +180,8 @@ def _ints(kind: str, *shape: int) -> Array:
     [
         ("", {}),
         ("int32[2,5] m", {"m": np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]], np.int32)}),
+        # ONNX Runtime asks whether it is above zero.
+        ("int32[2,5] m", {"m": np.array([[1, 7, 99, 1, 2], [3, 1, 0, -5, 0]], np.int32)}),
         ("int32[2,5,5] m", {"m": np.tril(np.ones((2, 5, 5), np.int32))}),
         ("int32[2] m", {"m": np.array([5, 3], np.int32)}),
     ],
@@ -269,6 +273,14 @@ def test_embeddings() -> None:
         "=> (float[2,4,8] y, int32[2] n) "
         "{ y, n = com.microsoft.EmbedLayerNormalization(i, s, w, p, t, g, b, m) }",
         **given,
+    )
+    # Sizes of a run, and a mask of which ONNX Runtime counts the ones alone.
+    opened = names.replace("2,4", "n,t")
+    _same(
+        f"({opened}, float[9,8] w, float[6,8] p, float[2,8] t, float[8] g, float[8] b) "
+        "=> (float[n,t,8] y, int32[n] k) "
+        "{ y, k = com.microsoft.EmbedLayerNormalization(i, s, w, p, t, g, b, m) }",
+        **given | {"m": np.array([[1, 7, 1, 0], [-1, 1, 1, 2]], np.int32)},
     )
     scale, zero = np.array(0.02, np.float32), np.array(3, np.int8)
     _same(

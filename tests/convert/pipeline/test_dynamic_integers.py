@@ -38,6 +38,12 @@ NETS = {
         {"w": _weights(1, 24, 5), "r": _weights(1, 24, 6), "b": _weights(1, 48)},
         _weights(4, 2, 5) * 3,
     ),
+    "coupled gates and other functions": (
+        "(float[t,2,5] x) => (float[t,1,2,6] y) { y = LSTM<hidden_size = 6, input_forget = 1, "
+        'clip = 0.9, activations = ["HardSigmoid", "Softsign", "Tanh"]>(x, w, r, b) }',
+        {"w": _weights(1, 24, 5), "r": _weights(1, 24, 6), "b": _weights(1, 48)},
+        _weights(4, 2, 5) * 3,
+    ),
 }
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import edgeinfer
 from edgeinfer.backends.process import isolation
-from edgeinfer.convert.quantize import readback_apart
+from edgeinfer.convert.quantize import readback, readback_apart
 from edgeinfer.convert.quantize.readback_apart import precision_of
-from edgeinfer.errors import UsageError
+from edgeinfer.errors import LoadError, UsageError
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1,4] x) => (float[1,4] y) <float[4,4] w =
@@ -46,3 +46,10 @@ def test_what_cannot_be_read_asks_for_a_precision(
     (tmp_path / "m.onnx").write_bytes(b"no model")
     with pytest.raises(UsageError, match=r"its precision cannot be read \(.*\): give --precision"):
         precision_of(tmp_path / "m.onnx", "onnx")
+
+
+def test_an_artifact_that_the_engine_refuses_is_no_bug(tmp_path: Path) -> None:
+    text = TEXT.replace("MatMul (x, w)", 'Einsum<equation = "ij,jk,kl->il">(x, w)')
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    with pytest.raises(LoadError, match=r"onnxruntime refuses .*m\.onnx: "):
+        readback.layers(tmp_path / "m.onnx", "onnx")

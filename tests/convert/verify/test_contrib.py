@@ -77,6 +77,37 @@ def test_an_lstm_with_stored_integers_is_judged(tmp_path: Path) -> None:
         assert error < 1e-3, name
 
 
+@pytest.mark.parametrize(
+    ("about", "given"),
+    [
+        ("input_forget = 1, clip = 0.5", '""'),
+        ('activations = ["HardSigmoid", "Relu", "Elu"]', '""'),
+        ("hidden_size = 6", "n"),
+    ],
+    ids=["coupled and clipped", "functions", "lengths"],
+)
+def test_an_lstm_of_integers_has_all_options_of_an_lstm(about: str, given: str) -> None:
+    scales = np.full((1, 24), 0.02, np.float32)
+    model = graph(
+        f"""<ir_version: 10, opset_import: ["" : 22, "com.microsoft": 1]>
+        net (float[4,2,5] x, int32[2] n) => (float[4,1,2,6] y)
+        <int8[1,5,24] w, int8[1,6,24] r, float[1,24] s, int8[1,24] z> {{
+          y = com.microsoft.DynamicQuantizeLSTM<hidden_size = 6, {about}>
+              (x, w, r, "", {given}, "", "", "", s, z, s, z) }}""".replace(
+            "hidden_size = 6, hidden_size", "hidden_size"
+        ),
+        w=RNG.integers(-31, 31, (1, 5, 24)).astype(np.int8),
+        r=RNG.integers(-31, 31, (1, 6, 24)).astype(np.int8),
+        s=scales,
+        z=np.zeros((1, 24), np.int8),
+    )
+    feeds = {"x": RNG.normal(size=(4, 2, 5)).astype(np.float32), "n": np.array([4, 2], np.int32)}
+    data = ir.to_proto(model).SerializeToString()
+    (right,) = onnxruntime.InferenceSession(data).run(None, feeds)
+    found = Evaluator(model, wide=True).run(feeds)["y"]
+    assert np.abs(found - right).max() < 0.03 * np.abs(right).max()
+
+
 def test_what_we_write_is_known() -> None:
     (folder,) = lowering.__path__
     texts = {p.stem: p.read_text("utf-8") for p in Path(folder).glob("*.py")}

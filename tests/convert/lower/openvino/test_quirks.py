@@ -198,6 +198,10 @@ def test_repair_gives_the_right_numbers(text: str, feeds: Values, tmp_path: Path
         " => (float[A,B,C,D] y) { y = LSTM<hidden_size = 3>(x, w, r, , , , , p) }",
         "g (float[1,2,4] x, float[1,12,4] w, float[1,12,3] r) => (float[A,B,C,D] y)"
         " { y = LSTM<hidden_size = 3, input_forget = 1>(x, w, r) }",
+        "g (float[1,2,4] x, float[1,12,4] w, float[1,12,3] r) => (float[A,B,C,D] y)"
+        ' { y = LSTM<hidden_size = 3, activations = ["HardSigmoid", "Tanh", "Elu"]>(x, w, r) }',
+        "g (float[1,2,4] x, float[1,3,4] w, float[1,3,3] r) => (float[A,B,C,D] y)"
+        ' { y = RNN<hidden_size = 3, activations = ["Softsign"]>(x, w, r) }',
         "g (float[1,2,6,6] x, float[2,4] k, int64[2] i) => (float[2,2,2,2] y)"
         ' { y = RoiAlign<mode = "max", sampling_ratio = 1>(x, k, i) }',
     ],

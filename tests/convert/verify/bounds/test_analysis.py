@@ -174,6 +174,24 @@ CASES = {
         {"n": (1, 7)},
         {"w": np.ones((1, 6, 4), np.float32), "r": np.ones((1, 6, 2), np.float32)},
     ),
+    "lengths of a recurrent layer of stored integers": Case(
+        [
+            (
+                "DynamicQuantizeLSTM",
+                ["x", "w", "r", "", "n", "", "", "", "s", "z", "s", "z"],
+                ["y"],
+                {"hidden_size": 2, "domain": "com.microsoft"},
+            )
+        ],
+        {"x": (F, (6, 3, 5)), "n": (I32, (3,))},
+        {"n": (1, 6)},
+        {
+            "w": np.ones((1, 5, 8), np.int8),
+            "r": np.ones((1, 2, 8), np.int8),
+            "s": np.full(1, 0.1, np.float32),
+            "z": np.zeros(1, np.int8),
+        },
+    ),
     "lengths that are turned round": Case(
         [("ReverseSequence", ["x", "n"], ["y"], {"time_axis": 1, "batch_axis": 0})],
         {**X, "n": (I64, (6,))},
@@ -329,6 +347,19 @@ def test_sizes_count() -> None:
         found = bounds_of(model, {"x": (size, 2), "i": (4,)})
         assert found["i"].span.most == size - 1
         assert found["i"].hard.least == -size
+
+
+@pytest.mark.parametrize(("shape", "most"), [((3,), 5), ((3, 5), 1), ((3, 5, 5), 1)])
+def test_a_mask_of_packed_attention_holds_ones_or_numbers_of_keys(
+    shape: tuple[int, ...], most: int
+) -> None:
+    sizes = ", ".join(map(str, shape))
+    text = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+    g (float[3,5,4] x, float[4,12] w, float[12] b, int32[{sizes}] i) => (float[3,5,4] y) {{
+        y = com.microsoft.Attention<num_heads = 2>(x, w, b, i) }}"""
+    sizes_of = {"x": (3, 5, 4), "w": (4, 12), "b": (12,), "i": shape}
+    span = bounds_of(ir.from_onnx_text(text), sizes_of)["i"].span
+    assert (span.least, span.most) == (1 if len(shape) == 1 else 0, most)
 
 
 def test_a_declared_partner_takes_its_part_of_a_bound() -> None:
