@@ -58,7 +58,7 @@ test-page: $(VENV)/installed
 # The server asked by the clients that people have, which make test does without, by what hypothesis
 # makes up, and by a checker of OpenAI's and Anthropic's APIs.
 test-clients: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet 'tritonclient[grpc,http]' openai anthropic hypothesis zeroconf llm-comply
+	$(BIN)/python -m pip install --quiet -r .ci/clients.txt llm-comply
 	$(PYTEST) -m 'not slow and not models' tests/runtime/serve
 	$(PYTEST) -m 'slow' tests/runtime/serve/test_comply.py
 
