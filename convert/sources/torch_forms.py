@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.sources import torch_equations, torch_quotients, torch_special
+from edgeinfer.convert.sources import (
+    torch_attention,
+    torch_equations,
+    torch_quotients,
+    torch_special,
+)
 from edgeinfer.convert.sources.torch_script import like, opset, whole
 
 INT32, INT64, FLOAT, BOOL = 6, 7, 1, 9
@@ -38,7 +43,7 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten._is_all_true.default: _all_true,
         aten._is_any_true.default: _any_true,
         torch.sym_ite: _chosen,
-        aten.scaled_dot_product_attention.default: _attention,
+        aten.scaled_dot_product_attention.default: torch_attention.attention,
         aten.lstm.input: _lstm,
         aten.scatter_reduce.two: _scatter_reduce,
         aten.searchsorted.Tensor: _searchsorted,
@@ -103,29 +108,6 @@ def _any_true(self: Any) -> Any:
 
 def _chosen(condition: Any, yes: Any, no: Any) -> Any:
     return opset().Where(condition, yes, no)
-
-
-def _attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """Attention as the exporter writes it; a query that may attend to nothing gets zeros."""
-    from onnxscript.function_libs.torch_lib.ops import nn
-
-    op = opset()
-    found = nn.aten_scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-    )
-    if attn_mask is None or attn_mask.dtype != BOOL:
-        return found
-    allowed = op.ReduceMax(op.Cast(attn_mask, to=FLOAT), whole(-1), keepdims=1)
-    return op.Where(op.Cast(allowed, to=BOOL), found, like(0.0, found))
 
 
 def _lstm(

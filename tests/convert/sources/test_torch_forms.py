@@ -142,6 +142,12 @@ def _seen(self: Any, q: Any, k: Any, mask: Any) -> Any:
     return torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
 
 
+def _first_ones(self: Any, q: Any, k: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, k, is_causal=True, scale=0.3, enable_gqa=True
+    )
+
+
 ROWS = torch.tensor([[3.0, 1, 4, 1.5], [9, 2, 6, 5], [-5, 3, -5.5, 8]])
 SPREAD = torch.tensor(
     [
@@ -152,6 +158,7 @@ SPREAD = torch.tensor(
 )
 TIES = torch.tensor([[3.0, 1, 1, 3], [2, 2, 5, 5], [2, 1, 5, 3]])
 HOLES = torch.tensor([[torch.nan, 1, torch.inf, 4], [2, 5, torch.nan, torch.nan], [-5, 3, 7, 8]])
+SIXTY = torch.linspace(-2, 3, 60).sin()
 IMAGE = (torch.arange(2 * 7 * 5) * 37 % 11).reshape(1, 2, 7, 5).float()
 MASK = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
 
@@ -178,6 +185,18 @@ MASK = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool
         (_reduced_at, (ROWS, torch.tensor([0, 2, 0, 2, 2]), torch.arange(15.0).view(3, 5) - 6)),
         (_pooled, (IMAGE,)),
         (_seen, (ROWS[None, None], ROWS[[0, 1, 2, 1]][None, None].clone(), MASK)),
+        (_seen, (ROWS[None], ROWS[[0, 1, 2, 1]][None].clone(), MASK)),
+        # Windows have an axis of their own.
+        (_seen, (SIXTY.view(5, 1, 1, 3, 4), SIXTY[:16].view(1, 1, 1, 4, 4).clone(), MASK)),
+        (
+            _seen,
+            (
+                SIXTY.view(1, 5, 1, 3, 4),
+                SIXTY[:48].view(1, 1, 1, 12, 4) / 2,
+                SIXTY[:36].view(3, 12),
+            ),
+        ),
+        (_first_ones, (SIXTY[:48].view(1, 1, 4, 3, 4), SIXTY[:24].view(1, 1, 2, 3, 4) / 2)),
     ],
 )
 def test_operators_that_the_exporter_lacks(
