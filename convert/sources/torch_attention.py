@@ -30,8 +30,8 @@ def attention(
         value: (..., heads, keys, width of values).
         attn_mask: broadcasts to (..., heads, queries, keys); bool or added.
         dropout_p: zero in evaluation.
-        is_causal: of the first query and the first key on.
-        scale: of the scores; one over the root of the width by default.
+        is_causal: Whether a query sees no keys behind its own place.
+        scale: Factor of the scores; one over the root of the width by default.
         enable_gqa: fewer heads of keys than of queries.
     """
     from onnxscript.function_libs.torch_lib.ops import nn
@@ -67,9 +67,9 @@ def _written_out(
     axes = [*range(len(key.shape))]
     axes[-2:] = reversed(axes[-2:])
     repeats = _repeats(query, key) if enable_gqa else 1
-    turned = op.Transpose(_repeated(key, repeats), perm=axes)
+    columns = op.Transpose(_repeated(key, repeats), perm=axes)
     left = op.Mul(query, root if scale >= 0 else op.Neg(root))
-    scores = op.MatMul(left, op.Mul(turned, root))
+    scores = op.MatMul(left, op.Mul(columns, root))
     if is_causal:
         sizes = (op.Shape(x, start=-2, end=-1) for x in (query, key))
         ones = op.Expand(op.Constant(value_float=1.0), op.Concat(*sizes, axis=0))
