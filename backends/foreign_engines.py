@@ -24,6 +24,8 @@ _FIXED = {1: 8, 5: 4}
 _MOST_PARTS = 1 << 20
 """Nodes, weights and other fields of a graph that are stepped over to look for a name."""
 
+_LARGEST = 1 << 31
+
 _ORT = b"ORTM"
 """At byte 4 the mark of ONNX Runtime's own format, which is no protobuf."""
 
@@ -31,7 +33,8 @@ _ORT = b"ORTM"
 def holds_engine(path: Path) -> bool:
     """Whether a node of an ONNX file holds an engine, in its functions and subgraphs too."""
     with path.open("rb") as file:
-        if not os.fstat(file.fileno()).st_size:
+        # Nobody reads a larger one: neither a protobuf nor a FlatBuffer may be.
+        if not 0 < os.fstat(file.fileno()).st_size < _LARGEST:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             # Nearly no file has the name at all: none of its parts is looked at then.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +106,11 @@ def test_what_only_sounds_like_one_is_opened(tmp_path: Path) -> None:
     assert not holds_engine(tmp_path / "m")
     (tmp_path / "empty").touch()
     assert not holds_engine(tmp_path / "empty")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(100 << 30)
+    start = time.process_time()
+    assert not holds_engine(tmp_path / "sparse")
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("last", [b"", b"EPContext"])

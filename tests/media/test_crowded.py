@@ -72,6 +72,31 @@ def test_what_a_camera_wrote_has_few_tags(form: str, big: bool) -> None:
         assert "bytes of Exif" in crowd(io.BytesIO(given))
 
 
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_lists_below_the_first_count_as_well(form: str) -> None:
+    """Where an image is turned, or a TIFF is loaded, older Pillows read all of them."""
+    orientation = struct.pack("<HHII", 0x0112, 3, 1, 6)
+
+    def below(count: int, kind: int = 4, lists: int = 1) -> bytes:
+        place = 8 + 2 + 12 * (lists + 1) + 4
+        names = struct.pack("<HHII", 0x8769, kind, 1, place) * lists
+        head = b"II*\0" + struct.pack("<IH", 8, lists + 1) + orientation + names + bytes(4)
+        entry = struct.pack("<HHII", 0x9000, 3, 300, 0)
+        return head + struct.pack("<H", count) + entry * count + bytes(1000)
+
+    for inner, said in (
+        (below(2), ""),
+        (below(300), "tags of more than 4 times the bytes"),
+        (below(1001), "1001 tags"),
+        (below(2, kind=16), "a list of tags, of 1 numbers of type 16"),
+        (below(1, lists=9), "more than 8 lists"),
+    ):
+        given = inner if form == "TIFF" else written(form, exif=b"Exif\0\0" + inner)
+        found = crowd(io.BytesIO(given))
+        assert said in found
+        assert bool(said) == bool(found)
+
+
 def test_what_a_camera_wrote_in_parts_is_one() -> None:
     part = tags(2000)
     segments = [part[:20000], part[20000:]]

@@ -42,7 +42,14 @@ def test_repetitions_of_repetitions_are_refused(expression: str) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    [r"(?m:(?:.|.)*(?!))", r"(a|ab)+", r"(?:[a-z]|[a-z]){2,}", r"(?:a?b?)*c", r"(?:a{1,3}){200}"],
+    [
+        r"(?m:(?:.|.)*(?!))",
+        r"(a|ab)+",
+        r"(?:[a-z]|[a-z]){2,}",
+        r"(?:a?b?)*c",
+        r"(?:a{1,3}){200}",
+        r"[a-z]{1,2}+(?!)",
+    ],
 )
 def test_choices_that_are_repeated_without_an_end_are_refused(expression: str) -> None:
     """Twenty letters are 2^20 ways at each place, below what the library itself refuses."""

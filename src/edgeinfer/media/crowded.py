@@ -12,7 +12,7 @@ import math
 import re
 import struct
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MOST = 1000
 """Parts before, and in a PNG also behind, the pixels; a colour profile in a JPEG has 255."""
@@ -58,7 +58,13 @@ _TILE = (322, 323)
 _SIDES = (256, 257, *_TILE)
 """Tags of width and height, of the image and of its tiles."""
 
-_COUNTS = {3: "H", 4: "I"}
+_LISTS = (0x8769, 0x8825, 0xA005)
+"""Tags that name further lists: of the camera, of the place, of what programs agreed on."""
+
+_MOST_LISTS = 8
+
+_COUNTS = {3: "H", 4: "I", 13: "I"}
+_BIG_COUNTS = {**_COUNTS, 16: "Q", 18: "Q"}
 """Types of tags that count, and how they are kept."""
 
 _MOST_TILE = 1 << 20
@@ -209,42 +215,57 @@ def _exif(content: bytes) -> str:
 
 
 def _tiff(source: BinaryIO, head: bytes) -> str:
-    """Look at the first list of tags, which is all that is read of the file before its pixels."""
+    """Look at the first list of tags, and those below it, which is all that is read."""
     order = {b"II": "<", b"MM": ">"}.get(head[:2])
     if order is None:
         return ""
     is_big, size = 43 in head[2:4], source.seek(0, io.SEEK_END)
     begin, count, entry = ("Q", "Q", "HHQ8s") if is_big else ("I", "H", "HHI4s")
     source.seek(8 if is_big else 4)
-    (place,) = struct.unpack(order + begin, source.read(struct.calcsize(order + begin)))
-    source.seek(place)
-    (tags,) = struct.unpack(order + count, source.read(struct.calcsize(order + count)))
-    if tags > MOST:
-        return f"{tags} tags"
-    held, sides = 0, dict[int, int]()
-    for _ in range(tags):
-        tag, kind, values, own = struct.unpack(
-            order + entry, source.read(struct.calcsize(order + entry))
-        )
-        if tag in _SIDES and values == 1 and kind in _COUNTS:
-            (side,) = struct.unpack_from(order + _COUNTS[kind], own)
-            # Of a tag that is there twice, what takes more.
-            sides[tag] = (max if tag in _TILE else min)(side, sides.get(tag, side))
-        elif tag in _TILE:
-            return f"a size of tiles of {values} numbers of type {kind}"
-        if tag in _PARTS and values > _MOST_PARTS:
-            return f"{values} strips or tiles"
-        unit = _UNITS.get(kind, 0)
-        if unit != 1 and values > _MOST_VALUES:
-            return f"{values} numbers of tag {tag}"
-        # Of what lies behind the end there is nothing to read.
-        held += min(unit * values, size)
-        if held > _MOST_TIMES * size:
-            return f"tags of more than {_MOST_TIMES} times the bytes that there are"
+    waiting = [*_unpacked(source, order + begin)]
+    held, sides, counts = 0, dict[int, int](), _BIG_COUNTS if is_big else _COUNTS
+    for number in range(_MOST_LISTS + 1):
+        if number == len(waiting):
+            break
+        if number == _MOST_LISTS:
+            return f"more than {_MOST_LISTS} lists of tags"
+        # A list that does not begin within the file has no tags.
+        source.seek(min(waiting[number], size))
+        (tags,) = _unpacked(source, order + count) or (0,)
+        if tags > MOST:
+            return f"{tags} tags"
+        for _ in range(tags):
+            if not (found := _unpacked(source, order + entry)):
+                break
+            tag, kind, values, own = found
+            if kind in counts and values == 1:
+                (value,) = struct.unpack_from(order + counts[kind], own)
+                if tag in _LISTS:
+                    waiting.append(value)
+                elif tag in _SIDES and not number:
+                    # Of a tag that is there twice, what takes more.
+                    sides[tag] = (max if tag in _TILE else min)(value, sides.get(tag, value))
+            elif tag in (*_TILE, *_LISTS):
+                return f"a size of tiles, or a list of tags, of {values} numbers of type {kind}"
+            if tag in _PARTS and values > _MOST_PARTS:
+                return f"{values} strips or tiles"
+            unit = _UNITS.get(kind, 0)
+            if unit != 1 and values > _MOST_VALUES:
+                return f"{values} numbers of tag {tag}"
+            # Of what lies behind the end there is nothing to read.
+            held += min(unit * values, size)
+            if held > _MOST_TIMES * size:
+                return f"tags of more than {_MOST_TIMES} times the bytes that there are"
     wide, high, *tile = (sides.get(tag, 0) for tag in _SIDES)
     if math.prod(tile) > max(_MOST_TILE, 2 * wide * high):
         return f"tiles of {tile[0]} by {tile[1]} in an image of {wide} by {high}"
     return ""
+
+
+def _unpacked(source: BinaryIO, form: str) -> tuple[Any, ...]:
+    """Read numbers; nothing where the file ends before."""
+    read = source.read(struct.calcsize(form))
+    return struct.unpack(form, read) if len(read) == struct.calcsize(form) else ()
 
 
 _WALKS: tuple[tuple[bytes, Callable[[BinaryIO, bytes], str]], ...] = (

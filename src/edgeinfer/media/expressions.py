@@ -32,7 +32,7 @@ _TOKENS = re.compile(
     | (?P<open>\((?:\?(?:[imsxnWDSPa-]*:|[imsxn-]+\)|[=!>]|<[=!]|<\w+>|'\w+'|\#[^)]*\)|P<\w+>))?)
     | (?P<close>\))
     | (?P<or>\|)
-    | (?P<times>[*+?](?:[+?])? | \{\d*,?\d*\}[?+]?)
+    | (?P<times>[*+?](?:[+?])? | \{\d*,?\d*\}\??)
     | (?P<back>\\[1-9] | \\k)
     | (?P<anchor>\^ | \$ | \\[bBAzZG])
     | (?P<class>\\[pP](?:\{[^}]{0,64}\}|.) | \\x\{[^}]{0,64}\} | \\.)
@@ -180,7 +180,8 @@ class _Reader:
             if is_endless:
                 if inner.endless:
                     raise TooManySteps("an expression repeats a repetition without an end")
-                if inner.ways > 1:
+                # A plus behind braces repeats what they repeat.
+                if inner.ways * counts > 1:
                     raise TooManySteps("an expression repeats a choice without an end")
                 inner.pending += 0 if keeps else 1
                 inner.endless = True
@@ -215,10 +216,12 @@ class _Reader:
                 low, comma, high = token.strip("+?{}").partition(",")
                 least = min(least, int(low or 0))
                 most *= max(1, int(high or low or 0))
-                counts *= max(1, int(high or low or 0) - int(low or 0) + 1)
                 endless = endless or bool(comma and not high)
                 # A count of many is as good as none.
-                endless = endless or int(high or low or 0) > 100
+                if int(high or low or 0) > 100:
+                    endless = True
+                else:
+                    counts *= max(1, int(high or low or 0) - int(low or 0) + 1)
             else:
                 least = min(least, int(token[0] == "+"))
                 counts *= 1 + (token[0] == "?")

@@ -27,6 +27,11 @@ WHITE = (255, 255, 255, 255)
 _ORIENTATION = 0x0112
 """Tag of EXIF."""
 
+_TURNS = {
+    **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"},
+    **{6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"},
+}
+"""How an image is brought upright, by what its EXIF tag (TIFF 6.0, Orientation) says."""
 
 AnyImage = Any
 """A path, the contents of a file, an array (height, width[, 3 or 4]) of uint8 in RGB order, or an
@@ -78,12 +83,7 @@ def open_image(given: AnyImage, color: str = "RGB") -> Image.Image:
         return _read(io.BytesIO(given), "image", color)
     image = _pillow()
     if isinstance(given, image.Image):
-        from PIL import ImageOps
-
-        # Pillow copies what is upright as well.
-        rotated = given.getexif().get(_ORIENTATION, 1) != 1
-        upright = ImageOps.exif_transpose(given) if rotated else given
-        return _in_color(upright, "image", color)
+        return _in_color(_upright(given), "image", color)
     array = np.asarray(given)
     expected = "a path, a Pillow image or uint8 of (height, width), (..., 3) or (..., 4)"
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or not array.size:
@@ -185,7 +185,7 @@ def measured(given: bytes, record: ImageInput) -> tuple[int, int]:
 
 def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import Image, UnidentifiedImageError
     except ImportError as e:
         raise NotAvailableError(f"reading images needs Pillow: {install('media')}") from e
     expected = f"an image that Pillow can read ({', '.join(FORMATS)})"
@@ -202,8 +202,11 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
                 # Where the tag lies behind the pixels, it is known only now.
                 if opened.getexif().get(_ORIENTATION, 1) != 1:
                     _check_size(opened, size, name, mode, rotated=True)
-                    ImageOps.exif_transpose(opened, in_place=True)
-                return _in_color(opened, name, color)
+                upright = _upright(opened)
+                if upright is not opened:
+                    # Lets go of the pixels as they lay.
+                    opened.close()
+                return _in_color(upright, name, color)
     except InputError:
         raise
     except Image.DecompressionBombError as e:
@@ -213,6 +216,20 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
     # Pillow's decoders raise any of these for damaged data.
     except _DAMAGED as e:
         raise InputError(name, expected, f"a damaged file ({_one_line(e)})") from e
+
+
+def _upright(given: Image.Image) -> Image.Image:
+    """Return an image rotated as its EXIF tag says, without what says so; one that is, itself.
+
+    Pillow's own way writes all that a camera wrote anew, for which it reads lists of any size.
+    """
+    method = _TURNS.get(given.getexif().get(_ORIENTATION, 1))
+    if method is None:
+        return given
+    rotated = given.transpose(getattr(_pillow().Transpose, method))
+    for said in ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"):
+        rotated.info.pop(said, None)
+    return rotated
 
 
 def _check_size(
