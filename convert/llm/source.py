@@ -26,7 +26,7 @@ MOST_LISTED = 12
 MOST_JSON = 256 << 20
 """Bytes of a JSON file of a folder; tokenizers have tens of megabytes."""
 
-_HF = {
+HF_WHOLE = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
@@ -221,7 +221,7 @@ def _described(path: Path, family: Family, shape: Any) -> LlmConfig:
 
 def renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, StoredTensor]]:
     """Give tensors of a Hugging Face folder our names; what is unknown keeps its own."""
-    whole = {theirs: ours for ours, theirs in _HF.items()}
+    whole = {theirs: ours for ours, theirs in HF_WHOLE.items()}
     layer = {theirs: ours for ours, theirs in {**HF_LAYER, **family.hf_names}.items()}
     experts: dict[str, dict[int, StoredTensor]] = {}
     for full, tensor in tensors.items():
