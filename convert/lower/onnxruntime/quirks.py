@@ -17,6 +17,7 @@ from edgeinfer.convert.lower.faults import (
     move_batch,
     sum_channels,
 )
+from edgeinfer.convert.lower.onnxruntime import recurrent
 from edgeinfer.convert.lower.onnxruntime.faster import (
     contrib_gelu,
     is_mean_of_map,
@@ -272,12 +273,9 @@ def _small_results(node: ir.Node) -> str:
 
 
 def _hidden(node: ir.Node) -> str:
-    """One less the other of two exponentials; those of LSTM and GRU are another kernel's.
-
-    Steps counted only at run time may be none, which a Scan of the definition cannot have.
-    """
+    """One less the other of two exponentials; those of LSTM and GRU are another kernel's."""
     x = given(node, 0)
-    if x is None or x.shape is None or not isinstance(x.shape[0], int) or not x.shape[0]:
+    if x is None or x.shape is None or x.shape[0] == 0:
         return ""
     named = attribute(node, "activations", ["Tanh"])
     if not isinstance(named, (list, tuple)) or not _is_plain(node):
@@ -361,7 +359,11 @@ DIGITS: tuple[Rule, ...] = (
         source="onnxruntime 1.32: a state of tanh(1e-7) is 1.19e-7, tanh(1e-8) is 0; its kernel "
         "takes 44 us for 50 steps of 64 where the definition takes 54, and 3.5 ms for 0.9 with a "
         "batch of 16",
-        repair=by_definition,
+        repair=lambda model, node: (
+            recurrent.define_some_steps(model, node)
+            if recurrent.has_open_steps(node)
+            else by_definition(model, node)
+        ),
     ),
     Rule(
         ops=frozenset({"DFT", "STFT"}),

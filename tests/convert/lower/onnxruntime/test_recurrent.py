@@ -86,10 +86,19 @@ def test_one_scale_for_columns_is_not_what_the_kernel_takes() -> None:
     assert multiply_stored(stored) == 0
 
 
-def test_a_recurrent_tanh_keeps_its_digits_near_zero() -> None:
+@pytest.mark.parametrize("steps", ["5", "t"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y, h = RNN<hidden_size=4>(x, w, r)",
+        ', h = RNN<hidden_size=4, direction="reverse">(x, w, r)',
+    ],
+)
+def test_a_recurrent_tanh_keeps_its_digits_near_zero(steps: str, body: str) -> None:
     """ONNX Runtime's kernel gives 0 for 1e-8 and 1.19e-7 for 1e-7."""
-    source = model("""g (float[5,2,3] x, float[1,4,3] w, float[1,4,4] r)
-        => (float[5,1,2,4] y, float[1,2,4] h) { y, h = RNN<hidden_size=4>(x, w, r) }""")
+    shown = f"float[{steps},1,2,4] y, " if body[0] == "y" else ""
+    source = model(f"""g (float[{steps},2,3] x, float[1,4,3] w, float[1,4,4] r)
+        => ({shown}float[1,2,4] h) {{ {body} }}""")
     numbers = np.random.default_rng(0)
     shapes = {"x": (5, 2, 3), "w": (1, 4, 3), "r": (1, 4, 4)}
     feeds = {n: numbers.standard_normal(s).astype(np.float32) / 2 for n, s in shapes.items()}
@@ -100,3 +109,17 @@ def test_a_recurrent_tanh_keeps_its_digits_near_zero() -> None:
         want = Evaluator(source, wide=True).run(given)
         for found, right in zip(run(repaired, given), want.values(), strict=True):
             np.testing.assert_allclose(found, right, rtol=2e-6, atol=1e-6 * np.abs(right).max())
+
+
+def test_no_steps_leave_the_state_as_it_came() -> None:
+    """ONNX Runtime's kernel gives zeros."""
+    source = model("""g (float[t,n,3] x, float[1,4,3] w, float[1,4,4] r, float[1,n,4] s)
+        => (float[t,1,n,4] y, float[1,n,4] h) { y, h = RNN<hidden_size=4>(x, w, r, , , s) }""")
+    assert not apply(source, DIGITS, Remarks())
+    shapes = {"x": (0, 2, 3), "w": (1, 4, 3), "r": (1, 4, 4), "s": (1, 2, 4)}
+    feeds = {
+        n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in shapes.items()
+    }
+    rows, state = run(source, feeds)
+    assert rows.shape == (0, 1, 2, 4)
+    np.testing.assert_array_equal(state, feeds["s"])
