@@ -280,18 +280,23 @@ def _conv_integer(node: ir.Node, build: ReplacementBuilder) -> bool:
 
 def _matmul_integer(node: ir.Node, build: ReplacementBuilder) -> bool:
     a, b, a_zero, b_zero = (input_at(node, i) for i in range(4))
-    ranks = rank(a), rank(b)
-    if a is None or b is None or a.shape is None or b.shape is None or 0 in ranks:
+    if a is None or b is None or b.shape is None or 0 in (rank(a), rank(b)):
         return False
+    single = a_zero is None or rank(a_zero) == 0
+    if a.shape is None and (len(b.shape) < 2 or not single):
+        return False
+    # States of a loop have sizes of their own in each turn: only the last axis counts here.
+    last = -1 if a.shape is None else len(a.shape) - 1
     inner = max(len(b.shape) - 2, 0)
-    depth = next((d for d in (a.shape[-1], b.shape[inner]) if isinstance(d, int)), None)
+    shared = (b.shape[inner], *([] if a.shape is None else [a.shape[-1]]))
+    depth = next((d for d in shared if isinstance(d, int)), None)
     each = _summed(node, 1, _most(b, b_zero, inner))
     if not each or (depth is None and each < _ANY):
         return False
     # A zero point for each row has its axis before that of the sums.
-    rows = 1 if len(a.shape) > 1 and rank(a_zero) == 1 else 0
+    rows = 1 if last > 0 and rank(a_zero) == 1 else 0
     left, right = _centred(build, a, a_zero, rows), _centred(build, b, b_zero, 0)
-    ends = [(left, len(a.shape) - 1), (right, inner)]
+    ends = [(left, last), (right, inner)]
     return _added_up(node, build, ends, (depth or 1, each), lambda *x: build.op("MatMul", *x))
 
 

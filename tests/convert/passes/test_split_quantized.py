@@ -144,6 +144,28 @@ def test_integers_that_become_floats_are_one_product() -> None:
     assert [n.op_type for n in model.graph].count("MatMul") == 1
 
 
+def test_a_state_of_a_loop_has_sizes_of_its_own() -> None:
+    text = """g (int64 n, float[2,8] x, int8[8,8] w) => (float[2,8] y) {
+        c = Constant<value = bool {1}>()
+        y = Loop(n, c, x) <body = b (int64 i, bool ci, float[2,8] s) => (bool co, float[2,8] so) {
+            co = Identity(ci) q, k, z = DynamicQuantizeLinear(s) p = MatMulInteger(q, w, z)
+            f = Cast<to = 1>(p) so = Mul(f, k) }> }"""
+    model = ir.from_onnx_text(HEADER + text)
+    feeds = {
+        "n": np.array(2),
+        "x": RNG.normal(size=(2, 8)).astype(np.float32),
+        "w": RNG.integers(-9, 9, (8, 8)).astype(np.int8),
+    }
+    want = run(model, feeds)
+    for node in model.graph.all_nodes():
+        if node.op_type == "DynamicQuantizeLinear":
+            node.inputs[0].shape = None
+            node.outputs[2].shape = ir.Shape([])
+    assert SplitQuantized()(model).modified
+    assert "MatMulInteger" not in [n.op_type for n in model.graph.all_nodes()]
+    np.testing.assert_allclose(run(model, feeds), want, rtol=1e-5)
+
+
 def test_sums_of_an_unknown_length_are_left_alone() -> None:
     text = "g (uint8[3,K] a, int8[K,4] b) => (int32[3,4] y) {y = MatMulInteger(a, b)}"
     assert not SplitQuantized()(ir.from_onnx_text(HEADER + text)).modified

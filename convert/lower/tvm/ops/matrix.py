@@ -23,6 +23,11 @@ from edgeinfer.kernels.defs import gemm
 @OPS.lower("MatMul", dtypes=NUMBERS)
 def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """NumPy's ``matmul``."""
+    return numpy_product(g, A, B)
+
+
+def numpy_product(g: Builder, A: Tensor, B: Tensor) -> Tensor:
+    """A product of which either operand may have one axis."""
     if not A.rank or not B.rank:
         raise Refusal("a scalar operand")
     a = _with_shape(g, A, (1, *A.shape)) if A.rank == 1 else A

@@ -12,7 +12,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.narrow import of_quantized
 from edgeinfer.convert.lower.tvm.ops.arith import convert, dtype_name
-from edgeinfer.convert.lower.tvm.ops.matrix import product, reshape
+from edgeinfer.convert.lower.tvm.ops.matrix import numpy_product, reshape
 from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, OPS
 from edgeinfer.types import Array
 
@@ -137,16 +137,15 @@ def matmul_integer(
     b_zero_point: Tensor | None = None,
 ) -> Tensor:
     """A product of integers, exact in 32 bits."""
-    if A.rank < 2 or B.rank < 2:
-        raise Refusal("an operand with one axis", "unsupported_rank")
     a, b = convert(g, A, "int32"), convert(g, B, "int32")
     if a_zero_point is not None:
         zero = convert(g, a_zero_point, "int32")
-        wide = zero if zero.rank != 1 else reshape(g, zero, (zero.shape[0], 1))
+        rows = zero.rank == 1 and A.rank > 1
+        wide = reshape(g, zero, (zero.shape[0], 1)) if rows else zero
         a = g.map(lambda v, z: v - z, a, wide)
     if b_zero_point is not None:
         b = g.map(lambda v, z: v - z, b, convert(g, b_zero_point, "int32"))
-    return product(g, a, b)
+    return numpy_product(g, a, b)
 
 
 @OPS.lower("Dropout", dtypes=FLOATS | BOOL)

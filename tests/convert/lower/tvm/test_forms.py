@@ -94,3 +94,18 @@ def test_a_byte_of_a_condition() -> None:
     text = "(bool[3] x) => (uint8[3] y) { y = BitCast<to=2>(x) }"
     found = outputs(_model(text, 26), {"x": np.array([True, False, True])})
     np.testing.assert_array_equal(found["y"], np.array([1, 0, 1], np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "y"), [("8", "8,5", "5"), ("3,8", "8", "3"), ("8", "8", ""), ("8", "2,8,5", "2,5")]
+)
+def test_products_of_integers_take_one_axis(x: str, w: str, y: str) -> None:
+    rng = np.random.default_rng(0)
+    shapes = [tuple(map(int, sizes.split(","))) for sizes in (x, w)]
+    left, right = rng.integers(0, 255, shapes[0]), rng.integers(-128, 127, shapes[1])
+    text = (
+        f"(uint8[{x}] x, int8[{w}] w, uint8 z) => (int32[{y}] y) {{ y = MatMulInteger(x, w, z) }}"
+    ).replace("int32[]", "int32")
+    feeds = {"x": left.astype(np.uint8), "w": right.astype(np.int8), "z": np.array(9, np.uint8)}
+    found = outputs(_model(text), feeds)["y"]
+    np.testing.assert_array_equal(found, np.matmul(left - 9, right))
