@@ -456,12 +456,32 @@ class FleetModel(forks.Here):
         """Whether a run is known to be over soon."""
         return self._run_s < BRIEF_S and self.engine.is_loaded
 
-    def _here(self, several: Sequence[Feeds]) -> list[Outputs] | None:
+    def _here(self, several: Sequence[Feeds], calls: int = 0) -> list[Outputs] | None:
         """Run on the caller's thread, if a place is free there and nothing waits for it."""
         is_simple = self.batching is None or not self.batching.wait_ms
         if not is_simple or not self.engine.is_loaded or self.is_closed:
             return None
-        return self._runtime._scheduler.here(self, self._now, several)
+        now = partial(self._now, calls=calls) if calls else self._now
+        return self._runtime._scheduler.here(self, now, several)
+
+    def run_joined(self, feeds: Feeds, calls: int) -> Outputs | None:
+        """Run calls that are joined already, as ``run_here``.
+
+        Args:
+            feeds: inputs of all of them behind each other along the first axis, checked.
+            calls: Number of calls.
+
+        Returns:
+            Outputs of all of them; None where it cannot run now.
+
+        Raises:
+            ClosedError: the model was closed.
+            RunError: the engine failed.
+        """
+        if self.is_closed:
+            raise ClosedError(f"model {self.name!r}: used after close()")
+        found = self._here([feeds], calls)
+        return None if found is None else found[0]
 
     def run_here(self, several: Sequence[Feeds]) -> list[Outputs] | None:
         """Run checked calls as one, on this thread, where a place is free and nothing waits.
@@ -480,13 +500,13 @@ class FleetModel(forks.Here):
             raise ClosedError(f"model {self.name!r}: used after close()")
         return self._here(several)
 
-    def _now(self, several: Sequence[Feeds]) -> list[Outputs]:
+    def _now(self, several: Sequence[Feeds], calls: int = 0) -> list[Outputs]:
         """Run on the caller's thread."""
-        start, run = time.monotonic(), object()
+        start, run, calls = time.monotonic(), object(), calls or len(several)
         try:
             try:
                 session = self._acquired(run)
-                is_full = 1 < len(several) == self.most_here
+                is_full = 1 < calls == self.most_here
                 self._dispatched["full" if is_full else "idle"] += 1
                 results = together(partial(self.engine.run, session), several)
             finally:
@@ -495,10 +515,10 @@ class FleetModel(forks.Here):
         except InputError:
             raise
         except Exception as error:
-            for _ in several:
+            for _ in range(calls):
                 self._recorder.failed(type(error).__name__)
             raise
-        self._took(start, start, len(several))
+        self._took(start, start, calls)
         return results
 
     def _acquired(self, run: object) -> Session:

@@ -136,6 +136,23 @@ class WholeRequest:
         if self.disconnected and not self.response_complete and self.left is not None:
             self.left()
 
+    def send(self, *answer: bytes) -> None:
+        """Write the answer, head and all."""
+        # The connection has it until another one comes.
+        self.response_complete, self.body = True, b""
+        connection = self._connection
+        connection.transport.share = self.share
+        connection.transport.write_now(*answer)
+        if not self.keep_alive:
+            connection.transport.close()
+        connection.on_response_complete()
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Headers that every answer has now."""
+        found: list[tuple[bytes, bytes]] = self._connection.server_state.default_headers
+        return found
+
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Write the answer.
 
@@ -144,13 +161,5 @@ class WholeRequest:
             headers: with the content's length; made here, not by a client.
             body: all of it.
         """
-        # The connection has it until another one comes.
-        self.response_complete, self.body = True, b""
-        connection = self._connection
-        every = (*connection.server_state.default_headers, *headers)
-        transport, is_kept = connection.transport, self.keep_alive
-        transport.share = self.share
-        transport.write_now(*whole_answer(status, every, body, is_kept=is_kept))
-        if not is_kept:
-            transport.close()
-        connection.on_response_complete()
+        every = (*self.default_headers, *headers)
+        self.send(*whole_answer(status, every, body, is_kept=self.keep_alive))

@@ -38,6 +38,7 @@ from edgeinfer.runtime.serve.origins import Origins
 from edgeinfer.runtime.serve.refusals import refusal
 from edgeinfer.runtime.serve.requestlog import LOG, log_request
 from edgeinfer.runtime.serve.served import Served
+from edgeinfer.runtime.serve.stacks import Entry, Stack
 from edgeinfer.runtime.serve.tensors import InferRequest, read
 from edgeinfer.runtime.serve.v2 import result
 
@@ -66,6 +67,11 @@ class FastPath:
         head = request.head
         try:
             facts: _Facts | None = head.facts if head is not None else None
+            if head is not None and head.stack and facts is not None and not request.is_alone:
+                if head.stack.take((facts, request, self._id_of(facts.id), started)):
+                    return True
+                if head.stack.is_gone:
+                    head.stack = None
             if facts is None:
                 facts = self._facts(request)
             if facts is None or not self._is_open(facts.model):
@@ -87,11 +93,42 @@ class FastPath:
             return False
         if head is not None:
             head.facts = facts
+            if head.stack is None and not request.is_alone:
+                head.stack = self._stack(facts, request) or False
         id, request.share = self._id_of(facts.id), facts.share
         if not (request.is_alone and self._is_answered(facts, asked, request, id, started)):
             call = _Call(self.hub, facts, asked, request, id, started, expected)
             self._submit(facts, asked, call)
         return True
+
+    def _stack(self, facts: _Facts, request: WholeRequest) -> Stack | None:
+        """Return what takes requests of this head and JSON that come together."""
+        # Keys of several have shares and turns.
+        if facts.size is None or facts.share or not request.keep_alive:
+            return None
+        text = bytes(request.body[: facts.size])
+        plan = facts.model.plans.plan(text)
+        if plan is None or not Stack.fits(self.hub, facts.model, plan):
+            return None
+        if plan.stack is None:
+            plan.stack = Stack(self.hub, facts.model, plan, text, self._alone)
+        found: Stack = plan.stack
+        return found
+
+    def _alone(self, entry: Entry) -> None:
+        """Take a request that came with others by itself; its key has paid for it."""
+        facts, request, id, started = entry
+        model, limit = facts.model, self.hub.options.limits.elements
+        request.share = facts.share
+        try:
+            asked = read(request.body, facts.size, model.inputs, model.outputs, limit)
+        except Exception as error:
+            status, content, headers = _refused(facts, error)
+            facts.ended(status, id, started)
+            request.answer(status, (*whole_headers(content, headers), (_ID, id)), content)
+            return
+        expected = model.answer_size.of(asked.feeds)
+        self._submit(facts, asked, _Call(self.hub, facts, asked, request, id, started, expected))
 
     def _is_answered(
         self, facts: _Facts, asked: InferRequest, request: WholeRequest, id: bytes, started: float
@@ -219,9 +256,9 @@ class _Facts:
     share: bytes
     path: str
 
-    def ended(self, status: int, id: bytes, started: float) -> None:
+    def ended(self, status: int, id: bytes, started: float, now: float | None = None) -> None:
         """Count a request that was answered, and log it."""
-        seconds = time.perf_counter() - started
+        seconds = (time.perf_counter() if now is None else now) - started
         self.model.metrics.ended(status, seconds)
         key = "" if self.grant is None else self.grant.name
         log_request("POST", self.path, status, id=id, seconds=seconds, key=key)

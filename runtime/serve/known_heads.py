@@ -31,9 +31,10 @@ class KnownHead:
 
     Attributes:
         facts: what it means to who answers it; None until that is known.
+        stack: takes requests of it that come together; None until it is known, False for none.
     """
 
-    __slots__ = ("facts", "headers", "length", "place", "text", "url")
+    __slots__ = ("facts", "headers", "length", "place", "stack", "text", "url")
 
     def __init__(
         self, text: bytes, url: bytes, headers: list[tuple[bytes, bytes]], length: int, place: int
@@ -41,6 +42,7 @@ class KnownHead:
         self.text, self.url, self.headers = text, url, headers
         self.length, self.place = length, place
         self.facts: Any = None
+        self.stack: Any = None
 
     def begins(self, data: bytes | memoryview) -> bool:
         """Whether data begins with it."""

@@ -112,6 +112,32 @@ class Lane:
         """Whether runs may go on the loop."""
         return self._size > 0
 
+    @property
+    def most(self) -> int:
+        """Requests of one run."""
+        return self._size
+
+    def takes(self, size: int) -> bool:
+        """Whether an input of so many bytes goes on the loop now."""
+        return size <= self._largest and not (self._late and self._rests())
+
+    def run_joined(self, feeds: Feeds, calls: int) -> Outputs | None:
+        """Run requests that are joined already; None where the engine is not free.
+
+        Args:
+            feeds: inputs of all of them behind each other along the first axis.
+            calls: Number of requests.
+
+        Raises:
+            InputError: an input is not what the model takes.
+            EdgeInferError: the engine failed.
+        """
+        start = time.perf_counter()
+        found = self._model.run_joined(self._model.check(feeds), calls)
+        if found is not None:
+            self._took(time.perf_counter(), start)
+        return found
+
     def run_now(self, feeds: Feeds) -> Outputs | None:
         """Run the request of who is alone; None where it has to wait, or goes to a thread.
 

@@ -37,24 +37,31 @@ class RequestPlan:
         request: that was read.
         length: Length of its body.
         start: Start of the raw tensors in it.
+
+    Attributes:
+        length: Length of the body.
+        parts: name, element type, first byte and shape of each tensor.
+        request: Request without its tensors.
+        stack: takes requests of it that come together; None for none.
     """
 
-    __slots__ = ("_length", "_parts", "_request")
+    __slots__ = ("length", "parts", "request", "stack")
 
     def __init__(self, request: InferRequest, length: int, start: int) -> None:
         # Not its feeds, which hold the body that they came in.
-        self._request = InferRequest("", {}, request.outputs, request.binary, request.terms)
-        self._length = length
-        self._parts = []
+        self.request = InferRequest("", {}, request.outputs, request.binary, request.terms)
+        self.length = length
+        self.parts: list[tuple[str, Any, int, tuple[int, ...]]] = []
         for name, array in request.feeds.items():
-            self._parts.append((name, array.dtype, start, array.shape))
+            self.parts.append((name, array.dtype, start, array.shape))
             start += array.nbytes
+        self.stack: Any = None
 
     def read(self, body: bytes | memoryview) -> InferRequest | None:
         """Return a request; None where there are fewer or more bytes than the JSON says."""
-        if len(body) != self._length:
+        if len(body) != self.length:
             return None
-        return asked_again(self._request, body, self._parts)
+        return asked_again(self.request, body, self.parts)
 
 
 class Plans:
@@ -83,6 +90,10 @@ class Plans:
         """Return a request whose JSON is known; None where it has to be read."""
         plan = self._known.get(head)
         return None if plan is None else plan.read(body)
+
+    def plan(self, head: bytes) -> RequestPlan | None:
+        """Return what reads requests of a JSON text; None where it is not known."""
+        return self._known.get(head)
 
     def keep(self, head: bytes, body: bytes | memoryview, request: InferRequest) -> None:
         """Keep what was read, where others may send the same."""

@@ -29,7 +29,7 @@ from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
 
-_BINARY = (b"content-type", b"application/octet-stream")
+BINARY = (b"content-type", b"application/octet-stream")
 
 
 def result(
@@ -41,7 +41,7 @@ def result(
         RequestError: the outputs hold what JSON has no word for.
     """
     content, head = model.plans.write(model.name, asked, results, model.outputs)
-    return content, (JSON,) if head is None else (_BINARY, (LENGTH, b"%d" % head))
+    return content, (JSON,) if head is None else (BINARY, (LENGTH, b"%d" % head))
 
 
 class V2:

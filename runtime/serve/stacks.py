@@ -1,0 +1,184 @@
+"""Requests that differ in their numbers alone, answered by one pass over all that came together.
+
+To make arrays of each, join them, cut the outputs and write each answer's head takes more than the
+run of a small network. Requests with one JSON text, over connections whose heads are known, differ
+in their bytes alone: these are joined as they came, run, and their answers cut out of the outputs'
+bytes behind one head. What is not as plain goes the way of all others, one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from edgeinfer.errors import RunError
+from edgeinfer.runtime.serve.exchange import WholeRequest
+from edgeinfer.runtime.serve.http import LENGTH, SAFE
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES
+from edgeinfer.runtime.serve.lanes import BRIEF_S
+from edgeinfer.runtime.serve.plans import RequestPlan
+from edgeinfer.runtime.serve.served import Served
+from edgeinfer.runtime.serve.v2 import BINARY
+from edgeinfer.types import Array
+
+Entry = tuple[Any, WholeRequest, bytes, float]
+"""Facts of the head, the request, its id, and when it came."""
+
+
+class Stack:
+    """Requests of one JSON text that came together.
+
+    Args:
+        hub: that has the model.
+        model: that is asked.
+        plan: reads them.
+        text: the JSON.
+        other: takes a request the way of all others.
+    """
+
+    __slots__ = (
+        *("_hub", "_lane", "_model", "_names", "_other", "_plan", "_plans", "_size", "_text"),
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        hub: Hub,
+        model: Served,
+        plan: RequestPlan,
+        text: bytes,
+        other: Callable[[Entry], None],
+    ) -> None:
+        self._hub, self._model, self._plan, self._text, self._other = hub, model, plan, text, other
+        self._lane, self._plans = model.lane, model.plans
+        self._size = plan.length - len(text)
+        wanted = plan.request.outputs
+        self._names = [s.name for s in model.outputs if not wanted or s.name in wanted]
+        self._waiting: list[Entry] = []
+
+    @staticmethod
+    def fits(hub: Hub, model: Served, plan: RequestPlan) -> bool:
+        """Whether requests of a plan are plain enough."""
+        lane, terms, asked = model.lane, plan.request.terms, plan.request
+        if lane is None or lane.most < 2 or hub.options.limits.wait_s is not None:
+            return False
+        if terms.priority or terms.deadline_s is not None or plan.length >= LARGE_BYTES:
+            return False
+        names = asked.outputs or [spec.name for spec in model.outputs]
+        texts = {spec.name for spec in model.outputs if spec.dtype == "string"}
+        if not asked.binary.issuperset(names) or texts.intersection(names):
+            return False
+        if not all(shape and shape[0] == plan.parts[0][3][0] for _, _, _, shape in plan.parts):
+            return False
+        feeds = {name: np.broadcast_to(np.zeros(1, d), s) for name, d, _, s in plan.parts}
+        return 0 < model.answer_size.of(feeds) < LARGE_BYTES
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the model was loaded anew, or unloaded."""
+        return self._lane is not self._model.lane or self._plans is not self._model.plans
+
+    def take(self, entry: Entry) -> bool:
+        """Take a request; False leaves it, and nothing has happened.
+
+        Raises:
+            RequestError: 429, the key has used up its requests.
+        """
+        facts, request, *_ = entry
+        hub, model, body, waiting = self._hub, self._model, request.body, self._waiting
+        lane = self._lane
+        if lane is None or self.is_gone:
+            return False
+        if len(body) != self._plan.length or body[: len(self._text)] != self._text:
+            return False
+        is_open = model.is_ready and not hub.is_stopping and lane.takes(self._size)
+        if not is_open or model.waiting >= hub.options.limits.queue:
+            return False
+        if not hub.memory.is_free(len(body), 0):
+            return False
+        if facts.grant is not None:
+            facts.grant.count_request()
+        model.enter(b"")
+        hub.memory.add(len(body), b"")
+        waiting.append(entry)
+        if len(waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._run)
+        return True
+
+    def _run(self) -> None:
+        lane, waiting = self._lane, self._waiting
+        most = 1 if lane is None else lane.most
+        end = time.perf_counter() + BRIEF_S
+        while waiting:
+            batch = waiting[:most]
+            del waiting[:most]
+            self._run_batch(batch)
+            left = len(waiting)
+            if left and (left < most or time.perf_counter() > end):
+                # As requests of a lane.
+                asyncio.get_running_loop().call_soon(self._run)
+                return
+
+    def _run_batch(self, batch: list[Entry]) -> None:
+        here: list[Entry] = []
+        self._hub.memory.give(len(batch) * self._plan.length, b"")
+        for entry in batch:
+            facts, request, id, started = entry
+            self._model.leave(b"")
+            if request.disconnected:
+                facts.ended(499, id, started)
+            else:
+                here.append(entry)
+        if not here:
+            return
+        try:
+            made = self._made(here)
+        # Whatever is wrong with one of them, each is tried by itself, and tells it.
+        except Exception:
+            made = None
+        if made is None:
+            for entry in here:
+                self._other(entry)
+            return
+        head, text, data = made
+        now, count = time.perf_counter(), len(here)
+        sizes = [len(raw) // count for raw in data]
+        for number, (facts, request, id, started) in enumerate(here):
+            parts = [r[number * n : number * n + n] for r, n in zip(data, sizes, strict=True)]
+            facts.ended(200, id, started, now)
+            request.send(b"".join((head, id, b"\r\n\r\n", text, *parts)))
+
+    def _made(self, batch: list[Entry]) -> tuple[bytes, bytes, list[bytes]] | None:
+        """Run requests; return what their answers begin with, and the bytes of each output.
+
+        Returns:
+            Head up to the id, JSON, and outputs of all requests; None where the engine is not free.
+
+        Raises:
+            Exception: something is wrong with one of them, or all.
+        """
+        model, plan, lane, count = self._model, self._plan, self._lane, len(batch)
+        rows, feeds = plan.parts[0][3][0], dict[str, Array]()
+        for name, dtype, start, shape in plan.parts:
+            end = start + dtype.itemsize * math.prod(shape)
+            raw = b"".join([request.body[start:end] for _, request, _, _ in batch])
+            feeds[name] = np.frombuffer(raw, dtype).reshape(count * rows, *shape[1:])
+        found = None if lane is None else lane.run_joined(feeds, count)
+        if found is None:
+            return None
+        if any(len(found[name]) != count * rows for name in self._names):
+            raise RunError(f"model {model.name!r}: expected {count * rows} rows of each output")
+        first = {name: found[name][:rows] for name in found}
+        content, size = self._plans.write(model.name, plan.request, first, model.outputs)
+        own = ((LENGTH, b"%d" % (size or 0)), (b"content-length", b"%d" % len(content)))
+        headers = (*batch[0][1].default_headers, BINARY, *own, *SAFE)
+        lines = [b"%s: %s\r\n" % each for each in headers]
+        head = b"".join((STATUS_LINE[200], *lines, b"x-request-id: "))
+        return head, content[:size], [found[name].tobytes() for name in self._names]
