@@ -23,7 +23,6 @@ from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.sources.onnx import fingerprint
 from edgeinfer.convert.sources.quiet import quiet
 from edgeinfer.convert.sources.repair import repair
-from edgeinfer.convert.sources.torch_bounds import bounds_of_one_type
 from edgeinfer.convert.sources.torch_checked import check_operands
 from edgeinfer.convert.sources.torch_compare import (
     as_exported,
@@ -37,6 +36,7 @@ from edgeinfer.convert.sources.torch_compare import (
 from edgeinfer.convert.sources.torch_complex import NoFormError, as_pairs, has_complex
 from edgeinfer.convert.sources.torch_constants import exact_constants, keep_constants
 from edgeinfer.convert.sources.torch_forms import forms
+from edgeinfer.convert.sources.torch_numbers import numbers_of_one_type
 from edgeinfer.convert.sources.torch_reasons import explained, release
 from edgeinfer.convert.sources.torch_sizes import (
     Shapes,
@@ -440,7 +440,7 @@ def _written(what: Any, arguments: Mapping[str, Any]) -> ir.Model:
     import torch
 
     with quiet(), torch.no_grad(), contextlib.ExitStack() as around:
-        for way in (_recurrent_layers_looked_up, _operators_listed_once, bounds_of_one_type):
+        for way in (_recurrent_layers_looked_up, _operators_listed_once, numbers_of_one_type):
             around.enter_context(way())
         program = torch.onnx.export(
             what,

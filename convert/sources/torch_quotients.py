@@ -143,8 +143,10 @@ def _floor_divide(self: Any, other: Any) -> Any:
     op = opset()
     from onnxscript.function_libs.torch_lib.ops import core
 
+    # A number is of the tensor's type.
+    dtype = next(x.dtype for x in (self, other) if getattr(x, "dtype", None) is not None)
     self, other = as_pair(self, other)
-    if not self.dtype.is_floating_point():
+    if not dtype.is_floating_point():
         return core.aten_floor_divide(self, other)
     rest, one = op.Mod(self, other, fmod=1), like(1.0, self)
     quotient = op.Div(op.Sub(self, rest), other)

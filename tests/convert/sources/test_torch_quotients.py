@@ -105,6 +105,30 @@ def _bounded(self: Any, x: Any, y: Any) -> Any:
     return *inside, y.clamp(0, 2.5), y.clamp(1, 2), x.clamp(min=0), x.clip(0, 6.5)
 
 
+def _mixed(self: Any, x: Any, y: Any) -> Any:
+    mask = (1.0 - x) * -10000.0
+    others = (
+        torch.rsub(x, 2.5, alpha=2),
+        x // 1.5,
+        7.5 // (x + 9),
+        1 - x,
+        x - 1.5,
+        2.5 - y,
+        7.5 // y,
+    )
+    return mask, *others, 1.0 - (x > 0).to(torch.uint8)
+
+
+def test_numbers_before_integers() -> None:
+    x, y = torch.arange(-4, 8).reshape(3, 4), torch.linspace(0.3, 8, 12).reshape(3, 4)
+    model = read(module(_mixed), example_inputs=(x, y)).model
+    names = [str(value.name) for value in model.graph.inputs]
+    found = run(model, dict(zip(names, (x.numpy(), y.numpy()), strict=True)))
+    for one, want in zip(found, _mixed(None, x, y), strict=True):
+        assert one.dtype == want.numpy().dtype
+        np.testing.assert_array_equal(one, want.numpy())
+
+
 def test_bounds_of_two_types() -> None:
     x, y = torch.linspace(-3, 8, 12).reshape(3, 4), torch.arange(-4, 8).reshape(3, 4)
     model = read(module(_bounded), example_inputs=(x, y)).model
