@@ -68,13 +68,16 @@ def readers() -> Iterator[Reader]:
 
     def infer(body: bytes) -> None:
         size = int.from_bytes(body[:4], "little")
-        tensors.read(body[4:], size or None, _SPECS, _SPECS, 1 << 26)
+        tensors.read(body[4:], size or None, _SPECS, _SPECS, 1 << 26, is_shared=True)
 
     ways: list[Callable[[bytes, random.Random], bytes]] = [_in_body, _in_body, mutate.in_bytes]
     plain = bytes(4) + _text({"inputs": _TENSORS, "id": "1"})
     head = _text({"inputs": _BINARY, "outputs": [{"name": "x", "parameters": {}}]})
+    place = {"shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 24}
+    there = [{**_BINARY[0], "parameters": place}, *_TENSORS[1:]]
+    shared = bytes(4) + _text({"inputs": there, "outputs": [{"name": "x", "parameters": place}]})
     binary = len(head).to_bytes(4, "little") + head + _RAW
-    yield Reader("infer", ".body", [plain, binary], ways, [_answered(infer)])
+    yield Reader("infer", ".body", [plain, binary, shared], ways, [_answered(infer)])
     llm = _llm()
     ways = [mutate.in_json, mutate.in_bytes]
     for name, seed in (("chats", _CHAT), ("completions", _COMPLETION)):

@@ -71,7 +71,11 @@ def test_a_ray_that_asks_for_no_token_is_refused(
 
 @pytest.mark.parametrize(
     ("given", "text"),
-    [({"grpc_port": 1}, "--grpc-port"), ({"mdns": True, "host": "0.0.0.0"}, "--mdns")],
+    [
+        ({"grpc_port": 1}, "--grpc-port"),
+        ({"mdns": True, "host": "0.0.0.0"}, "--mdns"),
+        ({"shared_memory": "a"}, "--shared-memory"),
+    ],
 )
 def test_what_copies_cannot_do(given: dict[str, Any], text: str) -> None:
     options = ServeOptions(keys=(KEY,), **given)
