@@ -58,6 +58,8 @@ def forms() -> Mapping[Any, Callable[..., Any]]:
         aten.cummin.default: _cummin,
         aten.histc.default: _histc,
         aten.index_reduce.default: _index_reduce,
+        aten._adaptive_avg_pool2d.default: _adaptive_mean_pool,
+        aten._adaptive_avg_pool3d.default: _adaptive_mean_pool,
         aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         aten.adaptive_max_pool3d.default: _adaptive_max_pool,
         aten.cumprod.default: _cumprod,
@@ -355,6 +357,38 @@ def _histc(self: Any, bins: int = 100, min: float = 0.0, max: float = 0.0) -> An
     place = op.Min(op.Cast(place, to=INT64), whole(bins - 1))
     is_there = op.Equal(op.Unsqueeze(place, whole(-1)), whole(*range(bins)))
     return op.CastLike(op.ReduceSum(op.Cast(is_there, to=INT64), whole(0), keepdims=0), self)
+
+
+def _adaptive_mean_pool(self: Any, output_size: Any) -> Any:
+    """The mean of each window, axis by axis; the exporter gathers tensors of six axes."""
+    op = opset()
+    lead = len(self.shape) - len(output_size)
+    pairs = list(zip(list(self.shape)[lead:], output_size, strict=True))
+    are_known = all(isinstance(each, int) for pair in pairs for each in pair)
+    if lead == 2 and are_known and not any(size % many for size, many in pairs):
+        steps = [size // many for size, many in pairs]
+        return op.AveragePool(self, kernel_shape=steps, strides=steps)
+    for axis, (size, many) in enumerate(pairs, lead):
+        if not isinstance(many, int) or many == size:
+            # As many as there are.
+            continue
+        means = []
+        for number in range(many):
+            part = op.Slice(self, *_window(self, axis, size, number, many), whole(axis))
+            means.append(op.ReduceMean(part, whole(axis), keepdims=1))
+        self = op.Concat(*means, axis=axis)
+    return self
+
+
+def _window(x: Any, axis: int, size: Any, number: int, many: int) -> tuple[Any, Any]:
+    """Where one of many windows along an axis begins and ends."""
+    if isinstance(size, int):
+        return whole(number * size // many), whole(-(-(number + 1) * size // many))
+    op = opset()
+    length, parts = op.Shape(x, start=axis, end=axis + 1), whole(many)
+    start = op.Div(op.Mul(length, whole(number)), parts)
+    last = op.Add(op.Mul(length, whole(number + 1)), whole(many - 1))
+    return start, op.Div(last, parts)
 
 
 def _adaptive_max_pool(self: Any, output_size: Any) -> tuple[Any, Any]:

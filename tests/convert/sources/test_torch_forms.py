@@ -135,6 +135,11 @@ def _pooled(self: Any, x: Any) -> Any:
         *pools.adaptive_max_pool3d(x, (1, 3, 3), return_indices=True),
         pools.adaptive_max_pool2d(x, 1),
         pools.adaptive_max_pool1d(x[0], 3),
+        pools.adaptive_avg_pool2d(x, (3, 5)),
+        pools.adaptive_avg_pool2d(x, (7, 1)),
+        pools.adaptive_avg_pool2d(x[0], (9, 2)),
+        pools.adaptive_avg_pool3d(x, (1, 3, 3)),
+        pools.adaptive_avg_pool1d(x[0], 3),
     )
 
 
@@ -418,3 +423,19 @@ def test_complex_inputs_and_outputs_are_named() -> None:
         read(module(lambda self, x: x.abs()), example_inputs=(z,))
     with pytest.raises(SourceError, match="output 1 is complex"):
         read(module(lambda self, x: (x, x * 1j)), example_inputs=(torch.ones(3),))
+
+
+def test_means_of_windows_of_open_sizes() -> None:
+    def pooled(self: Any, x: Any) -> Any:
+        pool = torch.nn.functional.adaptive_avg_pool2d
+        return pool(x, (7, 3)), pool(x, (None, 2))
+
+    size = torch.export.Dim("size", min=2, max=64)
+    shapes = {"x": {2: size}}
+    example = (torch.ones(1, 2, 8, 9),)
+    model = read(module(pooled), example_inputs=example, dynamic_shapes=shapes).model
+    for height in (2, 5, 14, 20):
+        x = torch.linspace(-3, 8, 2 * height * 9).sin().view(1, 2, height, 9)
+        found = run(model, {str(model.graph.inputs[0].name): x.numpy()})
+        for one, want in zip(found, pooled(None, x), strict=True):
+            np.testing.assert_allclose(one, want.numpy(), 0, 1e-6)
