@@ -7,6 +7,7 @@ operator, or computes it otherwise, that graph is the exact meaning in terms it 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import onnx
@@ -110,7 +111,8 @@ def with_definitions(
             known = {id(node): node.name or "" for node in refused}
             done = expand(again, refused)
             if not done:
-                raise UnsupportedError(error.target, _of_forms(model, problems, said)) from error
+                sized = [_with_sizes(again, p) for p in _of_forms(model, problems, said)]
+                raise UnsupportedError(error.target, sized) from error
             names = (known[id(node)] for node in done)
             said |= {name: problems[name] for name in names if name in problems}
             for op in sorted({kinds[id(node)] for node in done}):
@@ -118,6 +120,41 @@ def with_definitions(
             # Definitions have constants and shapes to be worked out again.
             model = normalise(again).model
     return lower(model)
+
+
+def _with_sizes(model: ir.Model, problem: Problem) -> Problem:
+    """Say that sizes must be known, of what would have a definition if they were."""
+    node = next((n for name, n in walk(model) if problem.node in (name, n.name)), None)
+    opset = model.opset_imports.get("", 0)
+    if node is None or problem.reason != "unsupported_op" or definition(node, opset) is not None:
+        return problem
+    known: list[ir.Value | None] = []
+    for value in node.inputs:
+        if value is None or value.shape is None:
+            known.append(value)
+            continue
+        sizes = [d if isinstance(d, int) else _SOME_SIZE for d in value.shape]
+        known.append(
+            ir.Value(
+                name=value.name,
+                shape=ir.Shape(sizes),
+                type=value.type,
+                const_value=value.const_value,
+            )
+        )
+    attributes = [*node.attributes.values()]
+    alone = ir.Node(
+        *(node.domain, node.op_type, known, attributes),
+        num_outputs=len(node.outputs),
+        version=node.version,
+    )
+    if definition(alone, opset) is None:
+        return problem
+    hint = "give its sizes with --input-shape"
+    return replace(problem, reason="dynamic_shape", detail="sizes must be known", hint=hint)
+
+
+_SOME_SIZE = 8
 
 
 def _of_forms(

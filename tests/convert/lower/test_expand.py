@@ -106,6 +106,31 @@ def test_of_a_definition_that_is_refused_the_form_is_named() -> None:
     assert [(p.node, p.detail) for p in error.value.problems] == [("soft", "no Softplus here")]
 
 
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        (
+            "float[1,2,h,6] x, float[1,18,h,6] o, float[3,2,3,3] w",
+            ("dynamic_shape", "give its sizes with --input-shape"),
+        ),
+        # There is a definition for pictures alone.
+        ("float[1,2,h] x, float[1,3,h] o, float[3,2,3] w", ("unsupported_op", "")),
+    ],
+)
+def test_a_definition_that_lacks_sizes_asks_for_them(inputs: str, told: tuple[str, str]) -> None:
+    whole = model(f"g ({inputs}) => (float[a,b,c,d] y) {{ y = DeformConv(x, w, o) }}")
+
+    def refuse(of: ir.Model) -> None:
+        names = [node.name or "" for node in of.graph if node.op_type == "DeformConv"]
+        problems = [Problem(n, "DeformConv", "unsupported_op", "no lowering for it") for n in names]
+        raise UnsupportedError("toy", problems)
+
+    whole.graph[0].name = "deform"
+    with pytest.raises(UnsupportedError) as error:
+        with_definitions(whole, refuse, Remarks())
+    assert [(p.reason, p.hint) for p in error.value.problems] == [told]
+
+
 def test_parts_of_a_definition_are_named_after_the_form() -> None:
     whole = model("g (float[2,3] x) => (float[2,3] y) { h = Softplus(x) y = Neg(h) }")
     (node, other) = whole.graph
