@@ -29,6 +29,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     gather_from_a_copy,
     gather_from_a_part,
     keep_infinite_extreme,
+    narrow_scale,
     narrower_axes,
     reduce_then_squeeze,
     scalar_condition,
@@ -36,6 +37,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     state_frame_length,
     tile_by_expand,
     unique_along,
+    widen_scale,
     zero_without_area,
 )
 from edgeinfer.convert.lower.resizes import perhaps_copied, resize_by_parts
@@ -178,6 +180,12 @@ RULES: tuple[Rule, ...] = (
         source="openvino 2026.4.1: lengths of sequences and coupled gates are ignored",
         repair=by_definition,
         domains=frozenset({"com.microsoft"}),
+    ),
+    Rule(
+        ops=frozenset({"LayerNormalization"}),
+        fault=narrow_scale,
+        source="openvino 2026.4.1: a scale of [4] for [3, 4]: 'Argument shapes are inconsistent'",
+        repair=widen_scale,
     ),
     Rule(
         ops=frozenset({"Compress"}),

@@ -137,6 +137,45 @@ def gather_from_a_copy(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def normalised_sizes(node: ir.Node) -> list[int] | None:
+    """Return the sizes of the axes that a LayerNormalization normalises; None if not all known."""
+    x = given(node, 0)
+    if x is None or x.shape is None:
+        return None
+    sizes = list(x.shape)[int(str(attribute(node, "axis", -1))) :]
+    known = [d for d in sizes if isinstance(d, int)]
+    return known if len(known) == len(sizes) else None
+
+
+def narrow_scale(node: ir.Node) -> str:
+    """Say what goes wrong: the reader flattens a scale that broadcasts to the axes normalised."""
+    sizes = normalised_sizes(node)
+    shapes = [v.shape for v in node.inputs[1:3] if v is not None and v.shape is not None]
+    narrow = sizes is not None and any(list(shape) != sizes for shape in shapes)
+    return "a scale or a bias of fewer elements than are normalised" if narrow else ""
+
+
+def widen_scale(model: ir.Model, node: ir.Node) -> bool:
+    """Give LayerNormalization a scale and a bias of all the axes that it normalises.
+
+    Given: ``y = LayerNormalization<axis=1>(x, s, b)``
+    Result: ``y = LayerNormalization<axis=1>(x, Expand(s, sizes), Expand(b, sizes))``
+    """
+    sizes = normalised_sizes(node)
+    if sizes is None:
+        return False
+    build = builder(model, node)
+    ends = build.const(np.array(sizes, np.int64), "sizes")
+    wide = [v if v is None else build.op("Expand", v, ends) for v in node.inputs[1:3]]
+    for value, old in zip(wide, node.inputs[1:3], strict=True):
+        if value is not None and old is not None:
+            value.type, value.shape = old.type, ir.Shape(sizes)
+    build.insert(model.graph, node)
+    for index, value in enumerate(wide, 1):
+        node.replace_input_with(index, value)
+    return True
+
+
 def state_frame_length(model: ir.Model, node: ir.Node) -> bool:
     """Say how long a frame is, which is as long as its window.
 

@@ -173,6 +173,15 @@ X4 = RNG.standard_normal((2, 3, 4, 5)).astype(F)
             " { y, i = TopK<axis = 0>(x, k) }",
             {"x": np.zeros(4, I), "k": np.asarray([3], I)},
         ),
+        (
+            "g (float[2,3,4] x, float[4] s, float[3,1] b) => (float[2,3,4] y)"
+            " { y = LayerNormalization<axis = 1>(x, s, b) }",
+            {
+                "x": RNG.standard_normal((2, 3, 4)).astype(F) * F(3),
+                "s": np.array([1, -2, 3, 0.5], F),
+                "b": np.array([[9], [8], [-7]], F),
+            },
+        ),
     ],
 )
 def test_repair_gives_the_right_numbers(text: str, feeds: Values, tmp_path: Path) -> None:
