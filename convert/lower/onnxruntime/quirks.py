@@ -17,7 +17,6 @@ from edgeinfer.convert.lower.faults import (
     move_batch,
     sum_channels,
 )
-from edgeinfer.convert.lower.onnxruntime import recurrent
 from edgeinfer.convert.lower.onnxruntime.faster import (
     contrib_gelu,
     is_mean_of_map,
@@ -273,7 +272,10 @@ def _small_results(node: ir.Node) -> str:
 
 
 def _hidden(node: ir.Node) -> str:
-    """One less the other of two exponentials; those of LSTM and GRU are another kernel's."""
+    """One less the other of two exponentials; those of LSTM and GRU are another kernel's.
+
+    Of an open length it has a step by now, as the Scan of the definition needs.
+    """
     x = given(node, 0)
     if x is None or x.shape is None or x.shape[0] == 0:
         return ""
@@ -359,11 +361,7 @@ DIGITS: tuple[Rule, ...] = (
         source="onnxruntime 1.32: a state of tanh(1e-7) is 1.19e-7, tanh(1e-8) is 0; its kernel "
         "takes 44 us for 50 steps of 64 where the definition takes 54, and 3.5 ms for 0.9 with a "
         "batch of 16",
-        repair=lambda model, node: (
-            recurrent.define_some_steps(model, node)
-            if recurrent.has_open_steps(node)
-            else by_definition(model, node)
-        ),
+        repair=by_definition,
     ),
     Rule(
         ops=frozenset({"DFT", "STFT"}),

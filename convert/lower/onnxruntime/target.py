@@ -145,7 +145,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     notes = Remarks()
     if not profile.strongly_typed:
         scan_one_row(model, notes)
-        keep_first_states(model, notes, lambda node: node.op_type == "GRU")
+        keep_first_states(model, notes, lambda node: node.op_type in ("GRU", "RNN"))
     settle_loops(model)
     held = {}
     if profile.unit == "cpu":

@@ -159,7 +159,9 @@ def test_a_state_of_a_loop_has_sizes_of_its_own() -> None:
     want = run(model, feeds)
     for node in model.graph.all_nodes():
         if node.op_type == "DynamicQuantizeLinear":
-            node.inputs[0].shape = None
+            (state,) = node.inputs
+            assert state is not None
+            state.shape = None
             node.outputs[2].shape = ir.Shape([])
     assert SplitQuantized()(model).modified
     assert "MatMulInteger" not in [n.op_type for n in model.graph.all_nodes()]

@@ -16,7 +16,7 @@ from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.rewrite import weight_only
 from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.errors import Remarks
-from tests.convert.lower.running import model, run
+from tests.convert.lower.running import lower, model, ops, run
 from tests.convert.quantize.conftest import graph
 from tests.processor import skip_where_onnxruntime_saturates
 
@@ -111,15 +111,18 @@ def test_a_recurrent_tanh_keeps_its_digits_near_zero(steps: str, body: str) -> N
             np.testing.assert_allclose(found, right, rtol=2e-6, atol=1e-6 * np.abs(right).max())
 
 
-def test_no_steps_leave_the_state_as_it_came() -> None:
-    """ONNX Runtime's kernel gives zeros."""
+def test_no_steps_leave_the_state_as_it_came(tmp_path: Path) -> None:
+    """ONNX Runtime's kernel gives zeros, and its Scan fails."""
     source = model("""g (float[t,n,3] x, float[1,4,3] w, float[1,4,4] r, float[1,n,4] s)
         => (float[t,1,n,4] y, float[1,n,4] h) { y, h = RNN<hidden_size=4>(x, w, r, , , s) }""")
-    assert not apply(source, DIGITS, Remarks())
+    lowered = ir.load(lower(source.clone(), tmp_path).files[0])
+    assert "RNN" not in ops(lowered)
+    numbers = np.random.default_rng(0)
     shapes = {"x": (0, 2, 3), "w": (1, 4, 3), "r": (1, 4, 4), "s": (1, 2, 4)}
-    feeds = {
-        n: np.random.default_rng(0).normal(size=s).astype(np.float32) for n, s in shapes.items()
-    }
-    rows, state = run(source, feeds)
+    feeds = {n: numbers.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    rows, state = run(lowered, feeds)
     assert rows.shape == (0, 1, 2, 4)
     np.testing.assert_array_equal(state, feeds["s"])
+    feeds["x"] = numbers.normal(size=(3, 2, 3)).astype(np.float32)
+    for found, right in zip(run(lowered, feeds), run(source, feeds), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
