@@ -482,6 +482,8 @@ def test_all_types(dtype: str, made: Made, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture(params=["http", "grpc"])
 def triton(request: pytest.FixtureRequest, server: Server) -> Iterator[tuple[Any, Any, Any]]:
     """The real clients: module, client, and the headers with the key."""
+    if request.param == "http":
+        pytest.importorskip("geventhttpclient", reason="pip install 'tritonclient[http]'")
     client = pytest.importorskip(f"tritonclient.{request.param}")
     by = {"x-api-key": KEY}
     assert server.app.rpc is not None
@@ -562,6 +564,8 @@ def test_streams_of_the_real_client(server: Server) -> None:
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_the_real_clients_of_asyncio(server: Server, kind: str) -> None:
+    if kind == "http":
+        pytest.importorskip("geventhttpclient", reason="pip install 'tritonclient[http]'")
     client = pytest.importorskip(f"tritonclient.{kind}.aio")
     shm = pytest.importorskip("tritonclient.utils.shared_memory")
     assert server.app.rpc is not None

@@ -202,6 +202,7 @@ def test_the_real_client(server: Server) -> None:
 
 
 def test_the_real_clients_of_asyncio(start: Start) -> None:
+    pytest.importorskip("geventhttpclient", reason="pip install 'tritonclient[http]'")
     http = pytest.importorskip("tritonclient.http.aio")
     grpc = pytest.importorskip("tritonclient.grpc.aio")
     server = start(grpc_port=0)
