@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.conftest import Fakes, write_bundle
-from tests.runtime.serve.conftest import Server, Start, held
+from tests.runtime.serve.conftest import Server, Start
 from tests.runtime.serve.test_metrics import figures
 from tests.runtime.serve.test_v2 import URL, body
 
@@ -71,13 +71,31 @@ def test_sequences_and_caches_of_all_models_are_in_one_view(server: Server) -> N
         assert {model["name"] for model in found} == {"double", "tiny"}
         return {model["name"]: model for model in found}
 
-    with ThreadPoolExecutor(1) as pool, held(server):
-        asked = pool.submit(server.client.post, "/v1/completions", json=given)
-        while not (engine := view()["tiny"]["engine"])["running"]:
-            assert not asked.done()
-        assert 0 < engine["pages_used"] <= engine["pages"]
-        assert engine["oldest_wait_s"] == 0
-    assert asked.result().status_code == 200
+    llm = server.hub.models["tiny"].text
+    assert llm is not None
+    thread, seen = llm.engine, threading.Event()
+    executor: Any = thread.call(lambda engine: engine._cache.executor).result()
+    step = executor.step
+
+    def waits(batch: Any) -> Any:
+        """Take each step once somebody asks for a view, which comes between two of them."""
+        while not (thread._commands or seen.wait(0.001)):
+            pass
+        return step(batch)
+
+    executor.step = waits
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(server.client.post, "/v1/completions", json=given)
+            while not (engine := view()["tiny"]["engine"])["running"]:
+                assert not asked.done()
+            seen.set()
+            assert asked.result().status_code == 200
+    finally:
+        seen.set()
+        executor.step = step
+    assert 0 < engine["pages_used"] <= engine["pages"]
+    assert engine["oldest_wait_s"] == 0
     assert view()["tiny"]["engine"]["running"] == 0
 
 
