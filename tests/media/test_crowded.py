@@ -97,6 +97,31 @@ def test_lists_below_the_first_count_as_well(form: str) -> None:
         assert bool(said) == bool(found)
 
 
+def test_exif_as_text_has_few_tags() -> None:
+    """A few kB of such a PNG were unpacked to gigabytes by older Pillows."""
+    image = pytest.importorskip("PIL.Image")
+    info = pytest.importorskip("PIL.PngImagePlugin").PngInfo
+
+    def with_text(content: str) -> bytes:
+        told, out = info(), io.BytesIO()
+        told.add_text("Raw profile type exif", content, zip=True)
+        image.new("L", (4, 2)).save(out, "PNG", pnginfo=told)
+        return out.getvalue()
+
+    def profile(exif: bytes) -> str:
+        return f"\nexif\n{len(exif):8}\n{exif.hex()}\n"
+
+    turned = b"II*\0" + struct.pack("<IHHHII", 8, 1, 0x0112, 3, 1, 6) + bytes(4)
+    assert open_image(with_text(profile(turned))).size == (2, 4)
+    for content, said in (
+        (profile(tags(MOST + 1)), f"{MOST + 1} tags"),
+        (profile(tags(300, numbers=65_000)), "tags of more than 4 times the bytes"),
+        ("\nexif\n       3\nxyz\n", "no text of hexadecimal digits"),
+    ):
+        with pytest.raises(InputError, match=said):
+            open_image(with_text(content))
+
+
 def test_what_a_camera_wrote_in_parts_is_one() -> None:
     part = tags(2000)
     segments = [part[:20000], part[20000:]]

@@ -11,7 +11,7 @@ import io
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 MOST = 1000
@@ -200,6 +200,7 @@ def _webp(source: BinaryIO, head: bytes) -> str:
 _ENDS = struct.error, IndexError, OverflowError, ValueError, OSError
 
 _EXIF = b"Exif\x00\x00"
+EXIF_TEXT = "Raw profile type exif"
 _INDEX = b"MPF\0"
 
 
@@ -212,6 +213,22 @@ def _exif(content: bytes) -> str:
         return _tiff(io.BytesIO(content), content[:13])
     except _ENDS:
         return ""
+
+
+def crowded_text(info: Mapping[Any, Any]) -> str:
+    """Say what there is too much of in Exif that a PNG has as text, in hexadecimal.
+
+    Args:
+        info: what Pillow read besides the pixels.
+    """
+    text = info.get(EXIF_TEXT)
+    if not isinstance(text, str):
+        return ""
+    try:
+        # Before the numbers are an empty line, a name and a length.
+        return _exif(bytes.fromhex("".join(text.split("\n")[3:])))
+    except ValueError:
+        return "Exif that is no text of hexadecimal digits"
 
 
 def _tiff(source: BinaryIO, head: bytes) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from edgeinfer.bounded import absence, open_file
 from edgeinfer.errors import EdgeInferError, InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
-from edgeinfer.media.crowded import crowd
+from edgeinfer.media.crowded import EXIF_TEXT, crowd, crowded_text
 from edgeinfer.media.geometry import TENSOR_BYTES, ImagePlacement, Laid, Size, check_scaled, steps
 from edgeinfer.types import Array, ImageInput
 
@@ -189,8 +189,7 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
     except ImportError as e:
         raise NotAvailableError(f"reading images needs Pillow: {install('media')}") from e
     expected = f"an image that Pillow can read ({', '.join(FORMATS)})"
-    if crowded := crowd(source):
-        raise InputError(name, expected, crowded, "save it anew")
+    _refuse(crowd(source), name, expected)
     try:
         with warnings.catch_warnings():
             # Pillow only warns between one and two times its limit, and raises above.
@@ -199,6 +198,8 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
                 size, mode = source.seek(0, io.SEEK_END), _mode(color)
                 _check_size(opened, size, name, mode, rotated=False)
                 opened.load()
+                # Pillow unpacks it from a few bytes, and reads all of it for one tag.
+                _refuse(crowded_text(opened.info), name, expected)
                 # Where the tag lies behind the pixels, it is known only now.
                 if opened.getexif().get(_ORIENTATION, 1) != 1:
                     _check_size(opened, size, name, mode, rotated=True)
@@ -218,6 +219,11 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
         raise InputError(name, expected, f"a damaged file ({_one_line(e)})") from e
 
 
+def _refuse(crowded: str, name: str, expected: str) -> None:
+    if crowded:
+        raise InputError(name, expected, crowded, "save it anew")
+
+
 def _upright(given: Image.Image) -> Image.Image:
     """Return an image rotated as its EXIF tag says, without what says so; one that is, itself.
 
@@ -227,7 +233,7 @@ def _upright(given: Image.Image) -> Image.Image:
     if method is None:
         return given
     rotated = given.transpose(getattr(_pillow().Transpose, method))
-    for said in ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"):
+    for said in ("exif", EXIF_TEXT, "xmp", "XML:com.adobe.xmp"):
         rotated.info.pop(said, None)
     return rotated
 
