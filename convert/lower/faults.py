@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.rules import attribute, given
-from edgeinfer.convert.passes.infra import Namer, attr
+from edgeinfer.convert.passes.infra import Namer
 from edgeinfer.convert.passes.rewrite import ReplacementBuilder
 from edgeinfer.errors import Problem
 
@@ -62,46 +62,6 @@ def _turn_output(node: ir.Node, index: int, perm: tuple[int, ...], namer: Namer)
     name, old.shape = old.name, None
     old.name = namer.fresh(f"{name}.steps")
     new.name = name
-
-
-def even_window(node: ir.Node) -> str:
-    """Tell of an LRN over an even number of channels, which no engine's kernel computes."""
-    return "an even size is not computed" if attr(node, "size", 1) % 2 == 0 else ""
-
-
-def sum_channels(model: ir.Model, node: ir.Node) -> bool:
-    """Write an LRN out, the squares added up channel by channel.
-
-    Given::
-
-        y = LRN<size=2>(float[N,3,H,W] x)
-
-    Result::
-
-        p = Pad(x * x, [0, 1], axes=[1]);  q = p[:, 0:-1] + p[:, 1:]
-        y = x / (bias + alpha / 2 * q) ** beta
-    """
-    x, size = given(node, 0), attr(node, "size", 1)
-    if x is None or x.dtype is None:
-        return False
-    build, dtype = builder(model, node), x.dtype.numpy()
-    axis = build.const(np.array([1]), "channels")
-    around = build.const(np.array([(size - 1) // 2, size // 2]), "around")
-    zero = build.const(np.zeros((), dtype), "zero")
-    padded = build.op("Pad", build.op("Mul", x, x), around, zero, axis)
-    parts = []
-    for first in range(size):
-        # As many channels as there are, from this one on.
-        last = first - size + 1 or np.iinfo(np.int64).max
-        ends = (build.const(np.array([e]), "end") for e in (first, last))
-        parts.append(build.op("Slice", padded, *ends, axis))
-    share = build.const(np.array(attr(node, "alpha", 1e-4) / size, dtype), "alpha")
-    bias = build.const(np.array(attr(node, "bias", 1.0), dtype), "bias")
-    beta = build.const(np.array(attr(node, "beta", 0.75), dtype), "beta")
-    scaled = build.op("Add", build.op("Mul", build.op("Sum", *parts), share), bias)
-    build.op("Div", x, build.op("Pow", scaled, beta))
-    build.commit(model.graph, node)
-    return True
 
 
 def inverted_bernoulli(_: ir.Node) -> str:

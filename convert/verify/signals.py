@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import onnx_ir as ir
 
 from edgeinfer.convert.verify.allowed import USUAL_MOST, Allowed, fitting, whole_ends
 from edgeinfer.convert.verify.bounds import Span
@@ -23,6 +24,8 @@ Style = Literal[
     "ties",
     "tiny",
     "huge",
+    "faint",
+    "far",
 ]
 
 _LARGE = 100.0
@@ -35,7 +38,24 @@ DIGITS: Mapping[Style, Callable[[Array], Array]] = {
 }
 """What inputs without a unit may hold and kernels lose digits of: a mean far beyond the deviation,
 equal elements and halves, magnitudes at which differences from one vanish or angles turn often."""
+
+POWERS: Mapping[Style, Callable[[Array], Array]] = {
+    "faint": lambda x: x * 1e-20,
+    "far": lambda x: x * 1e15,
+}
+"""Likewise where a model has roots of sums of powers: powers leave float32 where roots do not."""
+
+_LENGTHS = frozenset({"GlobalLpPool", "LRN", "LpNormalization", "LpPool", "ReduceL2"})
+"""Operators that take such roots."""
+
 _DEFAULT_RATE = 16000
+
+
+def digit_styles(model: ir.Model) -> tuple[Style, ...]:
+    """Return the styles of inputs without a unit that a model's operators may lose digits of."""
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
+    has_powers = any(node.op_type in _LENGTHS for node in nodes)
+    return (*DIGITS, *(POWERS if has_powers else ()))
 
 
 def signal(
@@ -56,7 +76,8 @@ def signal(
         shape: sizes of all axes.
         style: ``natural`` looks like data, ``standard`` too but with images of zero mean and
             unit spread; ``noise`` is independent; the others are extremes, which ids, masks and
-            rates do not have: they stay valid. Those of ``DIGITS`` are for what has no unit.
+            rates do not have: they stay valid. Those of ``DIGITS`` and ``POWERS`` are for
+            what has no unit.
         rng: source of all randomness.
         allowed: what it may hold; whatever the style, it does not leave that.
         most: what integers reach that nothing bounds.
@@ -221,8 +242,9 @@ def _numbers(
         values = values * _LARGE
     if style == "negative":
         values = -np.abs(values)
-    if style in DIGITS:
-        values = DIGITS[style](values)
+    made = DIGITS.get(style) or POWERS.get(style)
+    if made is not None:
+        values = made(values)
     if _takes_pixels(kind):
         values = np.clip(np.rint(values), 0, 255)
     return np.asarray(values).astype(dtype)

@@ -18,7 +18,7 @@ from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.ladder import LADDER, rungs
 from edgeinfer.convert.verify.places import TWICE, Places
-from edgeinfer.convert.verify.signals import DIGITS, Style, signal
+from edgeinfer.convert.verify.signals import Style, digit_styles, signal
 from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
 from edgeinfer.convert.verify.thresholds import at_thresholds
 from edgeinfer.convert.verify.undefined import Undefined
@@ -173,6 +173,7 @@ class _Maker:
         self._undefined = Undefined(model)
         self._kinds, self._held = kinds, held
         self._computed = free_integers(model)
+        self._digit_styles = digit_styles(model)
         self._most = USUAL_MOST
         self._axes = Axes(inputs, self._kinds, ranges)
         # As the file says it, whatever sizes were requested.
@@ -287,17 +288,18 @@ class _Maker:
             and s.name not in held
             and math.prod(shapes[s.name]) > 1
         }
-        for style in DIGITS if free else ():
+        for style in self._digit_styles if free else ():
             if self._slow or self._left <= 0 or time.monotonic() > self._until:
                 return
             feeds = self._signals(shapes, "natural", 0)
             moved = self._signals(shapes, style, 0)
             feeds |= {name: moved[name] for name in free}
             outputs = self._ran(feeds, style)
-            least = 0.0 if style == "tiny" else 1.0
+            tiny = style in ("tiny", "faint")
+            least = 0.0 if tiny else 1.0
             if outputs is None or self._hangs_on_rounding(feeds, outputs, least=least):
                 continue
-            yield Vector(feeds, f"synthetic:{style}", edge=True, tiny=style == "tiny")
+            yield Vector(feeds, f"synthetic:{style}", edge=True, tiny=tiny)
 
     def _unusual(self, shapes: Shapes) -> Iterator[Vector]:
         """Yield ids, time stamps and ends of types, where the model only computes with integers."""

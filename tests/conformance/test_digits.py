@@ -135,12 +135,12 @@ def _node(spec: str, inputs: list[str], output: str) -> onnx.NodeProto:
     attributes: dict[str, Any] = {}
     for option in options:
         name, _, text = option.partition("=")
-        value: Any = text
+        value: Any = [int(part) for part in text.split(",")] if "," in text else text
         for kind in (int, float):
             try:
-                value = kind(text)
+                value = kind(value)
                 break
-            except ValueError:
+            except (TypeError, ValueError):
                 continue
         attributes[name] = value
     return helper.make_node(op, inputs, [output], name=output, **attributes)
@@ -267,7 +267,7 @@ def test_targets_agree(one: str, other: str) -> None:
 
 
 _WIDTH = 24
-_SQUARING = {"LayerNormalization", "RMSNormalization", "InstanceNormalization", "LRN"} | {
+_SQUARING = {"LayerNormalization", "RMSNormalization", "InstanceNormalization"} | {
     "GroupNormalization",
     "MeanVarianceNormalization axes=1",
 }
@@ -343,6 +343,16 @@ def _lrn(x: Array) -> Array:
     return (channels / (1 + float(np.float32(0.1)) / 3 * total) ** 0.75).reshape(len(x), -1)
 
 
+def _pooled(power: int, width: int) -> Definition:
+    def lengths(x: Array) -> Array:
+        parts = np.abs(x).reshape(len(x), -1, width)
+        largest = np.maximum(parts.max(-1, keepdims=True), 1e-300)
+        held = np.where(np.isfinite(largest), largest, 1)
+        return (((parts / held) ** power).sum(-1) ** (1 / power) * held[..., 0]).reshape(len(x), -1)
+
+    return lengths
+
+
 def _deviation(x: Array) -> Array:
     rest = x - x.mean(-1, keepdims=True)
     return rest / (np.sqrt((rest * rest).mean(-1, keepdims=True)) + 1e-9)
@@ -375,6 +385,8 @@ ROWS: dict[str, tuple[list[str], Definition]] = {
     "InstanceNormalization": (["x3", "w4", "b4"], _grouped(4)),
     "GroupNormalization num_groups=2": (["x3", "w4", "b4"], _grouped(2)),
     "LRN size=3 alpha=0.1": (["x4"], _lrn),
+    **{f"LpPool p={p} kernel_shape=1,3 strides=1,3": (["x4"], _pooled(p, 3)) for p in (1, 2, 3, 9)},
+    **{f"GlobalLpPool p={p}": (["x4"], _pooled(p, 6)) for p in (1, 2, 3, 9)},
 }
 
 
@@ -398,6 +410,8 @@ def _reduced(place: str) -> Answers:
         with np.errstate(all="ignore"):
             width = definition(x.astype(np.float64)).shape[1]
         shape: Any = views.get(inputs[0], [count, width])
+        if "Pool" in spec:
+            shape = [count, 4, width // 4, 1]
         outputs[_label(spec)] = (np.int64 if spec.startswith("Arg") else np.float32, shape)
     known = {"axes": np.array([1]), "w": _SCALE, "b": _BIAS, "w4": _SCALE[:4], "b4": _BIAS[:4]}
     known |= {f"{name}_shape": np.array(shape) for name, shape in views.items()}
@@ -411,7 +425,7 @@ def _tolerance(spec: str, row: Array, wanted: Array) -> float:
     largest = float(np.abs(finite).max())
     if spec in ("ReduceSum", "ReduceMean", "ReduceLogSum", "LogSoftmax"):
         return 2e-6 * size + 3e-6 * largest
-    if spec.split()[0] in {s.split()[0] for s in _SQUARING} - {"RMSNormalization", "LRN"}:
+    if spec.split()[0] in {s.split()[0] for s in _SQUARING} - {"RMSNormalization"}:
         spread = float(finite.std()) or 1.0
         return size * (1e-5 + 6e-7 * abs(float(finite.mean())) / spread) + 1e-12
     return 2e-6 * size

@@ -11,11 +11,9 @@ from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
     draw_below,
-    even_window,
     fractional_corners,
     inverted_bernoulli,
     move_batch,
-    sum_channels,
 )
 from edgeinfer.convert.lower.onnxruntime.faster import (
     contrib_gelu,
@@ -65,12 +63,6 @@ def _open_dilated(node: ir.Node) -> str:
     return "auto_pad of an open size forgets the dilations" if same and dilated else ""
 
 
-def _no_picture(node: ir.Node) -> str:
-    x = given(node, 0)
-    has_four = x is None or x.shape is None or len(x.shape) == 4
-    return "" if has_four else "four axes are requested"
-
-
 def _mask_rows(node: ir.Node) -> str:
     mask, query = given(node, 3), given(node, 0)
     if mask is None or query is None or mask.shape is None or query.shape is None:
@@ -117,7 +109,7 @@ def _is_single(node: ir.Node) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        ops=frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"}),
+        ops=frozenset({"AveragePool", "Conv", "MaxPool"}),
         fault=_open_dilated,
         source="onnxruntime 1.32: 'Dilation not supported for AutoPadType', too few rows of a pool",
         reason="dynamic_shape",
@@ -140,12 +132,6 @@ RULES: tuple[Rule, ...] = (
         fault=without_kernel,
         source="onnxruntime 1.32: 'Could not find an implementation for OneHot'",
         repair=by_cast,
-    ),
-    Rule(
-        ops=frozenset({"LRN"}),
-        fault=lambda n: even_window(n) or _no_picture(n),
-        source="onnxruntime 1.32: 'size % 2 == 1 was false', 'NumDimensions() == 4 was false'",
-        repair=sum_channels,
     ),
     Rule(
         ops=frozenset({"Bernoulli"}),
@@ -335,6 +321,12 @@ DIGITS: tuple[Rule, ...] = (
         fault=_squares,
         source="onnxruntime 1.32: ReduceL2([1e-30]) = 0, ReduceL2([1e20]) = inf",
         repair=digits.scaled_norm,
+    ),
+    Rule(
+        ops=frozenset({"GlobalLpPool", "LpPool", "LRN"}),
+        fault=lambda _: "powers of tiny and of huge elements leave float32",
+        source="onnxruntime 1.32: LpPool<kernel_shape=[2], p=3>([1e15, 1e15]) = inf",
+        repair=by_definition,
     ),
     Rule(
         ops=frozenset({"InstanceNormalization"}),

@@ -259,21 +259,10 @@ def max_overhang(node: ir.Node) -> str:
     return ""
 
 
-def other_bias(node: ir.Node) -> str:
-    """Find a normalisation with another bias than 1."""
-    return "the bias is taken for 1" if attribute(node, "bias", 1.0) != 1 else ""
-
-
 def open_output(node: ir.Node) -> str:
     """Whether passes left an ``output_shape``, for want of sizes."""
     given_shape = attribute(node, "output_shape", ())
     return "output_shape of an open size is cropped at the wrong end" if given_shape else ""
-
-
-def open_powers(node: ir.Node) -> str:
-    """Whether passes left ``ceil_mode``, for want of sizes."""
-    left = attribute(node, "ceil_mode", 0)
-    return "sums of windows that reach beyond an open size are too large" if left else ""
 
 
 def average_overhang(node: ir.Node) -> str:

@@ -12,11 +12,9 @@ from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
     draw_below,
-    even_window,
     fractional_corners,
     inverted_bernoulli,
     move_batch,
-    sum_channels,
 )
 from edgeinfer.convert.lower.openvino import apart, blocks, conditions, moves, sixteen_bits
 from edgeinfer.convert.lower.openvino import whole_numbers as whole
@@ -94,6 +92,13 @@ DIGITS: tuple[Rule, ...] = (
         "squares of tiny and of huge elements leave float32",
         digits.scaled_norm,
         "LpNormalization([1e-21, 2e-21]) = [2.9e-18, 5.8e-18]",
+    ),
+    Rule(
+        ops=frozenset({"GlobalLpPool", "LpPool", "LRN"}),
+        fault=lambda _: "powers of tiny and of huge elements leave float32",
+        source="openvino 2026.4.1: LpPool<kernel_shape=[2], p=3>([1e15, 1e15]) = inf, "
+        "LRN<size=3> of 1e15 = 0",
+        repair=by_definition,
     ),
 )
 """Kernels that lose digits."""
@@ -231,12 +236,6 @@ RULES: tuple[Rule, ...] = (
         repair=by_definition,
     ),
     Rule(
-        ops=frozenset({"LRN"}),
-        fault=lambda n: even_window(n) or conditions.other_bias(n),
-        source="openvino 2026.4.1: LRN<size=4> sums five channels, LRN<bias=2> adds 1",
-        repair=sum_channels,
-    ),
-    Rule(
         ops=frozenset({"Bernoulli"}),
         fault=inverted_bernoulli,
         source="onnx 1.23: the definition of Bernoulli against its text",
@@ -357,13 +356,6 @@ RULES: tuple[Rule, ...] = (
         fault=moves.wrapped,
         source="openvino 2026.4.1: 'Unsupported padding mode: [wrap]'",
         repair=moves.gather_around,
-    ),
-    Rule(
-        ops=frozenset({"LpPool"}),
-        fault=conditions.open_powers,
-        source="openvino 2026.4.1: a mean is multiplied by what a whole window holds",
-        reason="dynamic_shape",
-        hint="give its sizes with --input-shape",
     ),
     Rule(
         ops=frozenset({"ConvTranspose"}),

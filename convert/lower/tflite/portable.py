@@ -235,5 +235,5 @@ def adopt_shared() -> None:
         **dict.fromkeys(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reals),
     }
     by_channel = ("InstanceNormalization", "GroupNormalization", "BatchNormalization")
-    domains = dict.fromkeys((*by_channel, "GlobalLpPool", "RoiAlign", *POOLS), NHWC)
+    domains = dict.fromkeys((*by_channel, "RoiAlign", *POOLS), NHWC)
     adopt(OPS, writers, dtypes=_DTYPES, default=REALS, known_axes=False, domains=domains)

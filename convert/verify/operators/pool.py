@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.verify.operators.window import Unhandled, window_of
-from edgeinfer.numerics.pooling import maxima, means, sums
+from edgeinfer.numerics.pooling import held, lengths, maxima, means
 from edgeinfer.numerics.windows import SlidingWindow
 from edgeinfer.types import Array
 
@@ -37,8 +37,7 @@ def lp_pool(
 ) -> tuple[Array, ...]:
     """LpPool; padding and what ceil_mode adds are zeros."""
     x, window = _taken(attrs, inputs)
-    p = attrs.get("p", 2)
-    return (sums(np.abs(x) ** p, window) ** (1 / p),)
+    return (lengths(x, window, attrs.get("p", 2)),)
 
 
 def global_lp_pool(
@@ -49,8 +48,10 @@ def global_lp_pool(
     if x is None:
         raise Unhandled
     p = attrs.get("p", 2)
-    total = (np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True)
-    return (total ** (1 / p),)
+    axes = tuple(range(2, x.ndim))
+    largest = held(np.abs(x).max(axis=axes, keepdims=True, initial=0))
+    total = (np.abs(x / largest) ** p).sum(axis=axes, keepdims=True)
+    return (total ** (1 / p) * largest,)
 
 
 def global_max_pool(

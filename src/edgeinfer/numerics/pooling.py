@@ -27,6 +27,23 @@ def sums(x: Array, window: SlidingWindow) -> Array:
     return y
 
 
+def lengths(x: Array, window: SlidingWindow, power: int) -> Array:
+    """Return the root of the sum of powers of each window, divided by its largest first."""
+    size = np.abs(x)
+    padded = window.pad(size, 0)
+    largest = held(maxima(size, window))
+    y = np.zeros_like(largest)
+    for offset in window.offsets:
+        y += (window.view(padded, offset) / largest) ** power
+    return y ** (1 / power) * largest
+
+
+def held(largest: Array) -> Array:
+    """Return what divides without making NaN: neither zero nor infinite."""
+    limits = np.finfo(largest.dtype)
+    return np.clip(largest, limits.tiny, limits.max)
+
+
 def means(x: Array, window: SlidingWindow, counted: Pads) -> Array:
     """Return the mean of each window.
 

@@ -430,3 +430,14 @@ def test_no_cast_is_asked_for_what_its_type_does_not_hold() -> None:
     assert made[0].note == f"left out large, offset, huge: {why}"
     held = "g (float[1, 8] x) => (uint8[1, 8] y) { e = Exp(x) y = Cast<to=2>(e) }"
     assert any("large" in v.origin for v in vectors(model(held)))
+
+
+def test_roots_of_powers_are_asked_where_powers_leave_float32() -> None:
+    text = "g (float[1,2,6] x) => (float[1,2,5] y) { y = LpPool<kernel_shape = [2], p = 3>(x) }"
+    sizes = {v.origin: float(np.abs(v.feeds["x"]).max()) for v in vectors(model(text))}
+    assert sizes["synthetic:faint"] < 1e-19
+    assert sizes["synthetic:far"] > 1e14
+    assert not any(
+        "far" in v.origin
+        for v in vectors(model(text.replace("LpPool", "MaxPool").replace(", p = 3", "")))
+    )

@@ -10,7 +10,6 @@ from edgeinfer.convert.lower.coreai.ops import (
     cut,
     index,
     matrix,
-    norm,
     pool,
     quant,
     reduce,

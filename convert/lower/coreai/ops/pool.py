@@ -77,19 +77,3 @@ def average_pool(
     else:
         ones = _padded(g, ones, at)
     return g.binary("divide", total, _pool(g, "sum", ones, at))
-
-
-@sliding.pool(OPS, "LpPool", dtypes=FLOATS)
-@in_single
-def lp_pool(g: Builder, X: Tensor, asked: Windows, *, ceil_mode: int, p: int) -> Tensor:
-    at = asked.reaching(ceil_mode)
-    return _root(g, _pool(g, "sum", _padded(g, _power(g, X, p), at), at), p)
-
-
-def _power(g: Builder, x: Tensor, p: int) -> Tensor:
-    size = g.unary("abs_", x)
-    return size if p == 1 else g.binary("pow", size, float(p))
-
-
-def _root(g: Builder, x: Tensor, p: int) -> Tensor:
-    return x if p == 1 else g.binary("pow", x, 1 / p)

@@ -11,7 +11,6 @@ from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
 from edgeinfer.convert.lower.ops import norm as shared
-from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
 
 
@@ -119,17 +118,3 @@ def group_normalization(
     back = g.reshape(normal, g.extents(X))
     scaled = g.binary("mul", back, _by_channel(g, X, scale))
     return g.binary("add", scaled, _by_channel(g, X, bias))
-
-
-@OPS.lower("LRN", dtypes=FLOATS)
-def lrn(g: Builder, X: Tensor, *, alpha: float, beta: float, bias: float, size: int) -> Tensor:
-    """Sums of squares over neighbouring channels by conv, which an even size needs."""
-    if X.rank < 3:
-        raise Refusal(f"rank {X.rank}", "unsupported_rank")
-    batch, channels = g.extent(X, 0), g.extent(X, 1)
-    square = g.reshape(g.binary("mul", X, X), [batch, 1, channels, -1])
-    kernel = np.full((1, 1, size, 1), alpha / size, X.dtype)
-    pad = [(size - 1) // 2, size // 2, 0, 0]
-    summed = g.emit("conv", x=square, weight=g.const(kernel, X.dtype), pad_type="custom", pad=pad)
-    base = g.binary("add", g.reshape(summed, g.extents(X)), float(bias))
-    return g.binary("real_div", X, g.binary("pow", base, float(beta)))

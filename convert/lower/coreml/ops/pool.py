@@ -90,13 +90,3 @@ def _counts(window: Windows, padded: Windows | None) -> Array:
     for row in rows:
         counts = np.multiply.outer(counts, row)
     return counts
-
-
-@sliding.pool(OPS, "LpPool", dtypes=FLOATS)
-def lp_pool(g: Builder, X: Tensor, at: Windows, *, ceil_mode: int, p: int) -> Tensor:
-    """The root of a sum of powers, summed by conv."""
-    window = at.reaching(ceil_mode)
-    size = g.unary("abs", X)
-    powers = size if p == 1 else g.binary("pow", size, float(p))
-    summed = _summed(g, powers, window)
-    return summed if p == 1 else g.binary("pow", summed, 1.0 / p)

@@ -18,7 +18,6 @@ from edgeinfer.convert.lower.tflite.ops import (
     image,
     index,
     matrix,
-    norm,
     pool,
     quant,
     reduce,

@@ -140,27 +140,6 @@ def average_pool(
     return g.binary("DIV", mean, share)
 
 
-@sliding.pool(OPS, "LpPool", first=1, domain=NHWC, dtypes=REALS)
-@widened
-def lp_pool(g: Builder, x: Tensor, at: Windows, *, ceil_mode: int, p: int) -> Tensor:
-    """The root of the sum of powers: a mean over all taps, times their number."""
-    mean = _padded_mean(g, _power(g, x, p), at.reaching(ceil_mode))
-    return _root(g, g.binary("MUL", mean, math.prod(at.kernel)), p)
-
-
-def _power(g: Builder, x: Tensor, p: int) -> Tensor:
-    if p == 2:
-        return g.binary("MUL", x, x)
-    magnitude = g.unary("ABS", x)
-    return magnitude if p == 1 else g.binary("POW", magnitude, float(p))
-
-
-def _root(g: Builder, x: Tensor, p: int) -> Tensor:
-    if p == 1:
-        return x
-    return g.unary("SQRT", x) if p == 2 else g.binary("POW", x, 1.0 / p)
-
-
 def _pad(g: Builder, x: Tensor, axes: Axes, value: float | None = None) -> Tensor:
     outer = [(0, 0)] * (x.rank - 1 - len(axes))
     around = [(w.begin, w.end) for w in Windows(axes).explicit()]

@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx
 
 from edgeinfer.convert.lower.ops import norm as shared
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
@@ -110,29 +109,3 @@ def standardised(g: Builder, x: Tensor, steps: Sequence[Sequence[int]], epsilon:
     own = _own(g, x, axes, epsilon, [], "row")
     made: Tensor = _shared(g, shared.standard, x, [axes], epsilon) if own is None else own
     return made
-
-
-@OPS.lower("LRN", dtypes=FLOATS)
-def lrn(g: Builder, X: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tensor:
-    """Divide by the squares of neighbouring channels."""
-    before = (size - 1) // 2
-
-    def compute(data: Any) -> Any:
-        k = te.reduce_axis((0, size), "k")
-        zero = tirx.const(0, X.dtype)
-
-        def total(n: Any, c: Any, *place: Any) -> Any:
-            at = c + k - before
-            inside = tirx.all(at >= 0, at < data.shape[1])
-            value = data(n, at, *place)
-            return te.sum(tirx.if_then_else(inside, value * value, zero), axis=k)
-
-        sums = te.compute(data.shape, total, name="squares")
-
-        def element(*i: Any) -> Any:
-            base = sums(*i) * tirx.const(alpha / size, X.dtype) + tirx.const(bias, X.dtype)
-            return data(*i) / tirx.pow(base, tirx.const(beta, X.dtype))
-
-        return te.compute(data.shape, element, name="lrn")
-
-    return g.te(compute, X, name="lrn")

@@ -15,7 +15,7 @@ from edgeinfer.convert.lower.core.window import Windows
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.reduce import combining, least
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
-from edgeinfer.kernels.defs.math import constant, is_nan
+from edgeinfer.kernels.defs.math import is_nan
 
 _POOLED = FLOATS | {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT64}
 """The last one of positions."""
@@ -150,37 +150,3 @@ def _count(at: Windows, axis: int, place: Any, size: Any, padded: bool) -> Any:
     start = tirx.max(0, tirx.floordiv(low - first + spread - 1, spread))
     stop = tirx.min(taps, tirx.floordiv(high - 1 - first, spread) + 1)
     return tirx.max(1, (stop - start)).astype("int64")
-
-
-@sliding.pool(OPS, "LpPool", dtypes=frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE}))
-def lp_pool(g: Builder, X: Tensor, asked: Windows, *, ceil_mode: int, p: int) -> Tensor:
-    """The p-norm of each window."""
-    w = asked.explicit()
-    outs = [axis.count() for axis in w.reaching(ceil_mode)]
-    zero = tirx.const(0, X.dtype)
-
-    def compute(data: Any) -> Any:
-        ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
-
-        def element(n: Any, c: Any, *place: Any) -> Any:
-            at, inside = _taken(w, place, ks, data)
-            power = _power(tirx.abs(data(n, c, *at)), p)
-            return te.sum(tirx.if_then_else(inside, power, zero), axis=ks)
-
-        shape = (data.shape[0], data.shape[1], *outs)
-        sums = te.compute(shape, element, name="sums")
-        return te.compute(shape, lambda *i: _root(sums(*i), p), name="roots")
-
-    return g.te(compute, X, name="lp_pool")
-
-
-def _power(value: Any, p: int) -> Any:
-    return (
-        value if p == 1 else value * value if p == 2 else tirx.pow(value, constant(float(p), value))
-    )
-
-
-def _root(value: Any, p: int) -> Any:
-    return (
-        value if p == 1 else tirx.sqrt(value) if p == 2 else tirx.pow(value, constant(1 / p, value))
-    )

@@ -44,3 +44,15 @@ def test_a_global_norm_is_that_of_all_positions() -> None:
     x = np.arange(-4, 4, dtype=np.float32).reshape(1, 2, 2, 2)
     found = Evaluator(source, wide=True).run({"x": x})["y"].ravel()
     np.testing.assert_allclose(found, [100 ** (1 / 3), 36 ** (1 / 3)])
+
+
+def test_powers_that_float64_does_not_hold_have_roots() -> None:
+    """A power of 20 of 1e30 is 1e600."""
+    text = """g (float[1,1,2,2] x) => (float[1,1,1,1] y, float[1,1,2,1] z) {
+        y = GlobalLpPool<p=20>(x) z = LpPool<kernel_shape=[1,2], p=20>(x) }"""
+    source = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    x = np.array([[1e30, 1e30], [1e-30, 0]], np.float32).reshape(1, 1, 2, 2)
+    found = Evaluator(source, wide=True).run({"x": x})
+    size = 2 ** (1 / 20) * float(x[0, 0, 0, 0])
+    np.testing.assert_allclose(found["y"].ravel(), [size])
+    np.testing.assert_allclose(found["z"].ravel(), [size, x[0, 0, 1, 0]])
