@@ -22,6 +22,17 @@ _COUNTS = {
 }
 """Operands that say how much there will be."""
 
+_GROWING = frozenset({
+    *("AffineGrid", "CenterCropPad", "Col2Im", "ConstantOfShape", "Expand", "EyeLike", "MaxUnpool"),
+    *("Multinomial", "OneHot", "Pad", "RandomNormal", "RandomUniform", "Range", "Resize", "Tile"),
+    "Upsample",
+})  # fmt: skip
+"""Operators that make as much of little as numbers say."""
+
+_MOST_MADE = 1 << 28
+"""Elements that those make of less than a sixteenth as many: on a machine with the memory for it,
+checking a larger one would take minutes."""
+
 
 def check_counts(model: ir.Model) -> None:
     """Refuse constants that ask for a tensor that cannot exist, before anything computes with them.
@@ -48,6 +59,8 @@ def check_sizes(model: ir.Model) -> None:
         for node in graph:
             for value in node.outputs:
                 _check(value, _shown(node))
+            if node.domain in DEFAULT_DOMAINS and node.op_type in _GROWING:
+                _check_made(node)
 
 
 def _shown(node: ir.Node) -> str:
@@ -61,6 +74,20 @@ def _check_counts(node: ir.Node) -> None:
         counts = ints(input_at(node, index))
         if counts and max(map(abs, counts)) > _MOST_SIZE:
             raise SourceError(f"{_shown(node)}: {counts} is more than any engine holds; {_ADVICE}")
+
+
+def _check_made(node: ir.Node) -> None:
+    made, taken = _elements(node.outputs[0]), _elements(input_at(node, 0))
+    if made > _MOST_MADE and made > 16 * taken:
+        raise SourceError(
+            f"{_shown(node)}: makes {made} elements of {taken}, at most {_MOST_MADE}; {_ADVICE}"
+        )
+
+
+def _elements(value: ir.Value | None) -> int:
+    """Count elements; open sizes count as one."""
+    shape = () if value is None or value.shape is None else value.shape
+    return math.prod(d for d in shape if isinstance(d, int))
 
 
 _ADVICE = "look at the sizes that the model was exported with"

@@ -60,3 +60,20 @@ def test_a_weight_of_fewer_elements_than_its_sizes_say_is_refused() -> None:
 def test_a_cut_up_to_the_end_is_no_size() -> None:
     text = "g (float[N,2] x) => (float[?] y) {y = Slice(x, a, e)}"
     read(text, a=[1], e=[2**63 - 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "constants"),
+    [
+        ("g (float[3,1] x) => (float[?] y) {y = Expand(x, s)}", {"s": [3, 2**31 - 1]}),
+        ("g (float[1,2] x) => (float[?] y) {y = Tile(x, s)}", {"s": [2**14, 2**14]}),
+        ("g (float[1,2] x) => (float[?] y) {y = Pad(x, s)}", {"s": [0, 0, 0, 2**29]}),
+        ("g () => (float[?] y) {y = RandomNormal<shape = [16384, 16385]>()}", {}),
+        ("g (float[1,2] x) => (float[?] y) {y = CenterCropPad(x, s)}", {"s": [2**15, 2**15]}),
+    ],
+)
+def test_much_made_of_little_is_refused_whatever_memory_is_free(
+    text: str, constants: dict[str, list[int] | int]
+) -> None:
+    with pytest.raises(SourceError, match=r"elements of \d+, at most 268435456"):
+        read(text, **constants)
