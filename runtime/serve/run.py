@@ -12,7 +12,7 @@ from typing import Any
 from edgeinfer.bounded import open_file
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
-from edgeinfer.machine.pages import share_heaps
+from edgeinfer.machine.pages import keep_freed, share_heaps
 from edgeinfer.runtime.serve.announce import check_announcing
 from edgeinfer.runtime.serve.options import ServeOptions
 
@@ -68,6 +68,7 @@ def serve(
         BundleError: a bundle is damaged.
     """
     share_heaps()
+    keep_freed()
     check_installed(grpc=options.grpc_port is not None)
     if options.mdns:
         check_announcing()

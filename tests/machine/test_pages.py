@@ -143,3 +143,35 @@ def test_threads_of_a_server_share_heaps(heaps: str, most: int) -> None:
         pytest.skip("another library of C")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("<heap nr=") == most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+@pytest.mark.parametrize(("threshold", "kept"), [("", True), ("65536", False)])
+def test_a_server_keeps_what_it_freed_until_it_is_trimmed(threshold: str, kept: bool) -> None:
+    """Else the system clears each page of a batch of large bodies anew."""
+    code = (
+        "import ctypes, sys\n"
+        "from edgeinfer.machine.pages import keep_freed, trim\n"
+        "library = ctypes.CDLL(None)\n"
+        "library.sbrk.restype = library.malloc.restype = ctypes.c_void_p\n"
+        "library.free.argtypes = [ctypes.c_void_p]\n"
+        "if not hasattr(library, 'malloc_info'): sys.exit(77)\n"
+        "keep_freed()\n"
+        "blocks = [library.malloc(1 << 20) for _ in range(16)]\n"
+        "full = library.sbrk(0)\n"
+        "for each in reversed(blocks): library.free(each)\n"
+        "freed = library.sbrk(0)\n"
+        "trim()\n"
+        "print(full - freed >= 8 << 20, freed - library.sbrk(0) >= 8 << 20)\n"
+    )
+    given = {**os.environ, "MALLOC_TRIM_THRESHOLD_": threshold, "MALLOC_MMAP_THRESHOLD_": ""}
+    if threshold:
+        # The test's blocks have to be of the heap in both.
+        given["MALLOC_MMAP_THRESHOLD_"] = str(32 << 20)
+    else:
+        del given["MALLOC_TRIM_THRESHOLD_"], given["MALLOC_MMAP_THRESHOLD_"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=given)
+    if done.returncode == 77:
+        pytest.skip("another library of C")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ([str(False), str(True)] if kept else [str(True), str(False)])

@@ -124,6 +124,26 @@ def share_heaps() -> None:
         _library().mallopt(_M_ARENA_MAX, _ARENAS)
 
 
+_KEPT_BYTES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = 32 << 20, -1, -3
+"""Freed bytes that a server keeps until ``trim``, the largest block that glibc keeps among them at
+all, and its names of the two settings."""
+
+
+def keep_freed() -> None:
+    """Have malloc keep what is freed at the end of its heap, Linux only; ``trim`` gives it back.
+
+    Else glibc gives it back each time that a batch of large bodies is answered, and the system
+    clears each page of the next one, which takes a third of such a request. What the environment
+    says holds. Source: glibc 2.36, malloc/malloc.c (``do_set_mmap_threshold``: 32 MiB at most; to
+    set either turns off that glibc chooses both).
+    """
+    names = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+    given = any(os.environ.get(name) for name in names)
+    if sys.platform == "linux" and not given and hasattr(_library(), "mallopt"):
+        for setting in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            _library().mallopt(setting, _KEPT_BYTES)
+
+
 @functools.cache
 def _library() -> ctypes.CDLL:
     """Return the library of C; one more each time would be a ring of garbage each time."""
