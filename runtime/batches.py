@@ -11,7 +11,7 @@ from edgeinfer.records import dataclass
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.types import Array, Feeds, TensorSpec
 
-_FEW, _MOST_BYTES = 500, 4 << 20
+_FEW, MOST_JOINED_BYTES = 500, 4 << 20
 """Elements up to which NumPy copies an array without letting other threads of Python in, and bytes
 of a batch whose copy may keep them waiting: about half a millisecond."""
 
@@ -57,7 +57,7 @@ def joined(arrays: Sequence[Array]) -> Array:
     if first.size <= _FEW or first.dtype == object:
         return np.concatenate(arrays)
     size = sum(array.nbytes for array in arrays)
-    if size > _MOST_BYTES or not all(array.flags.c_contiguous for array in arrays):
+    if size > MOST_JOINED_BYTES or not all(array.flags.c_contiguous for array in arrays):
         return np.concatenate(arrays)
     made = np.empty((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
     room, start = _bytes(made), 0

@@ -468,7 +468,7 @@ class FleetModel(forks.Here):
         """Run calls that are joined already, as ``run_here``.
 
         Args:
-            feeds: inputs of all of them behind each other along the first axis, checked.
+            feeds: inputs of all of them behind each other along the first axis; of one, its own.
             calls: Number of calls.
 
         Returns:
@@ -476,6 +476,7 @@ class FleetModel(forks.Here):
 
         Raises:
             ClosedError: the model was closed.
+            InputError: an input is not what the model takes.
             RunError: the engine failed.
         """
         if self.is_closed:
@@ -508,7 +509,10 @@ class FleetModel(forks.Here):
                 session = self._acquired(run)
                 is_full = 1 < calls == self.most_here
                 self._dispatched["full" if is_full else "idle"] += 1
-                results = together(partial(self.engine.run, session), several)
+                if len(several) == 1:
+                    results = [self.engine.run(session, several[0])]
+                else:
+                    results = together(partial(self.engine.run, session), several)
             finally:
                 self.engine.runs.discard(run)
                 self.engine.released()

@@ -122,7 +122,8 @@ class TimeHistogram:
 
     def add(self, nanoseconds: int, count: int = 1) -> None:
         """Count one, or several that took as long."""
-        self._buckets[_bucket(nanoseconds)] += count
+        # As ``_bucket``, of each run.
+        self._buckets[int(math.log2(nanoseconds or 1) * _STEPS)] += count
         self._sum += count * nanoseconds
         if nanoseconds < self._smallest:
             self._smallest = nanoseconds

@@ -21,9 +21,12 @@ class AnswerSize:
     Args:
         inputs: Inputs of the model.
         outputs: Outputs of the model.
+
+    Attributes:
+        is_known: whether the shapes say it of all outputs.
     """
 
-    __slots__ = ("_fixed", "_open")
+    __slots__ = ("_fixed", "_open", "is_known")
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         sources = {
@@ -32,11 +35,13 @@ class AnswerSize:
             for axis, name in enumerate(spec.shape or ())
             if isinstance(name, str)
         }
+        self.is_known = True
         self._fixed, self._open = 0, list[tuple[int, list[tuple[str, int]]]]()
         for spec in outputs:
             shape = (None,) if spec.shape is None else spec.shape
             names = [size for size in shape if not isinstance(size, int)]
             if not all(name in sources for name in names):
+                self.is_known = False
                 continue
             known = math.prod(size for size in shape if isinstance(size, int))
             size = known * _bytes_of(spec.dtype)

@@ -55,6 +55,11 @@ class CallPlaces:
         self._all += 1
         count_share(self._of, share, 1)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether one call has a place, and no more."""
+        return self._all == 1
+
     def give(self, share: bytes) -> None:
         """Give a place back."""
         self._all -= 1

@@ -51,8 +51,10 @@ class CallPlan:
 
     def read(self, raw: bytes) -> InferRequest | None:
         """Return a request of as many bytes; None where it says something else."""
-        if not all(raw.startswith(part, start) for start, part in self._rest):
-            return None
+        # Of each call, and a generator takes three times as long.
+        for start, part in self._rest:
+            if not raw.startswith(part, start):
+                return None
         return asked_again(self._request, raw, self._parts)
 
 

@@ -67,7 +67,7 @@ class FastPath:
         head = request.head
         try:
             facts: _Facts | None = head.facts if head is not None else None
-            if head is not None and head.stack and facts is not None and not request.is_alone:
+            if head is not None and head.stack and facts is not None:
                 if head.stack.take((facts, request, self._id_of(facts.id), started)):
                     return True
                 if head.stack.is_gone:
@@ -93,7 +93,7 @@ class FastPath:
             return False
         if head is not None:
             head.facts = facts
-            if head.stack is None and not request.is_alone:
+            if head.stack is None:
                 head.stack = self._stack(facts, request) or False
         id, request.share = self._id_of(facts.id), facts.share
         if not (request.is_alone and self._is_answered(facts, asked, request, id, started)):

@@ -37,7 +37,7 @@ from edgeinfer.runtime.serve.keys import GRANT, check_ahead, owner, sharer
 from edgeinfer.runtime.serve.lanes import Ran
 from edgeinfer.runtime.serve.leaving import Left, until_left
 from edgeinfer.runtime.serve.loading import Loader
-from edgeinfer.runtime.serve.metrics import Engine, Metrics
+from edgeinfer.runtime.serve.metrics import Engine, Metrics, ModelMetrics
 from edgeinfer.runtime.serve.options import (
     ServeOptions,
     Upstream,
@@ -275,6 +275,23 @@ class Hub:
         await self.on_regions(lambda r, who: r.write(who, request, results))
         return results
 
+    def infer_now(self, model: Served, request: InferRequest) -> Mapping[str, Array] | None:
+        """Run a model for who is alone, where that is soon; None where it has to be waited for.
+
+        Raises:
+            QueueFullError, InputError, RequestError: as ``infer``.
+        """
+        lane, terms = model.lane, request.terms
+        if lane is None or self.answers is not None or request.shared is not None:
+            return None
+        if terms.sequence is not None or not model.answer_size.is_known:
+            return None
+        if model.answer_size.of(request.feeds) >= LARGE_BYTES:
+            return None
+        check_ahead(terms.priority or 0)
+        model.check_place(self.options.limits.queue, sharer())
+        return lane.run_now(request.feeds)
+
     async def on_regions(self, work: Callable[[Regions, Caller], T]) -> T:
         """Do something with shared memory for who asks, in a thread.
 
@@ -368,20 +385,9 @@ class Hub:
         finally:
             model.leave(share)
 
-    @contextlib.contextmanager
-    def counted(self, model: Served) -> Iterator[None]:
-        """Count a request by how it ends, and its time."""
-        started, status = time.perf_counter(), 200
-        try:
-            yield
-        except (DisconnectedError, asyncio.CancelledError):
-            status = 499
-            raise
-        except Exception as error:
-            status = status_of(error).status
-            raise
-        finally:
-            model.metrics.ended(status, time.perf_counter() - started)
+    def counted(self, model: Served) -> _Counted:
+        """Count a request by how it ends, and its time, as the context of it."""
+        return _Counted(model.metrics)
 
     def close(self) -> None:
         """End everything; may be called twice."""
@@ -488,3 +494,23 @@ def _meaning(first: Manifest, last: Manifest) -> tuple[object, ...]:
     records = first.preprocessing.values()
     takes = frozenset(r.kind for r in records if not isinstance(r, ConstantInput | StateInput))
     return takes, None if last.head is None else last.head.kind, last.labels
+
+
+class _Counted:
+    """Counts a request; entered where it begins. A generator would take twice as long."""
+
+    __slots__ = ("_metrics", "_started")
+
+    def __init__(self, metrics: ModelMetrics) -> None:
+        self._metrics = metrics
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        status = 200
+        if isinstance(error, (DisconnectedError, asyncio.CancelledError)):
+            status = 499
+        elif isinstance(error, Exception):
+            status = status_of(error).status
+        self._metrics.ended(status, time.perf_counter() - self._started)

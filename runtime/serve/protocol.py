@@ -254,8 +254,9 @@ class _Protocol(HttpToolsProtocol):
             self._parse_late(known, bytes(body.so_far()))
 
     def _asks_again(self, known: KnownHead) -> None:
-        self._since = None
-        self._arrived()
+        self._since, self._is_open = None, False
+        if self._head is not None:
+            self._arrived()
         self.doors.asks(self)
         self._tries = TRIES
         self.url, self.headers, self.asked = known.url, known.headers, known

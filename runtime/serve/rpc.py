@@ -291,8 +291,7 @@ class Rpc:
             return await _next(read, _PROBE_S)
 
     def _let_in(self, given: Mapping[str, str | bytes]) -> None:
-        key, other = (_bytes(given.get(name)) for name in ("authorization", "x-api-key"))
-        self._keys.check(key, other)
+        self._keys.check(_bytes(given.get("authorization")), _bytes(given.get("x-api-key")))
 
     async def _parsed(self, kind: str, raw: bytes) -> Any:
         """Read a message, behind the key: its parts may take many times its bytes, and are held.
@@ -353,7 +352,7 @@ class Rpc:
             del request, raw
         else:
             model, asked = found
-        return b"".join(await self._ran(model, asked))
+        return b"".join(await self._ran(model, asked, is_alone=self._calls.is_single))
 
     async def _asked(self, request: Any) -> tuple[Served, InferRequest]:
         """Return which model a message asks, and what."""
@@ -478,10 +477,20 @@ class Rpc:
         facts.check_version(request.model_name, request.model_version)
         return self._hub.of_kind(request.model_name, "tensors")
 
-    async def _ran(self, model: Served, asked: InferRequest) -> list[Any]:
-        """Run a model once; return the parts of the answer."""
+    async def _ran(
+        self, model: Served, asked: InferRequest, *, is_alone: bool = False
+    ) -> list[Any]:
+        """Run a model once; return the parts of the answer.
+
+        Args:
+            model: that is asked.
+            asked: what is asked.
+            is_alone: whether no other call is under way.
+        """
         with self._hub.counted(model):
-            results = await self._hub.infer(model, asked)
+            results = self._hub.infer_now(model, asked) if is_alone else None
+            if results is None:
+                results = await self._hub.infer(model, asked)
             parts = self._plans.write(model, asked, results, self._written)
         if asked.id:
             parts.append(self._messages["ModelInferResponse"](id=asked.id).SerializeToString())

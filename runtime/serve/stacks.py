@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from edgeinfer.errors import RunError
+from edgeinfer.runtime.batches import MOST_JOINED_BYTES
 from edgeinfer.runtime.serve.exchange import WholeRequest
 from edgeinfer.runtime.serve.http import LENGTH, SAFE
 from edgeinfer.runtime.serve.hub import Hub
@@ -44,8 +45,8 @@ class Stack:
     """
 
     __slots__ = (
-        *("_hub", "_lane", "_model", "_names", "_other", "_plan", "_plans", "_size", "_text"),
-        "_waiting",
+        *("_begin", "_hub", "_lane", "_like", "_model", "_names", "_other", "_plan", "_plans"),
+        *("_size", "_text", "_waiting"),
     )
 
     def __init__(
@@ -62,6 +63,9 @@ class Stack:
         wanted = plan.request.outputs
         self._names = [s.name for s in model.outputs if not wanted or s.name in wanted]
         self._waiting: list[Entry] = []
+        # What the latest answers began with, and what they were like.
+        self._like: tuple[object, list[tuple[int, ...]]] | None = None
+        self._begin = b"", b""
 
     @staticmethod
     def fits(hub: Hub, model: Served, plan: RequestPlan) -> bool:
@@ -69,7 +73,9 @@ class Stack:
         lane, terms, asked = model.lane, plan.request.terms, plan.request
         if lane is None or lane.most < 2 or hub.options.limits.wait_s is not None:
             return False
-        if terms.priority or terms.deadline_s is not None or plan.length >= LARGE_BYTES:
+        if terms.priority or terms.deadline_s is not None or not model.answer_size.is_known:
+            return False
+        if plan.length * lane.most > MOST_JOINED_BYTES:
             return False
         names = asked.outputs or [spec.name for spec in model.outputs]
         texts = {spec.name for spec in model.outputs if spec.dtype == "string"}
@@ -86,7 +92,9 @@ class Stack:
         return self._lane is not self._model.lane or self._plans is not self._model.plans
 
     def take(self, entry: Entry) -> bool:
-        """Take a request; False leaves it, and nothing has happened.
+        """Take a request, and answer it at once where nobody else could ask; False leaves it.
+
+        Where it is left, nothing has happened.
 
         Raises:
             RequestError: 429, the key has used up its requests.
@@ -105,6 +113,9 @@ class Stack:
             return False
         if facts.grant is not None:
             facts.grant.count_request()
+        if request.is_alone and not waiting:
+            self._answer([entry])
+            return True
         model.enter(b"")
         hub.memory.add(len(body), b"")
         waiting.append(entry)
@@ -136,8 +147,10 @@ class Stack:
                 facts.ended(499, id, started)
             else:
                 here.append(entry)
-        if not here:
-            return
+        if here:
+            self._answer(here)
+
+    def _answer(self, here: list[Entry]) -> None:
         try:
             made = self._made(here)
         # Whatever is wrong with one of them, each is tried by itself, and tells it.
@@ -164,21 +177,39 @@ class Stack:
         Raises:
             Exception: something is wrong with one of them, or all.
         """
-        model, plan, lane, count = self._model, self._plan, self._lane, len(batch)
+        plan, lane, count, names = self._plan, self._lane, len(batch), self._names
         rows, feeds = plan.parts[0][3][0], dict[str, Array]()
         for name, dtype, start, shape in plan.parts:
+            if count == 1:
+                feeds[name] = np.ndarray(shape, dtype, batch[0][1].body, start)
+                continue
             end = start + dtype.itemsize * math.prod(shape)
             raw = b"".join([request.body[start:end] for _, request, _, _ in batch])
             feeds[name] = np.frombuffer(raw, dtype).reshape(count * rows, *shape[1:])
         found = None if lane is None else lane.run_joined(feeds, count)
         if found is None:
             return None
-        if any(len(found[name]) != count * rows for name in self._names):
-            raise RunError(f"model {model.name!r}: expected {count * rows} rows of each output")
-        first = {name: found[name][:rows] for name in found}
-        content, size = self._plans.write(model.name, plan.request, first, model.outputs)
-        own = ((LENGTH, b"%d" % (size or 0)), (b"content-length", b"%d" % len(content)))
-        headers = (*batch[0][1].default_headers, BINARY, *own, *SAFE)
-        lines = [b"%s: %s\r\n" % each for each in headers]
-        head = b"".join((STATUS_LINE[200], *lines, b"x-request-id: "))
-        return head, content[:size], [found[name].tobytes() for name in self._names]
+        if any(len(found[name]) != count * rows for name in names):
+            raise RunError(f"model {self._model.name!r}: expected {count * rows} rows of each")
+        first = found if count == 1 else {name: found[name][:rows] for name in found}
+        head, text = self._begun(first, batch[0][1].default_headers)
+        return head, text, [found[name].tobytes() for name in names]
+
+    def _begun(
+        self, first: Mapping[str, Array], default: list[tuple[bytes, bytes]]
+    ) -> tuple[bytes, bytes]:
+        """Return the head up to the id and the JSON of answers; they are written once a second.
+
+        Args:
+            first: Outputs of one request.
+            default: Headers that every answer has now; each second there is another list.
+        """
+        shapes, like = [first[name].shape for name in self._names], self._like
+        if like is None or like[0] is not default or like[1] != shapes:
+            model, request = self._model, self._plan.request
+            content, size = self._plans.write(model.name, request, first, model.outputs)
+            own = ((LENGTH, b"%d" % (size or 0)), (b"content-length", b"%d" % len(content)))
+            lines = [b"%s: %s\r\n" % each for each in (*default, BINARY, *own, *SAFE)]
+            self._begin = b"".join((STATUS_LINE[200], *lines, b"x-request-id: ")), content[:size]
+            self._like = default, shapes
+        return self._begin

@@ -15,6 +15,9 @@ def _nothing(name: str, value: Any) -> None:
     pass
 
 
+_NO_SPAN = contextlib.nullcontext[Note](_nothing)
+
+
 class Traces:
     """Begins spans; does nothing where no tracer is set up.
 
@@ -38,8 +41,9 @@ class Traces:
         """Whether anybody reads spans."""
         return self._tracer is not None
 
-    @contextlib.contextmanager
-    def span(self, name: str, parent: str | None, request: str) -> Iterator[Note]:
+    def span(
+        self, name: str, parent: str | None, request: str
+    ) -> contextlib.AbstractContextManager[Note]:
         """Enclose one request.
 
         Args:
@@ -47,9 +51,10 @@ class Traces:
             parent: header ``traceparent`` of the client.
             request: id of the request.
         """
-        if self._tracer is None:
-            yield _nothing
-            return
+        return _NO_SPAN if self._tracer is None else self._span(name, parent, request)
+
+    @contextlib.contextmanager
+    def _span(self, name: str, parent: str | None, request: str) -> Iterator[Note]:
         context = self._propagate.extract({} if parent is None else {"traceparent": parent})
         kind = self._trace.SpanKind.SERVER
         with self._tracer.start_as_current_span(name, context=context, kind=kind) as span:

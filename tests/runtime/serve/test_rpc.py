@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.runtime.serve import inflight, rpc, turns, wire
+from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.messages import SERVICE, messages
 from edgeinfer.runtime.serve.options import RequestLimits
 from tests.runtime.conftest import Fakes
@@ -91,6 +92,35 @@ def test_numbers_are_right(triton: Any) -> None:
     one = triton.infer("double", inputs(), outputs=[client.InferRequestedOutput("k'")])
     assert one.as_numpy("double") is None
     np.testing.assert_array_equal(one.as_numpy("k'"), K)
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_the_only_call_runs_at_once_where_that_is_soon(
+    start: Start, monkeypatch: pytest.MonkeyPatch, is_free: bool
+) -> None:
+    server = start(grpc_port=0)
+    model = server.hub.models["double"]
+    assert model.tensors is not None
+    model.lane = Lane(model.tensors, {1: 1e-5}, {"x": X, "k": K})
+    here, run_now = [], Lane.run_now
+
+    def watched(self: Lane, feeds: Any) -> Any:
+        found = run_now(self, feeds)
+        here.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Lane, "run_now", watched)
+    if not is_free:
+        monkeypatch.setattr(server.hub._runtime._scheduler, "_entered", lambda _: False)
+    with connected(server) as triton:
+        for number in range(3):
+            found = triton.infer("double", inputs(X + number))
+            assert np.array_equal(found.as_numpy("double"), 2 * (X + number))
+        with pytest.raises(client.InferenceServerException, match="shape"):
+            triton.infer("double", inputs(X[:, :2]))
+    assert here == [is_free] * 3
+    assert model.metrics.statuses == {200: 3, 400: 1}
+    assert model.waiting == server.hub.memory.used == 0
 
 
 def test_values_may_come_as_lists(server: Server) -> None:

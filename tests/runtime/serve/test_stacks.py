@@ -14,8 +14,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from benchmarks.serving_path import Wire
-from edgeinfer.runtime.serve import lanes
+from edgeinfer.runtime.batches import MOST_JOINED_BYTES
+from edgeinfer.runtime.serve import lanes, stacks
 from edgeinfer.runtime.serve.app import App
+from edgeinfer.runtime.serve.inflight import LARGE_BYTES
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.options import RequestLimits
 from edgeinfer.runtime.serve.protocol import protocol
@@ -124,11 +126,12 @@ def no_run_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "LATE", 1 << 30)
 
 
-def brief(server: Server, most: int = 4) -> App:
+def brief(server: Server, most: int = 4, largest: int = 99) -> App:
     """Let runs of the model go on the loop, whatever this machine takes for them."""
     model = server.hub.models["double"]
     assert model.tensors is not None
-    model.lane = Lane(model.tensors, dict.fromkeys((1, most), 1e-5), {**ONE, "more": np.zeros(99)})
+    measured = {**ONE, "more": np.zeros(largest)}
+    model.lane = Lane(model.tensors, dict.fromkeys((1, most), 1e-5), measured)
     return server.app
 
 
@@ -165,6 +168,53 @@ def test_each_gets_its_own_numbers(start: Start, stacked: list[int], rows: int) 
     # The first two turns make the heads known.
     assert set(stacked) <= {4, 2}
     assert sum(stacked) in (20, 30)
+
+
+@pytest.mark.parametrize(("most", "joined"), [(MOST_JOINED_BYTES, True), (1 << 17, False)])
+def test_large_bodies_are_joined_unless_all_are_very_large(
+    start: Start, stacked: list[int], monkeypatch: pytest.MonkeyPatch, most: int, joined: bool
+) -> None:
+    monkeypatch.setattr(stacks, "MOST_JOINED_BYTES", most)
+    app, rows = brief(start(), largest=1 << 20), 3_270
+    assert len(text(1.0, rows)) > LARGE_BYTES > 20 * rows
+
+    async def ask() -> None:
+        lines = Lines(app, 4)
+        for turn in range(3):
+            await lines.ask([text(float(turn + n), rows) for n in range(4)])
+            found = [numbers(each) for each in lines.answers()]
+            assert [(x[0], x[-1], len(k), k[-1]) for x, k in found] == [
+                (2.0 * (turn + n), 2.0 * (turn + n), rows, turn + n) for n in range(4)
+            ]
+
+    asyncio.run(ask())
+    assert bool(stacked) is joined
+
+
+def test_the_only_client_is_answered_at_once(start: Start, stacked: list[int]) -> None:
+    server = start()
+    app = brief(server)
+
+    async def ask() -> None:
+        lines = Lines(app, 1)
+        ((made, wire),) = lines.all
+        said = []
+        for turn in range(5):
+            # No turn of the loop is needed.
+            feed(made, text(float(turn)))
+            assert wire.count == turn + 1
+            assert numbers(lines.answers()[0]) == ([2.0 * turn] * 3, [turn])
+            said.append(re.sub(rb"x-request-id: \S+", b"", wire.last)[:-20])
+        # The way of the first one, which makes the head known, says the same.
+        assert said == [said[0]] * 5
+        await lines.ask([text(9.0, rows=2)])
+        assert numbers(lines.answers()[0]) == ([18.0] * 6, [9, 9])
+
+    asyncio.run(ask())
+    assert stacked == [1] * 4
+    counters = server.hub.models["double"].metrics
+    assert counters.statuses == {200: 6}
+    assert server.hub.models["double"].waiting == server.hub.memory.used == 0
 
 
 def test_requests_that_say_something_else_go_their_own_way(
@@ -259,19 +309,20 @@ def test_a_model_that_goes_answers_nobody_twice(start: Start, stacked: list[int]
     assert server.hub.models["double"].waiting == server.hub.memory.used == 0
 
 
+@pytest.mark.parametrize("clients", [1, 4])
 def test_an_engine_that_is_busy_is_waited_for(
-    start: Start, stacked: list[int], monkeypatch: pytest.MonkeyPatch
+    start: Start, stacked: list[int], monkeypatch: pytest.MonkeyPatch, clients: int
 ) -> None:
     server = start()
     app = brief(server)
 
     async def ask() -> None:
-        lines = Lines(app, 4)
+        lines = Lines(app, clients)
         for _ in range(3):
-            await lines.ask([text(float(n)) for n in range(4)])
+            await lines.ask([text(float(n)) for n in range(clients)])
         monkeypatch.setattr(server.hub._runtime._scheduler, "_entered", lambda _: False)
-        await lines.ask([text(float(n)) for n in range(4)])
-        assert [numbers(f)[1] for f in lines.answers()] == [[0], [1], [2], [3]]
+        await lines.ask([text(float(n)) for n in range(clients)])
+        assert [numbers(f)[1] for f in lines.answers()] == [[n] for n in range(clients)]
 
     asyncio.run(ask())
     assert server.hub.models["double"].waiting == server.hub.memory.used == 0
