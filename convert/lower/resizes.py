@@ -40,6 +40,41 @@ def perhaps_copied_whole(node: ir.Node) -> str:
 _COPIED = "a scale that leaves the size as it is is taken for 1"
 
 
+_PLACES = 1 << 13
+"""Elements of an axis of open size that are looked at."""
+
+
+def near_by_rounding(node: ir.Node, *, fused: bool) -> str:
+    """Find nearest elements that a quotient names, and a product with the inverse scale does not.
+
+    The 22nd element of a resize by 1.1 lies at 20.0 by the one and at 19.999998 by the other, which
+    is how some engines divide by a constant.
+
+    Args:
+        node: The resize.
+        fused: Whether an engine may also round a quotient and what is taken off it but once.
+    """
+    transform = attr(node, "coordinate_transformation_mode", "half_pixel")
+    if attr(node, "mode", "nearest") != "nearest" or transform not in _SHIFTS:
+        return ""
+    rounding, shift = attr(node, "nearest_mode", "round_prefer_floor"), _SHIFTS[transform]
+    places = np.arange(_PLACES, dtype=np.float32) + np.float32(shift)
+    for size, scale in _scales(node):
+        if size is not None or scale is None or scale <= 0:
+            continue
+        inverse = np.float32(1) / np.float32(scale)
+        forms = [places / np.float32(scale), places * inverse]
+        if shift and fused:
+            forms += [places.astype(np.float64) / scale, places.astype(np.float64) * inverse]
+        first, *others = (rounded(rounding, form - form.dtype.type(shift)) for form in forms)
+        if not all(np.array_equal(first, other) for other in others):
+            return f"which element is nearest hangs on rounding for a scale of {scale:.7g}"
+    return ""
+
+
+_SHIFTS = {"asymmetric": 0.0, "half_pixel": 0.5, "pytorch_half_pixel": 0.5}
+
+
 def _all_kept(node: ir.Node) -> bool:
     axes = _scales(node)
     return any(_kept(node)) and all(scale == 1 or _keeps(size, scale) for size, scale in axes)

@@ -115,7 +115,8 @@ class ResizePlan:
             words = f"nearest_mode {self.how.rounding!r} with a dynamic size"
             why = f"{words}: engines disagree on what lies halfway"
             raise Refusal(why, "dynamic_shape", "fix the sizes with --input-shape")
-        raise Refusal(f"mode {self.how.mode!r} with a dynamic size", "dynamic_shape")
+        words = f"mode {self.how.mode!r} with a dynamic size"
+        raise Refusal(words, "dynamic_shape", "fix the sizes with --input-shape")
 
     def outside(self) -> Array | None:
         """Which elements take the filler, in a shape that broadcasts; None where none does."""

@@ -22,6 +22,7 @@ from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.quirks import kept_single, rewrite, warn
 from edgeinfer.convert.lower.coreml.weights import refused, refused_halves
 from edgeinfer.convert.lower.expand import with_definitions, with_known
+from edgeinfer.convert.lower.resizes import near_by_rounding
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.transposed_weights import share_transposed
 from edgeinfer.convert.passes.join_concat import JoinConcat
@@ -132,7 +133,14 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
         raise UnsupportedError("mlprogram", problems)
     if options.halves and (problems := refused_halves(options.deployment)):
         raise UnsupportedError("mlprogram", problems)
-    return with_definitions(source, lambda model: _build(model, options, asked, notes), notes)
+    return with_definitions(
+        source, lambda model: _build(model, options, asked, notes), notes, _hangs_on_rounding
+    )
+
+
+def _hangs_on_rounding(node: ir.Node) -> bool:
+    """Whether the definition needs quotients that are right in the last bit."""
+    return node.op_type == "Resize" and bool(near_by_rounding(node, fused=False))
 
 
 def _zero_form(node: ir.Node) -> zeros.Form:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import onnx_ir as ir
 
@@ -38,7 +39,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     widen_scale,
     zero_without_area,
 )
-from edgeinfer.convert.lower.resizes import perhaps_copied, resize_by_parts
+from edgeinfer.convert.lower.resizes import near_by_rounding, perhaps_copied, resize_by_parts
 from edgeinfer.convert.lower.rules import Repair, Rule, by_definition, given
 
 
@@ -271,6 +272,13 @@ RULES: tuple[Rule, ...] = (
         source="ONNX node tests test_resize_*_{exclude_outside,antialias,not_larger}, 2026.4.1",
         repair=resize_by_parts,
         hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=partial(near_by_rounding, fused=True),
+        source="openvino 2026.4.1: x / 1.1 is x * 0.909, so that 22 / 1.1 lies below 20",
+        reason="dynamic_shape",
+        hint="give its sizes with --input-shape",
     ),
     Rule(
         ops=frozenset({"Resize"}),

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import edgeinfer
-from edgeinfer.errors import InputError
+from edgeinfer.errors import InputError, UnsupportedError
 
 CROP = 'coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=7.0'
 
@@ -54,3 +54,29 @@ def test_an_infinity_is_right_or_refused(
                 assert "expected finite values" in str(error)  # noqa: PT017
                 continue
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["openvino", "ios"])
+@pytest.mark.parametrize(
+    ("mode", "scale", "is_refused"),
+    [
+        ('"asymmetric", nearest_mode="floor"', 1.1, True),
+        ('"asymmetric", nearest_mode="floor"', 3.0, False),
+        ('"asymmetric", nearest_mode="floor"', 1.7, True),
+        ('"half_pixel"', 2.0, False),
+    ],
+)
+def test_nearest_by_rounding_needs_sizes(
+    mode: str, scale: float, is_refused: bool, target: str, tmp_path: Path
+) -> None:
+    source = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20]> g (float[1,1,h] x) => (float[1,1,n] y)
+        <float[3] s = {{1, 1, {scale}}}> {{
+        y = Resize<mode="nearest", coordinate_transformation_mode={mode}>(x, , s) }}"""
+    )
+    options: dict[str, Any] = {"targets": [target]}
+    if is_refused:
+        with pytest.raises(UnsupportedError, match=r"dynamic_shape.*--input-shape"):
+            edgeinfer.export(source, tmp_path / "m.edge", **options)
+        options["input_shapes"] = {"x": (1, 1, 32)}
+    edgeinfer.export(source, tmp_path / "m.edge", **options)
