@@ -170,7 +170,8 @@ def attention(node: ir.Node) -> str | None:
     off = {"do_rotary", "past_present_share_buffer", "rotary_embedding_dim"}
     if any(n not in known and (n not in off or a.value) for n, a in node.attributes.items()):
         return None
-    if _has(node, past) or len(node.outputs) > 1 or _has(node, 6 if more > 0 else 9):
+    gives = len(node.outputs) > 1 and bool(node.outputs[1].name)
+    if len(node.outputs) > 2 or _has(node, 6 if more > 0 else 9):
         return None
     x, w = _shape(node.inputs[0]), _shape(node.inputs[1])
     if x is None or w is None or len(x) != 3 or len(w) != 2 or w[1] is None:
@@ -193,7 +194,8 @@ def attention(node: ir.Node) -> str | None:
     operands = ["q", "k", "v"]
     if _has(node, mask_at):
         text = mask(node, mask_at, x[1])
-        if text is None:
+        rows = _shape(node.inputs[mask_at])
+        if text is None or (_has(node, past) and (rows is None or len(rows) < 2)):
             return None
         lines.append(text)
         operands.append("mask")
@@ -205,7 +207,20 @@ def attention(node: ir.Node) -> str | None:
     settings.append(f"is_causal={node.attributes.get_int('unidirectional', 0)}")
     if node.attributes.get_float("scale", 0.0):
         settings += shown(node, ("scale",))
-    lines.append(f"o0 = Attention<{', '.join(settings)}>({', '.join(operands)})")
+    if _has(node, past):
+        # Keys and values of the steps before, one behind the other.
+        lines.append(
+            "zero = Constant<value_int=0>() one_more = Constant<value_int=1>() "
+            f"pk = Gather<axis=0>(i{past}, zero) pv = Gather<axis=0>(i{past}, one_more)"
+        )
+        operands = [*operands, *[""] * (4 - len(operands)), "pk", "pv"]
+    results = "o0, nk, nv" if gives else "o0"
+    lines.append(f"{results} = Attention<{', '.join(settings)}>({', '.join(operands)})")
+    if gives:
+        lines.append(
+            "front = Constant<value_ints=[0]>() uk = Unsqueeze(nk, front) "
+            "uv = Unsqueeze(nv, front) o1 = Concat<axis=0>(uk, uv)"
+        )
     return " ".join(lines)
 
 

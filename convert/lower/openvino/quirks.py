@@ -188,6 +188,13 @@ RULES: tuple[Rule, ...] = (
         domains=frozenset({"com.microsoft"}),
     ),
     Rule(
+        ops=frozenset({"Attention"}),
+        fault=lambda node: "" if given(node, 3) is None else "what its reader makes of the mask",
+        source="openvino 2026.4.1: <unidirectional=1> with the last of 4 keys masked is 0.88 off",
+        repair=by_definition,
+        domains=frozenset({"com.microsoft"}),
+    ),
+    Rule(
         ops=frozenset({"LayerNormalization"}),
         fault=narrow_scale,
         source="openvino 2026.4.1: a scale of [4] for [3, 4]: 'Argument shapes are inconsistent'",

@@ -196,6 +196,19 @@ def test_attention_with_packed_weights(mask: str, given: dict[str, Any], about: 
     )
 
 
+@pytest.mark.parametrize("about", ["", ", unidirectional = 1"])
+def test_packed_weights_and_the_steps_before(about: str) -> None:
+    seen = np.ones((2, 8), np.int32)
+    seen[1, -2:] = 0
+    _same(
+        f"(float[2,5,8] x, float[8,24] w, float[24] b, int32[2,8] m, float[2,2,2,3,4] p) "
+        f"=> (float[2,5,8] y, float[2,2,2,8,4] q) {{ "
+        f"y, q = com.microsoft.Attention<num_heads = 2{about}>"
+        "(x, w, b, m, p) }",
+        m=seen,
+    )
+
+
 @pytest.mark.parametrize("scales", ["", "[24]"])
 def test_attention_of_integers(scales: str) -> None:
     shape = (24,) if scales else ()
