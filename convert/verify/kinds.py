@@ -35,6 +35,8 @@ Name = Literal[
 _AUDIO = re.compile(r"audio|wav|speech|sound|samples|pcm|signal|sig\b", re.IGNORECASE)
 _STATE = re.compile(r"state|hidden|cell|cache|past|memory|^[hc]n?[0-9]*(_in)?$", re.IGNORECASE)
 _MASK = re.compile(r"mask", re.IGNORECASE)
+_BIAS = re.compile(r"bias", re.IGNORECASE)
+"""What is added to scores, perhaps one for each query and key: it looks like a picture."""
 _POSITION = re.compile(r"position|cache_pos", re.IGNORECASE)
 _LENGTH = re.compile(r"(^|_)(len|lens|length|lengths)([0-9]*|_.*)$", re.IGNORECASE)
 _RATE = re.compile(r"^(sr|fs|rate|sample_?rate)$", re.IGNORECASE)
@@ -125,7 +127,7 @@ def _float_kind(spec: TensorSpec) -> Kind:
     if _SHARE.search(spec.name):
         return Kind("share")
     axis = _channel_axis(spec)
-    if axis is not None:
+    if axis is not None and not _BIAS.search(spec.name):
         return Kind("image", channel_axis=axis)
     time = _time_axis(spec)
     if time is not None and spec.shape is not None:

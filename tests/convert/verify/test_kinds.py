@@ -13,6 +13,7 @@ from edgeinfer.types import AudioInput, ImageInput, TensorSpec, TokenInput
         (TensorSpec("x", "float32", (1, 128, 128, 3)), "image"),
         (TensorSpec("x", "uint8", (1, 300, 300, 3)), "image"),
         (TensorSpec("features", "float32", (1, 64, 20, 20)), "plain"),
+        (TensorSpec("attention_bias", "float16", (1, 1, 5, 7)), "plain"),
         (TensorSpec("x", "float32", (None, 43844, 1)), "audio"),
         (TensorSpec("input", "float32", (None, None)), "audio"),
         (TensorSpec("waveform", "float32", (1, 320)), "audio"),
