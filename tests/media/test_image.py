@@ -298,3 +298,21 @@ def test_a_file_without_pixels_is_refused(tmp_path: Path) -> None:
     path.write_bytes(raw)
     with pytest.raises(InputError):
         load_image(path, ImageInput(4, 4))
+
+
+def test_runs_that_python_unpacks_are_few(tmp_path: Path) -> None:
+    """A pixel and the end of its row are four bytes, and Pillow appends the rest one by one."""
+
+    def packed(wide: int, high: int) -> Path:
+        runs = b"\x01\x07\x00\x00" * high + b"\x00\x01"
+        head = struct.pack("<IiiHHIIiiII", 40, wide, high, 1, 8, 1, len(runs), 0, 0, 256, 0)
+        path, begin = tmp_path / "m.bmp", 14 + len(head) + 1024
+        table = b"".join(bytes((i, i, i, 0)) for i in range(256))
+        size = struct.pack("<IHHI", begin + len(runs), 0, 0, begin)
+        path.write_bytes(b"BM" + size + head + table + runs)
+        return path
+
+    few = np.asarray(load_image(packed(4, 3), OWN))
+    assert few.reshape(3, 4, 3)[:, 0].ravel().tolist() == [7.0] * 9
+    with pytest.raises(InputError, match="no decompression bomb"):
+        load_image(packed(30000, 1000), OWN)

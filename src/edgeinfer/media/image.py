@@ -131,6 +131,9 @@ MOST_PLAIN, RATIO = 192 << 20, 16
 _STORED = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 """Bytes that Pillow stores a pixel in; four in other modes."""
 
+_RUNS = (1, 2)
+"""Compressions of a BMP: runs of eight and of four bits."""
+
 _ROWS = 64
 """Of an image whose colours are changed at once."""
 
@@ -262,7 +265,8 @@ def _bytes_a_pixel(opened: Image.Image, mode: str, *, rotated: bool) -> int:
         # A strip may be the whole, in 16 bits a channel.
         decoder = 2 * stored
     elif opened.format == "BMP":
-        decoder = 2
+        # What is packed is unpacked in Python, an empty rest of a row byte by byte.
+        decoder = 9 if opened.info.get("compression") in _RUNS else 2
     elif opened.info.get("progressive"):
         decoder = 2 * len(opened.getbands())
     changed = 0 if _is_plain(opened, mode) else _STORED.get(mode, 4)
