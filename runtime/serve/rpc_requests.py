@@ -61,7 +61,7 @@ def read(
         if name in feeds or name in shared.inputs:
             raise RequestError(400, f"input {name!r}: given twice")
         what, asked = f"input {name!r}", item["parameters"]
-        if (place := tensors.place_of(asked, what, is_shared=is_shared)) is not None:
+        if (place := tensors.place_of(asked, "input", name, is_shared=is_shared)) is not None:
             if given.contents.ListFields():
                 raise RequestError(400, f"{what}: contents together with shared memory")
             shared.inputs[name] = item, place

@@ -189,7 +189,7 @@ class Stack:
         found = None if lane is None else lane.run_joined(feeds, count)
         if found is None:
             return None
-        if any(len(found[name]) != count * rows for name in names):
+        if count > 1 and any(len(found[name]) != count * rows for name in names):
             raise RunError(f"model {self._model.name!r}: expected {count * rows} rows of each")
         first = found if count == 1 else {name: found[name][:rows] for name in found}
         head, text = self._begun(first, batch[0][1].default_headers)

@@ -136,15 +136,16 @@ def read(
         raise RequestError(400, f"inputs: at most {len(known)} tensors, received {len(given)}")
     raw = memoryview(body)[json_size:] if json_size is not None else memoryview(b"")
     feeds: dict[str, Array] = {}
-    shared = SharedTensors({}, {})
+    shared = SharedTensors({}, {}) if is_shared else None
     at = 0
     for number, item in enumerate(given):
         name = name_of(item, f"inputs[{number}]", known)
-        if name in feeds or name in shared.inputs:
+        if name in feeds or (shared is not None and name in shared.inputs):
             raise RequestError(400, f"input {name!r}: given twice")
         asked = _object(item, "parameters")
         size = asked.get("binary_data_size")
-        if (place := place_of(asked, f"input {name!r}", is_shared=is_shared)) is not None:
+        place = place_of(asked, "input", name, is_shared=is_shared) if asked else None
+        if shared is not None and place is not None:
             if size is not None or "data" in item:
                 raise RequestError(400, f"input {name!r}: values together with shared memory")
             shared.inputs[name] = item, place
@@ -160,24 +161,25 @@ def read(
         at += size
     if at != len(raw):
         raise RequestError(400, f"{len(raw) - at} bytes behind the tensors belong to none")
-    names, binary = wanted_outputs(data, parameters, outputs, shared if is_shared else None)
+    names, binary = wanted_outputs(data, parameters, outputs, shared)
     id = data.get("id", "")
     if not isinstance(id, str):
         raise RequestError(400, "id: expected a text")
     return InferRequest(id, feeds, names, binary, read_terms(parameters), any_of(shared))
 
 
-def any_of(shared: SharedTensors) -> SharedTensors | None:
+def any_of(shared: SharedTensors | None) -> SharedTensors | None:
     """Return what is in shared memory; None where nothing is."""
-    return shared if shared.inputs or shared.outputs else None
+    return shared if shared is not None and (shared.inputs or shared.outputs) else None
 
 
-def place_of(asked: Mapping[str, Any], what: str, *, is_shared: bool) -> Place | None:
+def place_of(asked: Mapping[str, Any], kind: str, name: str, *, is_shared: bool) -> Place | None:
     """Return where a tensor is in shared memory; None where it is not.
 
     Args:
         asked: Parameters of the tensor.
-        what: it is, in messages.
+        kind: "input" or "output", for messages.
+        name: Name of the tensor.
         is_shared: whether it may be there.
 
     Raises:
@@ -186,6 +188,7 @@ def place_of(asked: Mapping[str, Any], what: str, *, is_shared: bool) -> Place |
     region = asked.get("shared_memory_region")
     if region is None:
         return None
+    what = f"{kind} {name!r}"
     if not is_shared:
         raise RequestError(400, f"{what}: shared memory is off")
     offset, size = asked.get("shared_memory_offset", 0), asked.get("shared_memory_byte_size")
@@ -282,11 +285,11 @@ def wanted_outputs(
     Raises:
         RequestError: one is not known, or asks for what is not supported.
     """
-    known = {spec.name: spec for spec in specs}
     every = parameters.get("binary_data_output") is True
     given = data.get("outputs")
     if given is None:
-        return (), frozenset(known if every else ())
+        return (), frozenset(spec.name for spec in specs) if every else frozenset()
+    known = {spec.name: spec for spec in specs}
     if not isinstance(given, list):
         raise RequestError(400, "outputs: expected a list")
     if len(given) > len(known):
@@ -298,7 +301,7 @@ def wanted_outputs(
         if "classification" in asked:
             raise RequestError(400, f"output {name!r}: classification is not supported")
         names.append(name)
-        place = place_of(asked, f"output {name!r}", is_shared=shared is not None)
+        place = place_of(asked, "output", name, is_shared=shared is not None)
         if shared is not None and place is not None:
             shared.outputs[name] = place
         elif asked.get("binary_data", every) is True:

@@ -21,7 +21,7 @@ from edgeinfer.runtime.serve import fastpath, protocol
 from edgeinfer.runtime.serve.exchange import WholeRequest
 from edgeinfer.runtime.serve.fastpath import FastPath
 from edgeinfer.runtime.serve.inflight import LARGE_BYTES
-from edgeinfer.runtime.serve.requestlog import LOG, JsonLines
+from edgeinfer.runtime.serve.requestlog import LOG, JsonLines, _line
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import KEY, Server, Start
 
@@ -231,7 +231,7 @@ def test_lines_of_json_say_what_the_logger_says(
 ) -> None:
     lines: list[dict[str, Any]] = []
     handler = JsonLines()
-    monkeypatch.setattr(handler, "add", lines.append)
+    monkeypatch.setattr(handler, "add", lambda each: lines.append(json.loads(_line(each))))
     monkeypatch.setattr(LOG, "level", logging.INFO)
     monkeypatch.setattr(LOG, "handlers", [handler])
     LOG.manager._clear_cache()  # type: ignore[attr-defined]
