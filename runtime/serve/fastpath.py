@@ -68,7 +68,8 @@ class FastPath:
         try:
             facts: _Facts | None = head.facts if head is not None else None
             if head is not None and head.stack and facts is not None:
-                if head.stack.take((facts, request, self._id_of(facts.id), started)):
+                entry = facts, request, self._id_of(facts.id), started
+                if not request.is_alone and head.stack.take(entry):
                     return True
                 if head.stack.is_gone:
                     head.stack = None
@@ -111,7 +112,7 @@ class FastPath:
         if plan is None or not Stack.fits(self.hub, facts.model, plan):
             return None
         if plan.stack is None:
-            plan.stack = Stack(self.hub, facts.model, plan, text, self._alone)
+            plan.stack = Stack(self.hub, facts.model, plan, text, self._alone, self._id_of)
         found: Stack = plan.stack
         return found
 

@@ -59,6 +59,7 @@ class Grant:
 
     Attributes:
         is_alone: there is no other one, and nobody to share with.
+        is_counted: whether it may be used so often in a time, and no more.
         name: Name of the key.
         models: names that it may use; empty for all.
         digest: Digest of the key.
@@ -72,6 +73,7 @@ class Grant:
             self.ahead = key.priority
         self.digest = _digest(key.secret.encode())
         self._requests = None if key.requests is None else Allowance(key.requests, "requests")
+        self.is_counted = key.requests is not None
         self._tokens = None if key.tokens is None else Allowance(key.tokens, "tokens")
 
     def count_request(self) -> None:

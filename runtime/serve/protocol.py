@@ -245,6 +245,10 @@ class _Protocol(HttpToolsProtocol):
         if known is None or self.transport.is_closing() or not known.begins(data):
             self.data_received(data)
             return
+        if is_whole and self._is_answered(known, body.whole()):
+            if more := body.behind():
+                self.data_received(more)
+            return
         self._asks_again(known)
         if is_whole:
             self._end_known(known, body)
@@ -253,10 +257,24 @@ class _Protocol(HttpToolsProtocol):
         else:
             self._parse_late(known, bytes(body.so_far()))
 
+    def _is_answered(self, known: KnownHead, body: bytes | memoryview) -> bool:
+        """Whether the only client, whose head is known, has its answer already."""
+        if not (known.stack and self.doors.is_single) or self.flow.write_paused:
+            return False
+        answer = known.stack.answer(known.facts, body, self.server_state.default_headers)
+        if answer is None:
+            return False
+        self._arrived()
+        self.doors.asks(self)
+        transport = cast("Joined", self.transport)
+        transport.share = b""
+        transport.write_now(answer)
+        self.on_response_complete()
+        return True
+
     def _asks_again(self, known: KnownHead) -> None:
-        self._since, self._is_open = None, False
-        if self._head is not None:
-            self._arrived()
+        self._since = None
+        self._arrived()
         self.doors.asks(self)
         self._tries = TRIES
         self.url, self.headers, self.asked = known.url, known.headers, known
@@ -271,18 +289,20 @@ class _Protocol(HttpToolsProtocol):
 
     def _again(self, known: KnownHead, data: bytes | memoryview) -> None:
         """Take a request whose head was parsed before."""
-        self._asks_again(known)
         start = len(known.text)
         end = start + known.length
         if len(data) < end:
+            self._asks_again(known)
             if self.doors.lend(known.length):
                 self._wait_for(RequestBody(known.length, bytes(data[start:]), known.place))
             else:
                 self._parse_late(known, bytes(data[start:]))
             return
         body = bytes(data[start:end])
-        if not self._is_taken(body, is_kept=True):
-            self._parse_late(known, body)
+        if not self._is_answered(known, body):
+            self._asks_again(known)
+            if not self._is_taken(body, is_kept=True):
+                self._parse_late(known, body)
         if len(data) > end:
             self.data_received(data[end:])
 

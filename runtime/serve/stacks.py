@@ -32,6 +32,11 @@ from edgeinfer.types import Array
 Entry = tuple[Any, WholeRequest, bytes, float]
 """Facts of the head, the request, its id, and when it came."""
 
+Body = bytes | memoryview
+
+Default = list[tuple[bytes, bytes]]
+"""Headers that every answer has now: another list each second."""
+
 
 class Stack:
     """Requests of one JSON text that came together.
@@ -42,11 +47,12 @@ class Stack:
         plan: reads them.
         text: the JSON.
         other: takes a request the way of all others.
+        id_of: gives a request its id: its own, or one of ours.
     """
 
     __slots__ = (
-        *("_begin", "_hub", "_lane", "_like", "_model", "_names", "_other", "_plan", "_plans"),
-        *("_size", "_text", "_waiting"),
+        *("_begin", "_hub", "_id_of", "_lane", "_like", "_model", "_names", "_other", "_plan"),
+        *("_plans", "_size", "_text", "_waiting"),
     )
 
     def __init__(
@@ -56,8 +62,10 @@ class Stack:
         plan: RequestPlan,
         text: bytes,
         other: Callable[[Entry], None],
+        id_of: Callable[[bytes | None], bytes],
     ) -> None:
-        self._hub, self._model, self._plan, self._text, self._other = hub, model, plan, text, other
+        self._hub, self._model, self._plan, self._text = hub, model, plan, text
+        self._other, self._id_of = other, id_of
         self._lane, self._plans = model.lane, model.plans
         self._size = plan.length - len(text)
         wanted = plan.request.outputs
@@ -92,36 +100,56 @@ class Stack:
         return self._lane is not self._model.lane or self._plans is not self._model.plans
 
     def take(self, entry: Entry) -> bool:
-        """Take a request, and answer it at once where nobody else could ask; False leaves it.
-
-        Where it is left, nothing has happened.
+        """Take a request; False leaves it, and nothing has happened.
 
         Raises:
             RequestError: 429, the key has used up its requests.
         """
         facts, request, *_ = entry
-        hub, model, body, waiting = self._hub, self._model, request.body, self._waiting
-        lane = self._lane
-        if lane is None or self.is_gone:
+        if not self._takes(request.body):
             return False
-        if len(body) != self._plan.length or body[: len(self._text)] != self._text:
+        if facts.grant is not None:
+            facts.grant.count_request()
+        self._model.enter(b"")
+        self._hub.memory.add(len(request.body), b"")
+        self._waiting.append(entry)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._run)
+        return True
+
+    def answer(self, facts: Any, body: Body, default: Default) -> bytes | None:
+        """Return the answer to who is alone, head and all; None leaves it, and nothing happened.
+
+        Args:
+            facts: Facts of the head.
+            body: Body of the request.
+            default: Headers that every answer has now.
+        """
+        started, grant = time.perf_counter(), facts.grant
+        if self._waiting or (grant is not None and grant.is_counted) or not self._takes(body):
+            return None
+        try:
+            made = self._made([body], default)
+        # It is tried again by the way of all others, which tells what is wrong.
+        except Exception:
+            made = None
+        if made is None:
+            return None
+        (head, text, data), id = made, self._id_of(facts.id)
+        facts.ended(200, id, started)
+        return b"".join((head, id, b"\r\n\r\n", text, *data))
+
+    def _takes(self, body: Body) -> bool:
+        """Whether a body is one of these, and may be run now."""
+        hub, model, lane, text = self._hub, self._model, self._lane, self._text
+        if lane is None or lane is not model.lane or self._plans is not model.plans:
+            return False
+        if len(body) != self._plan.length or body[: len(text)] != text:
             return False
         is_open = model.is_ready and not hub.is_stopping and lane.takes(self._size)
         if not is_open or model.waiting >= hub.options.limits.queue:
             return False
-        if not hub.memory.is_free(len(body), 0):
-            return False
-        if facts.grant is not None:
-            facts.grant.count_request()
-        if request.is_alone and not waiting:
-            self._answer([entry])
-            return True
-        model.enter(b"")
-        hub.memory.add(len(body), b"")
-        waiting.append(entry)
-        if len(waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._run)
-        return True
+        return hub.memory.is_free(len(body), 0)
 
     def _run(self) -> None:
         lane, waiting = self._lane, self._waiting
@@ -147,12 +175,11 @@ class Stack:
                 facts.ended(499, id, started)
             else:
                 here.append(entry)
-        if here:
-            self._answer(here)
-
-    def _answer(self, here: list[Entry]) -> None:
+        if not here:
+            return
         try:
-            made = self._made(here)
+            bodies = [request.body for _, request, _, _ in here]
+            made = self._made(bodies, here[0][1].default_headers)
         # Whatever is wrong with one of them, each is tried by itself, and tells it.
         except Exception:
             made = None
@@ -168,8 +195,14 @@ class Stack:
             facts.ended(200, id, started, now)
             request.send(b"".join((head, id, b"\r\n\r\n", text, *parts)))
 
-    def _made(self, batch: list[Entry]) -> tuple[bytes, bytes, list[bytes]] | None:
+    def _made(
+        self, bodies: list[Body], default: Default
+    ) -> tuple[bytes, bytes, list[bytes]] | None:
         """Run requests; return what their answers begin with, and the bytes of each output.
+
+        Args:
+            bodies: Body of each.
+            default: Headers that every answer has now.
 
         Returns:
             Head up to the id, JSON, and outputs of all requests; None where the engine is not free.
@@ -177,14 +210,14 @@ class Stack:
         Raises:
             Exception: something is wrong with one of them, or all.
         """
-        plan, lane, count, names = self._plan, self._lane, len(batch), self._names
+        plan, lane, count, names = self._plan, self._lane, len(bodies), self._names
         rows, feeds = plan.parts[0][3][0], dict[str, Array]()
         for name, dtype, start, shape in plan.parts:
             if count == 1:
-                feeds[name] = np.ndarray(shape, dtype, batch[0][1].body, start)
+                feeds[name] = np.ndarray(shape, dtype, bodies[0], start)
                 continue
             end = start + dtype.itemsize * math.prod(shape)
-            raw = b"".join([request.body[start:end] for _, request, _, _ in batch])
+            raw = b"".join([body[start:end] for body in bodies])
             feeds[name] = np.frombuffer(raw, dtype).reshape(count * rows, *shape[1:])
         found = None if lane is None else lane.run_joined(feeds, count)
         if found is None:
@@ -192,17 +225,15 @@ class Stack:
         if count > 1 and any(len(found[name]) != count * rows for name in names):
             raise RunError(f"model {self._model.name!r}: expected {count * rows} rows of each")
         first = found if count == 1 else {name: found[name][:rows] for name in found}
-        head, text = self._begun(first, batch[0][1].default_headers)
+        head, text = self._begun(first, default)
         return head, text, [found[name].tobytes() for name in names]
 
-    def _begun(
-        self, first: Mapping[str, Array], default: list[tuple[bytes, bytes]]
-    ) -> tuple[bytes, bytes]:
+    def _begun(self, first: Mapping[str, Array], default: Default) -> tuple[bytes, bytes]:
         """Return the head up to the id and the JSON of answers; they are written once a second.
 
         Args:
             first: Outputs of one request.
-            default: Headers that every answer has now; each second there is another list.
+            default: Headers that every answer has now.
         """
         shapes, like = [first[name].shape for name in self._names], self._like
         if like is None or like[0] is not default or like[1] != shapes:

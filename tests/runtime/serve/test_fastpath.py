@@ -22,6 +22,7 @@ from edgeinfer.runtime.serve.exchange import WholeRequest
 from edgeinfer.runtime.serve.fastpath import FastPath
 from edgeinfer.runtime.serve.inflight import LARGE_BYTES
 from edgeinfer.runtime.serve.requestlog import LOG, JsonLines, _line
+from edgeinfer.runtime.serve.stacks import Stack
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import KEY, Server, Start
 
@@ -52,7 +53,7 @@ def raw(value: float = 1.5, **more: Any) -> tuple[bytes, int]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return a list that grows by the address of each request that the fast path takes."""
     found: list[bytes] = []
-    take = FastPath.take
+    take, answer = FastPath.take, Stack.answer
 
     def watched(self: FastPath, request: WholeRequest) -> bool:
         if not take(self, request):
@@ -60,7 +61,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         found.append(request.url)
         return True
 
+    def answered(self: Stack, facts: Any, body: Any, default: Any) -> bytes | None:
+        made = answer(self, facts, body, default)
+        if made is not None:
+            found.append(facts.path.encode())
+        return made
+
     monkeypatch.setattr(FastPath, "take", watched)
+    monkeypatch.setattr(Stack, "answer", answered)
     # A client may send head and body apart, and be slow.
     monkeypatch.setattr(protocol, "SOON_S", 60.0)
     return found

@@ -112,9 +112,9 @@ def stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     made = Stack._made
 
-    def watched(self: Stack, batch: Any) -> Any:
-        found.append(len(batch))
-        return made(self, batch)
+    def watched(self: Stack, bodies: Any, default: Any) -> Any:
+        found.append(len(bodies))
+        return made(self, bodies, default)
 
     monkeypatch.setattr(Stack, "_made", watched)
     return found
@@ -207,13 +207,17 @@ def test_the_only_client_is_answered_at_once(start: Start, stacked: list[int]) -
             said.append(re.sub(rb"x-request-id: \S+", b"", wire.last)[:-20])
         # The way of the first one, which makes the head known, says the same.
         assert said == [said[0]] * 5
+        # Two that come together are answered one after the other.
+        feed(made, text(5.0) + text(6.0))
+        assert wire.count == 7
+        assert numbers(lines.answers()[0]) == ([12.0] * 3, [6])
         await lines.ask([text(9.0, rows=2)])
         assert numbers(lines.answers()[0]) == ([18.0] * 6, [9, 9])
 
     asyncio.run(ask())
-    assert stacked == [1] * 4
+    assert stacked == [1] * 6
     counters = server.hub.models["double"].metrics
-    assert counters.statuses == {200: 6}
+    assert counters.statuses == {200: 8}
     assert server.hub.models["double"].waiting == server.hub.memory.used == 0
 
 
@@ -328,20 +332,21 @@ def test_an_engine_that_is_busy_is_waited_for(
     assert server.hub.models["double"].waiting == server.hub.memory.used == 0
 
 
-def test_a_key_pays_for_each(start: Start, stacked: list[int]) -> None:
+@pytest.mark.parametrize("clients", [1, 4])
+def test_a_key_pays_for_each(start: Start, stacked: list[int], clients: int) -> None:
     server = start(keys=(f"{KEY} requests=14/h",))
     app = brief(server)
 
     async def ask() -> None:
-        lines = Lines(app, 4)
+        lines = Lines(app, clients)
         codes = []
-        for _ in range(4):
-            await lines.ask([text(1.0, key=KEY)] * 4)
+        for _ in range(16 // clients):
+            await lines.ask([text(1.0, key=KEY)] * clients)
             codes += [f[0] for f in lines.answers()]
         assert codes == [200] * 14 + [429] * 2
 
     asyncio.run(ask())
-    assert sum(stacked) >= 2
+    assert (sum(stacked) >= 2) is (clients > 1)
 
 
 def test_several_keys_have_turns_and_are_not_stacked(start: Start, stacked: list[int]) -> None:
