@@ -308,8 +308,9 @@ def judge_answers(
     *,
     usual: Sequence[Answer] = (),
     half: bool = False,
+    judged: Sequence[int] | None = None,
 ) -> list[OutputResult]:
-    """Hold given answers to the budget; all of the vectors are judged.
+    """Hold given answers to the budget.
 
     Args:
         answers: to the vectors.
@@ -318,10 +319,12 @@ def judge_answers(
         budget: what may be lost.
         usual: answers to more vectors, where these are some of them: what an output is in all.
         half: they were computed in half precision.
+        judged: Indices of the vectors that are judged; None for all. Answers to others are not
+            looked at.
     """
     nothing = Artifact("", Path(), (), ())
-    every = list(range(len(vectors)))
-    gate = _Gate(nothing, vectors, expected, budget, every, usual=usual, half=half)
+    taken = list(range(len(vectors))) if judged is None else list(judged)
+    gate = _Gate(nothing, vectors, expected, budget, taken, usual=usual, half=half)
     return gate.judge(answers)
 
 

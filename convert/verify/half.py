@@ -60,24 +60,22 @@ def ask_in_half(
     kind = kind or _NAMES[everywhere]
     wanted = [i for i, v in enumerate(vectors) if not v.edge or v.reach]
     done: list[int] = []
-    answers: list[dict[str, Array]] = []
+    answers: list[dict[str, Array]] = [{} for _ in vectors]
     until = time.thread_time() + seconds
     try:
         for index in wanted:
             left = until - time.thread_time()
             if left <= 0:
                 break
-            answers.append(run_in_half(evaluator, vectors[index].feeds, seconds=left))
+            answers[index] = run_in_half(evaluator, vectors[index].feeds, seconds=left)
             done.append(index)
     except CannotEvaluate as e:
         if not done:
             return replace(result, skipped=f"not checked in {kind} arithmetic: {e}")
     if not done:
         return replace(result, skipped=f"not checked in {kind} arithmetic: no ordinary inputs")
-    some = replace(expected, answers=tuple(expected.answers[i] for i in done))
     usual = usual or [expected.answers[i] for i in wanted if not vectors[i].reach]
-    tried = [vectors[i] for i in done]
-    outputs = judge_answers(answers, tried, some, budget, usual=usual, half=True)
+    outputs = judge_answers(answers, vectors, expected, budget, usual=usual, half=True, judged=done)
     rule = "operands of products rounded to tf32, all else in fp32"
     if not is_tf32:
         rule = f"results of all operators rounded to {kind}, sums inside of one in fp32"

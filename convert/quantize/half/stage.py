@@ -223,7 +223,7 @@ class Halves:
         own = self._for(profile)
         positions = [i for i, v in enumerate(report.vectors) if not v.edge or v.reach]
         failing = [o.vector for c in checks for o in c.outputs if o.vector is not None]
-        place = positions[failing[0] if failing else 0]
+        place = failing[0] if failing else positions[0]
         vectors = [report.vectors[place]]
         expected = replace(report.expected, answers=(report.expected.answers[place],))
         budget = budget_for(lowered.precision)

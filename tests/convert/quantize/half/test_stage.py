@@ -84,6 +84,23 @@ def test_what_passes_in_single_precision_alone_fails(
     assert "first diverging node Mul" in str(caught.value)
 
 
+def test_what_a_magnitude_that_nobody_ruled_out_breaks_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place among the vectors of half precision was taken for one among all."""
+    monkeypatch.setattr(half_ranges, "outside", lambda model, samples, **about: {})
+    monkeypatch.setattr(half_repair, "first_part", lambda model, good: frozenset())
+    model = graph("""<ir_version: 10, opset_import: ["" : 24]> g (float[2,16] x) => (float[2,16] y)
+        <float s = {0.0001}> { a = Mul(x, x) y = Mul(a, s) }""")
+    ir.save(model, tmp_path / "m.onnx")
+    with pytest.raises(VerifyError) as caught:
+        edgeinfer.export(
+            tmp_path / "m.onnx", tmp_path / "o.edge", targets=["onnxruntime"], precision="fp16"
+        )
+    assert ", synthetic:reach 60000)" in str(caught.value)
+    assert "nobody said what the inputs hold: --input-range" in str(caught.value)
+
+
 def test_what_no_range_shows_is_repaired(
     squares: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
