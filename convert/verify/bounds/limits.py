@@ -39,6 +39,9 @@ Rule = Callable[[BoundedNode], Limits]
 _FEW = 8.0
 """What a count or a size reaches that nothing bounds."""
 
+_LEFT_OUT = -1e3
+"""What is added to scores that do not count is this far below zero at least."""
+
 _LENGTH = 64.0
 """Likewise of what is as long as a signal."""
 
@@ -182,7 +185,18 @@ def _multiplied(op: BoundedNode) -> Limits:
         if factor in (32767.0, 32768.0):
             # Recordings of -1 to 1 become those of 16 bits.
             found[index] = Limit(Span.of(-1, 1))
+        if factor <= _LEFT_OUT and _is_rest_of_one(op, index):
+            found[index] = Limit(Span.of(0, 1))
     return found
+
+
+def _is_rest_of_one(op: BoundedNode, place: int) -> bool:
+    """Whether an operand is ``1 - x``, as of a mask whose ones count."""
+    value = op.node.inputs[place]
+    maker = None if value is None else value.producer()
+    if maker is None or maker.op_type != "Sub":
+        return False
+    return BoundedNode(maker, op.spans, op.opsets).number(0) == 1
 
 
 def _centred(op: BoundedNode) -> Limits:

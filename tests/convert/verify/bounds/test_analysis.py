@@ -301,6 +301,18 @@ CASES = {
         {"i": (0, 9)},
         {"t": TABLE},
     ),
+    "a mask that keeps scores": Case(
+        [
+            ("Cast", ["i"], ["m"], {"to": F}),
+            ("Sub", ["one", "m"], ["r"], {}),
+            ("Mul", ["r", "far"], ["f"], {}),
+            ("Add", ["x", "f"], ["s"], {}),
+            ("Softmax", ["s"], ["y"], {}),
+        ],
+        {"i": (I64, (1, 7)), "x": (F, (5, 7))},
+        {"i": (0, 1)},
+        {"one": np.array(1, np.float32), "far": np.array(-1e4, np.float32)},
+    ),
 }
 
 
