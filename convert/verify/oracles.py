@@ -261,10 +261,12 @@ class Oracles:
         share = HALF_ULP if self._is_half else HALF_STEP if self._budget in STEPPED else 0.0
         if not share:
             return answer
-        spread = {
-            n: worst([m, *one_rounding(answer.outputs[n], share)]) for n, m in answer.spread.items()
+        # What one oracle alone answers has no spread, and is rounded all the same.
+        apart = {
+            n: [*filter(None, [answer.spread.get(n)]), *one_rounding(output, share)]
+            for n, output in answer.outputs.items()
         }
-        return replace(answer, spread=spread)
+        return replace(answer, spread={n: worst(found) for n, found in apart.items() if found})
 
     def close(self) -> None:
         """Free sessions and temporary files; a second call does nothing."""
