@@ -485,16 +485,18 @@ class FleetModel(forks.Here):
         return None if found is None else found[0]
 
     def run_here(self, several: Sequence[Feeds]) -> list[Outputs] | None:
-        """Run checked calls as one, on this thread, where a place is free and nothing waits.
+        """Run calls as one, on this thread, where a place is free and nothing waits.
 
         Args:
-            several: inputs of calls that ``batches.alike`` holds for; one is run alone.
+            several: inputs of calls that ``batches.alike`` holds for, checked; one is run alone,
+                and need not be.
 
         Returns:
             Outputs of each call; None where it cannot run now.
 
         Raises:
             ClosedError: the model was closed.
+            InputError: an input of the only call is not what the model takes.
             RunError: the engine failed.
         """
         if self.is_closed:

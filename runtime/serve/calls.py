@@ -113,12 +113,13 @@ class CallPlans:
             results: Outputs of the run.
             written: makes the message.
         """
-        arrays = {
-            spec.name: array
-            for spec in model.outputs
-            if (array := chosen(request, results, spec.name)) is not None
-        }
-        key = model.name, tuple((name, array.shape) for name, array in arrays.items())
+        # Of each answer, and a comprehension is a call.
+        arrays, like = dict[str, Array](), list[object]()
+        for spec in model.outputs:
+            if (array := chosen(request, results, spec.name)) is not None:
+                arrays[spec.name] = array
+                like += (spec.name, array.shape)
+        key = model.name, tuple(like)
         plans, head = self._heads.get(key, (None, b""))
         if plans is not model.plans:
             head = written(model, request, results).SerializeToString()

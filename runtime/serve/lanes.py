@@ -145,7 +145,6 @@ class Lane:
             InputError: an input is not what the model takes.
             EdgeInferError: the engine failed.
         """
-        feeds = self._model.check(feeds)
         if self._waiting or size_of(feeds) > self._largest or (self._late and self._rests()):
             return None
         start = time.perf_counter()

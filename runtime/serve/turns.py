@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -42,8 +43,8 @@ class Turns:
     """
 
     def __init__(self, most: int, what: str) -> None:
-        self._all, self._most, self._what = asyncio.Semaphore(most), most, what
-        self._of: dict[bytes, asyncio.Semaphore] = {}
+        self._all, self._most, self._what = _Slots(most), most, what
+        self._of: dict[bytes, _Slots] = {}
 
     async def take(self, share: bytes) -> None:
         """Take a place, which ``give`` gives back.
@@ -55,28 +56,68 @@ class Turns:
             RequestError: none becomes free in time: 503; 429 where the key has its share.
         """
         if share:
-            own = self._of.setdefault(share, asyncio.Semaphore(own_of(self._most)))
-            await _taken(own, 429, f"too many {self._what} of this key")
+            own = self._of.setdefault(share, _Slots(own_of(self._most)))
+            if not own.is_taken():
+                await own.wait(RequestError(429, f"too many {self._what} of this key at once", 1.0))
+        if self._all.is_taken():
+            return
         try:
-            await _taken(self._all, 503, f"too many {self._what}")
+            await self._all.wait(RequestError(503, f"too many {self._what} at once", 1.0))
         except BaseException:
             if share:
-                self._of[share].release()
+                self._of[share].give()
             raise
 
     def give(self, share: bytes) -> None:
         """Give a place back."""
-        self._all.release()
+        self._all.give()
         if share:
-            self._of[share].release()
+            self._of[share].give()
 
 
-async def _taken(slots: asyncio.Semaphore, status: int, text: str) -> None:
-    if slots.locked():
-        late = RequestError(status, f"{text} at once", 1.0)
-        await in_time(slots.acquire(), WAIT_S, late)
-    else:
-        await slots.acquire()
+class _Slots:
+    """As a semaphore of asyncio, without a coroutine where one is free.
+
+    Args:
+        count: Number of slots.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def is_taken(self) -> bool:
+        """Take one that is free, which ``give`` gives back; False where none is."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    async def wait(self, late: RequestError) -> None:
+        """Take the next one that is given back to nobody before.
+
+        Raises:
+            RequestError: ``late``, none was in time.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await in_time(turn, WAIT_S, late)
+        except BaseException:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif not turn.cancelled():
+                # It came together with the end of the wait.
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """Give one back, to who waits for the longest time."""
+        while self._waiting:
+            if not (turn := self._waiting.popleft()).done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 class Callers:

@@ -115,15 +115,15 @@ def test_a_message_that_waits_for_memory_lets_no_other_be_received() -> None:
     async def run() -> None:
         hub: Any = SimpleNamespace(memory=InFlight(10), regions=None, options=ServeOptions())
         rpc, others, own = Rpc(hub, Keys(())), Held(hub.memory), Held(hub.memory)
-        free = rpc._reading._all._value
+        free = rpc._reading._all._free
         await others.take(10)
         waiting = asyncio.ensure_future(rpc._received(read, own))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert (waiting.done(), rpc._reading._all._value) == (False, free - 1)
+        assert (waiting.done(), rpc._reading._all._free) == (False, free - 1)
         others.release()
         assert await waiting == b"message"
-        assert (hub.memory.used, rpc._reading._all._value) == (7, free)
+        assert (hub.memory.used, rpc._reading._all._free) == (7, free)
 
     asyncio.run(run())
 
