@@ -48,14 +48,18 @@ POWERS: Mapping[Style, Callable[[Array], Array]] = {
 _LENGTHS = frozenset({"GlobalLpPool", "LRN", "LpNormalization", "LpPool", "ReduceL2"})
 """Operators that take such roots."""
 
+_ANGLES = frozenset({"Cos", "Sin", "Tan"})
+"""Operators of angles, which mean nothing at 1e15: neighbours of float32 are many turns apart."""
+
 _DEFAULT_RATE = 16000
 
 
 def digit_styles(model: ir.Model) -> tuple[Style, ...]:
     """Return the styles of inputs without a unit that a model's operators may lose digits of."""
-    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
-    has_powers = any(node.op_type in _LENGTHS for node in nodes)
-    return (*DIGITS, *(POWERS if has_powers else ()))
+    found = {node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)}
+    if not found & _LENGTHS:
+        return tuple(DIGITS)
+    return (*DIGITS, *(style for style in POWERS if style != "far" or not found & _ANGLES))
 
 
 def signal(

@@ -441,3 +441,11 @@ def test_roots_of_powers_are_asked_where_powers_leave_float32() -> None:
         "far" in v.origin
         for v in vectors(model(text.replace("LpPool", "MaxPool").replace(", p = 3", "")))
     )
+
+
+def test_angles_are_not_asked_where_they_mean_nothing() -> None:
+    text = "g (float[2,6] x) => (float[2,1] y, float[2,6] s) { y = ReduceL2(x, a) s = Sin(x) }"
+    source = model(text.replace("{ y", "<int64[1] a = {1}> { y"))
+    origins = {v.origin for v in vectors(source)}
+    assert "synthetic:faint" in origins
+    assert "synthetic:far" not in origins
