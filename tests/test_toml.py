@@ -19,6 +19,10 @@ from edgeinfer.toml import TOMLDecodeError, loads
         "b = {" + "a." * 50_000 + "a = 1}",
         "[" + "a." * 50_000 + "a]",
         "a = " + "[" * 100_000,
+        # What begins a string here is within one there, and the other way round.
+        "x='''\n\"\\\n'''#\\\n" + "a." * 50_000 + "a = 1",
+        'x="""\n\'\n"""""\n#\'\n' + "a." * 50_000 + "a = 1",
+        'x=\'\'\'\'\'\'\ny="""\\""""\n' + "a." * 50_000 + "a = 1",
         "a = " + "{a = " * 50_000,
         'a = "' + '\\"' * 100_000,
         "a = '" * 50_000,

@@ -15,9 +15,18 @@ _DEEPEST = 64
 """Brackets within brackets, and parts of a key; the library's time grows with their square."""
 
 _TOKENS = re.compile(
-    r""" \#[^\n]* | "(?:[^"\\\n]|\\.)*"? | '[^'\n]*'? | [.=,\n\[\]{}] """,
+    r"""
+    \#[^\n]*
+    | \"{3} (?:[^"\\]|\\.|\"{1,2}(?!"))* (?:\"{3,5})?
+    | '{3} (?:[^']|'{1,2}(?!'))* (?:'{3,5})?
+    | "(?:[^"\\\n]|\\[^\n])*"?
+    | '[^'\n]*'?
+    | [.=,\n\[\]{}]
+    """,
     re.VERBOSE | re.DOTALL,
 )
+"""Strings as the library reads them: of one line, which no backslash continues, and of several, at
+whose end up to two quotes are their own."""
 
 
 _ENDS = frozenset("=,\n[]{}")
