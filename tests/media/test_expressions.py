@@ -26,6 +26,16 @@ SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
         (r"a{0,1000}a{0,1000}b", 3),
         (r"(.*)\1b", 3),
         (r"(?>a*)a*b", 3),
+        # A set may begin with its own end; behind one ^ alone.
+        (r"[^^](.)*(.)*(?!)|]", 3),
+        (r"[]|](.)*(?!)", 2),
+        (r"[^[^]|](.)*(.)*(?!)]", 1),
+        # Sets within sets that have a name.
+        (r"(.)*[[:alpha:]|](.)*(?!)", 3),
+        # A flag holds to the end, choices included.
+        (r"(.)*(?i)|(.)*(?i)|(.)*(?!)", 4),
+        # Braces without a number are themselves.
+        (r"(.)*{}(.)*{,}", 3),
     ],
 )
 def test_powers(expression: str, power: int) -> None:
@@ -38,6 +48,23 @@ def test_powers(expression: str, power: int) -> None:
 def test_repetitions_of_repetitions_are_refused(expression: str) -> None:
     with pytest.raises(TooManySteps, match="repeats a repetition"):
         _Reader(expression).whole()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("(?x)(.)*#|\n", r"(?ix:a)", r"\X*", r"\R", r"\c[|]", r"[\c]|]", r"\p[|]"),
+        *(r"[[:x]|]", r"(?#\)|)", r"(?y{g})a"),
+    ],
+)
+def test_what_the_library_reads_otherwise_is_refused(expression: str) -> None:
+    """Graphemes take longer than a character; the others move where the next part begins."""
+    with pytest.raises(TooManySteps, match=r"time is not known|in a set|unknown name"):
+        _Reader(expression).whole()
+
+
+def test_a_choice_of_one_number_counts_twice() -> None:
+    assert _Reader(r"(?:a{1}?){20}").whole().ways >= 1 << 20
 
 
 @pytest.mark.parametrize(

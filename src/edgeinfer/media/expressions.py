@@ -28,19 +28,26 @@ _DEEPEST = 64
 _TOKENS = re.compile(
     r"""
     (?P<set>\[)
-    | (?P<odd>\(\?[~({&] | \(\?P> | \\g | \(\*)
-    | (?P<open>\((?:\?(?:[imsxnWDSPa-]*:|[imsxn-]+\)|[=!>]|<[=!]|<\w+>|'\w+'|\#[^)]*\)|P<\w+>))?)
+    | (?P<option>\(\?[imsnWDSPa-]+\))
+    | (?P<open>\((?:\?(?:[imsnWDSPa-]*:|[=!>]|<[=!]|<\w+>|'\w+'|P<\w+>)|(?![?*])))
+    | (?P<odd>\([?*].? | \\(?:[pP](?!\{[^}]{0,64}\})|[A-Za-z0](?<![sSdDwWhHnrtfvaebBAzZGpPxuk])).?)
     | (?P<close>\))
     | (?P<or>\|)
-    | (?P<times>[*+?](?:[+?])? | \{\d*,?\d*\}\??)
+    | (?P<times>[*+?](?:[+?])? | \{(?:\d+,?\d*|,\d+)\}\??)
     | (?P<back>\\[1-9] | \\k)
     | (?P<anchor>\^ | \$ | \\[bBAzZG])
-    | (?P<class>\\[pP](?:\{[^}]{0,64}\}|.) | \\x\{[^}]{0,64}\} | \\.)
+    | (?P<class>\\[pP]\{[^}]*\} | \\x\{[^}]{0,64}\} | \\.)
     | (?P<one>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+"""What Oniguruma has by default. Odd is what may take longer than its form says (graphemes, calls,
+absent texts), or moves where the next part begins (blanks and comments of the flag x, ``\\c[``)."""
 
+_NAMED = re.compile(
+    r"\[:\^?(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit|word|ascii):\]"
+)
+"""Sets within sets that have a name."""
 
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -191,7 +198,10 @@ class _Reader:
     def _inner(self, kind: str, token: str, depth: int) -> _Part:
         if kind == "back":
             return _Part(1)
-        if kind != "open" or token.endswith(")"):
+        if kind == "option":
+            # It holds to the end of the bracket around it, choices included.
+            return self._either(depth + 1)
+        if kind != "open":
             return _Part()
         part = self._either(depth + 1)
         if self._at >= len(self._tokens):
@@ -214,14 +224,18 @@ class _Reader:
             self._at += 1
             if token[0] == "{":
                 low, comma, high = token.strip("+?{}").partition(",")
-                least = min(least, int(low or 0))
-                most *= max(1, int(high or low or 0))
+                # The library takes them the other way round as well.
+                bounds = sorted((int(low or 0), int(high or low)))
+                # Behind one number a question mark makes it a choice.
+                is_choice = not comma and token.endswith("?")
+                least = min(least, bounds[0])
+                most *= max(1, bounds[1])
                 endless = endless or bool(comma and not high)
                 # A count of many is as good as none.
-                if int(high or low or 0) > 100:
+                if bounds[1] > 100:
                     endless = True
                 else:
-                    counts *= max(1, int(high or low or 0) - int(low or 0) + 1)
+                    counts *= bounds[1] - bounds[0] + 1 + is_choice
             else:
                 least = min(least, int(token[0] == "+"))
                 counts *= 1 + (token[0] == "?")
@@ -233,20 +247,27 @@ class _Reader:
 def _after_set(text: str, at: int) -> int:
     """Return where a set of characters ends that begins before a place."""
     depth, first = 1, True
+    at += text.startswith("^", at)
     while at < len(text):
         char = text[at]
         if char == "\\":
+            # What moves where the next character begins is odd outside of sets too.
+            if text[at + 1 : at + 2] in ("c", "C", "M"):
+                raise TooManySteps(f"an expression has {text[at : at + 2]!r} in a set")
             at += 1
-        elif char == "[" and not text.startswith("[:", at):
+        elif char == "[" and (named := _NAMED.match(text, at)):
+            at = named.end() - 1
+        elif char == "[":
+            if text.startswith("[:", at):
+                raise TooManySteps("an expression has a set of an unknown name")
             depth += 1
             first = True
-            at += 1
+            at += 1 + text.startswith("^", at + 1)
             continue
         elif char == "]" and not first:
             depth -= 1
             if not depth:
                 return at + 1
-        if char != "^":
-            first = False
+        first = False
         at += 1
     raise TooManySteps("an expression lacks a bracket")
