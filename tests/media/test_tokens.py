@@ -174,13 +174,45 @@ def test_vocabularies_of_more_words_than_memory_explains_are_refused() -> None:
 
 def test_long_pieces_bound_a_text() -> None:
     """For each character ``Unigram`` looks at as many as its longest piece has: minutes a text."""
-    for size, least, most in ((16, 1 << 22, 1 << 22), (60_000, 4_000, 6_000)):
+    for size, least, most in ((16, 1 << 22, 1 << 22), (1_000, 290_000, 310_000)):
         vocab = [["<unk>", 0.0], ["a" * size, -1.0]]
         longest = check_growth({"model": {"type": "Unigram", "vocab": vocab}}).longest
         assert least <= longest <= most
     some: list[object] = [[[]], [3], [[3, "a"]], "aaa", None]
     for odd in some:
         assert check_growth({"model": {"vocab": odd}}).longest == 1 << 22
+
+
+ENDS: dict[str, object] = {"single": [{"SpecialToken": {"id": "[S]", "type_id": 0}}] * 100}
+ENDS |= {"special_tokens": {"[S]": {"id": "[S]", "ids": [1] * 100, "tokens": ["a"]}}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"model": {"vocab": {"a" * 1025: 0}}}, "a word of 1025 characters"),
+        ({"model": {"vocab": [["a" * 1025, 0.0]]}}, "a word of 1025 characters"),
+        ({"added_tokens": [{"id": 0, "content": "a" * 1025}]}, "a word of 1025 characters"),
+        ({"model": {"unk_token": "a" * 65}}, "unk_token has 65 characters"),
+        ({"model": {"continuing_subword_prefix": "a" * 65}}, "prefix has 65 characters"),
+        ({"model": {"end_of_word_suffix": "a" * 65}}, "suffix has 65 characters"),
+        ({"post_processor": {"sep": ["a" * 1025, 0]}}, "a word of 1025 characters"),
+        (
+            {"post_processor": {"special_tokens": {"": {"tokens": ["a" * 1025]}}}},
+            "a word of 1025 characters",
+        ),
+        ({"post_processor": {"processors": [ENDS]}}, "puts 10000 special tokens around texts"),
+    ],
+)
+def test_names_that_are_copied_for_each_token_are_short(wrong: object, why: str) -> None:
+    """The library copies the name of each token of a text, and looks pieces up by copies."""
+    with pytest.raises(ValueError, match=why):
+        check_growth(wrong)
+
+
+def test_names_of_a_list_of_words_are_short() -> None:
+    with pytest.raises(BundleError, match="a word of 1025 characters"):
+        Tokenizer(b"\n".join([VOCABULARY, b"a" * 1025]), TextInput("vocab.txt", 8))
 
 
 def test_words_that_take_long_to_take_apart_are_refused() -> None:
@@ -190,7 +222,7 @@ def test_words_that_take_long_to_take_apart_are_refused() -> None:
         Tokenizer(json.dumps(whole).encode(), TextInput("t.json", max_tokens=8))
 
 
-@pytest.mark.parametrize("added", [8, 9, 100_000])
+@pytest.mark.parametrize("added", [8, 9, 4096])
 def test_no_text_gets_longer_than_the_record_says(added: int) -> None:
     whole = json.loads(_json())
     token = {"id": "[S]", "ids": [1] * added, "tokens": ["a"] * added}

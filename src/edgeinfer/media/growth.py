@@ -7,7 +7,7 @@ left, and the library that runs them ends the process where memory does.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from edgeinfer.errors import InputError
@@ -37,6 +37,17 @@ up to 902,000 (XLM-V)."""
 
 MOST_WORD = 256
 """Characters of a word that WordPiece takes apart; its time grows with their third power."""
+
+MOST_NAME = 1024
+"""Characters of one word, or of a special token: the library copies it for each of a text.
+Published ones have up to some 300."""
+
+MOST_AFFIX = 64
+"""Characters of what is put before or behind each part of a word, and of what stands for words that
+there are not, which a text of one letter may become."""
+
+MOST_ENDS = 1 << 12
+"""Special tokens that a post-processor may put around texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,9 @@ def check_growth(tokenizer: Any) -> Bounds:
     model = read.get("model")
     check_size(_size(model, "vocab") + _size(read, "added_tokens"))
     check_size(_size(model, "merges"))
+    check_names(_names(model, read.get("added_tokens")))
+    _check_affixes(model)
+    _check_ends(read.get("post_processor"))
     longest = model.get("max_input_chars_per_word") if isinstance(model, Mapping) else None
     if isinstance(longest, int | float) and longest > MOST_WORD:
         raise ValueError(f"it takes words of {longest:g} characters apart, at most {MOST_WORD}")
@@ -118,6 +132,65 @@ def check_size(count: int) -> None:
         raise ValueError(f"its vocabulary has {count} entries, at most {MOST_WORDS}")
 
 
+def check_names(names: Iterable[Any]) -> None:
+    """Refuse words and special tokens that are too long to be copied for each of a text.
+
+    Raises:
+        ValueError: one is.
+    """
+    longest = max((len(name) for name in names if isinstance(name, str)), default=0)
+    if longest > MOST_NAME:
+        raise ValueError(f"it has a word of {longest} characters, at most {MOST_NAME}")
+
+
+def _names(model: Any, added: Any) -> Iterator[Any]:
+    vocab = model.get("vocab") if isinstance(model, Mapping) else None
+    if isinstance(vocab, Mapping):
+        yield from vocab
+    for piece in _listed(vocab):
+        # Unigram has each with its score.
+        yield piece[0] if isinstance(piece, list) and piece else piece
+    for token in _listed(added):
+        yield token.get("content") if isinstance(token, Mapping) else token
+
+
+def _check_affixes(model: Any) -> None:
+    for name in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
+        size = _size(model, name)
+        if size > MOST_AFFIX:
+            raise ValueError(f"its {name} has {size} characters, at most {MOST_AFFIX}")
+
+
+def _check_ends(processor: Any) -> None:
+    """Refuse what puts too many special tokens around texts: each place names a list of them."""
+    count = 0
+    for step in _steps(processor):
+        listed = step.get("special_tokens")
+        known: Mapping[str, Any] = listed if isinstance(listed, Mapping) else {}
+        ends = [step.get("sep"), step.get("cls"), *_tokens(known.values())]
+        check_names(e[0] for e in ends if isinstance(e, list) and e)
+        check_names(e for e in ends if isinstance(e, str))
+        count += max(_ends(step.get(form), known) for form in ("single", "pair"))
+    if count > MOST_ENDS:
+        raise ValueError(f"it puts {count} special tokens around texts, at most {MOST_ENDS}")
+
+
+def _ends(places: Any, known: Mapping[str, Any]) -> int:
+    """Count the special tokens of the places of one template."""
+    read = [p.get("SpecialToken") for p in _listed(places) if isinstance(p, Mapping)]
+    named = [str(p.get("id")) for p in read if isinstance(p, Mapping)]
+    return sum(max(1, _size(known.get(name), "ids")) for name in named)
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
+def _tokens(listed: Iterable[Any]) -> Iterator[Any]:
+    for each in listed:
+        yield from _listed(each.get("tokens")) if isinstance(each, Mapping) else ()
+
+
 def _size(record: Any, name: str) -> int:
     found = record.get(name) if isinstance(record, Mapping) else None
     return len(found) if isinstance(found, list | dict | str) else 0
@@ -127,8 +200,9 @@ def _longest_piece(model: Any) -> int:
     """Return how many pieces ``Unigram`` may look at for one character, by the longest of them."""
     pieces = model.get("vocab") if isinstance(model, Mapping) else None
     # Other models have words by name.
-    listed = pieces if isinstance(pieces, list) else []
-    return max((len(str(p[0])) for p in listed if isinstance(p, list) and p), default=1) or 1
+    return (
+        max((len(str(p[0])) for p in _listed(pieces) if isinstance(p, list) and p), default=1) or 1
+    )
 
 
 def _steps(*waiting: Any) -> Iterator[Mapping[str, Any]]:
@@ -137,9 +211,8 @@ def _steps(*waiting: Any) -> Iterator[Mapping[str, Any]]:
         step = left.pop()
         if isinstance(step, Mapping):
             yield step
-            for name in ("normalizers", "pretokenizers"):
-                inner = step.get(name)
-                left += inner if isinstance(inner, list) else []
+            for name in ("normalizers", "pretokenizers", "processors"):
+                left += _listed(step.get(name))
 
 
 def _expressions(step: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from edgeinfer.bounded import parse_json, refused
 from edgeinfer.errors import BundleError, InputError, NotAvailableError
 from edgeinfer.installed import install
-from edgeinfer.media.growth import UNBOUNDED, check_growth, check_size
+from edgeinfer.media.growth import UNBOUNDED, check_growth, check_names, check_size
 from edgeinfer.types import Array, TextInput
 
 _PER_TOKEN = 32
@@ -112,6 +112,7 @@ def _word_piece(text: str, lower: bool) -> Any:
     # A line ends nowhere else: a piece may be one of Unicode's other line ends.
     lines = text.removesuffix("\n").split("\n")
     pieces = {line.removesuffix("\r"): i for i, line in enumerate(lines)}
+    check_names(pieces)
     for special in ("[UNK]", "[CLS]", "[SEP]"):
         if special not in pieces:
             raise ValueError(f"no line {special}")
