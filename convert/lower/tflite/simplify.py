@@ -53,6 +53,16 @@ class Wiring:
             self.readers.setdefault(id(new), []).append(op)
         return True
 
+    def exchange(self, old: Op, new: Sequence[Op]) -> None:
+        """Take operators for one that is taken out of the graph."""
+        for operand in old.inputs:
+            readers = self.readers.get(id(operand), ())
+            self.readers[id(operand)] = [op for op in readers if op is not old]
+        for op in new:
+            self.makers.update((id(out), op) for out in op.outputs)
+            for operand in op.inputs:
+                self.readers.setdefault(id(operand), []).append(op)
+
 
 def simplify(graph: Graph) -> None:
     """Simplify in place until nothing changes."""
@@ -175,25 +185,35 @@ def sink_reshapes(graph: Graph) -> bool:
         y = RESHAPE(RELU(CONV_2D(x)))
     """
     wiring = Wiring(graph)
-    for position, op in enumerate(graph.ops):
-        if op.code not in _UNARY and op.code not in _BINARY:
-            continue
-        found = [_reshaped(wiring, i, op) for i in op.inputs]
-        moves = [r for r in found if r is not None]
-        if not moves or not _commutes(op, found):
-            continue
-        move, source = moves[0], moves[0].inputs[0]
-        if source is None:
-            continue
-        inner = graph.tensor(source.shape, op.outputs[0].dtype)
-        inner.quantization = op.outputs[0].quantization
-        inputs = [i if r is None else r.inputs[0] for i, r in zip(op.inputs, found, strict=True)]
-        graph.ops[position : position + 1] = [
-            Op(op.code, inputs, [inner], op.options),
-            Op("RESHAPE", [inner, *move.inputs[1:]], op.outputs, move.options),
-        ]
-        return True
-    return False
+    ops: list[Op] = []
+    for op in graph.ops:
+        sunk = _sunk(graph, wiring, op)
+        if sunk:
+            wiring.exchange(op, sunk)
+        ops += sunk or [op]
+    changed = len(ops) > len(graph.ops)
+    graph.ops = ops
+    return changed
+
+
+def _sunk(graph: Graph, wiring: Wiring, op: Op) -> list[Op]:
+    """The operator on what was reshaped, and the reshape; none where it has to stay behind it."""
+    if op.code not in _UNARY and op.code not in _BINARY:
+        return []
+    found = [_reshaped(wiring, i, op) for i in op.inputs]
+    moves = [r for r in found if r is not None]
+    if not moves or not _commutes(op, found):
+        return []
+    move, source = moves[0], moves[0].inputs[0]
+    if source is None:
+        return []
+    inner = graph.tensor(source.shape, op.outputs[0].dtype)
+    inner.quantization = op.outputs[0].quantization
+    inputs = [i if r is None else r.inputs[0] for i, r in zip(op.inputs, found, strict=True)]
+    return [
+        Op(op.code, inputs, [inner], op.options),
+        Op("RESHAPE", [inner, *move.inputs[1:]], op.outputs, move.options),
+    ]
 
 
 def _reshaped(wiring: Wiring, tensor: Tensor | None, reader: Op) -> Op | None:
