@@ -55,7 +55,7 @@ def test_what_misbehaves_is_found(
             time.sleep(60)
         return 70 if how == "bug" else 1
 
-    monkeypatch.setattr(fuzz, "LONGEST_S", 3.0)
+    monkeypatch.setattr(fuzz, "LONGEST_S", 1.0)
     # What libraries made of its signals decides nothing.
     reader = Reader("test", ".bin", [b"good"], [], [act])
     kept = signal.signal(signal.SIGABRT, signal.SIG_IGN)
@@ -67,7 +67,7 @@ def test_what_misbehaves_is_found(
         "signal": "SIGABRT",
         "bug": "exit code 70",
         "memory": " MB for 3 bytes",
-        "hang": "no end after 3 s",
+        "hang": "no end after 1 s",
         "well": "",
     }
     assert told[how] in problem

@@ -149,7 +149,7 @@ def test_an_answer_that_trickles_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(board, "_REST_S", 0.1)
     monkeypatch.setattr(board, "_SLOWEST", 1 << 30)
     (tmp_path / "answer").write_text('{"code": 0, "sizes": [1000]}')
-    text = f'#!/bin/sh\nprintf "\\n%s " "$3"; cat "{tmp_path}/answer"; echo; exec sleep 6\n'
+    text = f'#!/bin/sh\nprintf "\\n%s " "$3"; cat "{tmp_path}/answer"; echo; exec sleep 3\n'
     device = executable(tmp_path / "python", text)
     with pytest.raises(NotAvailableError, match="the connection ended with -9"):
         board.run(f"ssh://pi@board{device}", ["verify"], {})

@@ -82,7 +82,10 @@ def _hold_near(found: Array, right: Array) -> None:
 
 @pytest.mark.parametrize(
     "with_adapters",
-    ["experts", *(pytest.param(n, marks=pytest.mark.slow) for n in USUAL[:2])],
+    [
+        pytest.param("experts", marks=pytest.mark.sweep),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in USUAL[:2]),
+    ],
 )
 def test_adapters_change_their_tokens_alone(with_adapters: str, answers: dict[str, Any]) -> None:
     """Several and none in one batch; of a model with experts those of attention alone."""

@@ -24,6 +24,7 @@ from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.convert.lower import LowerOptions, target_for
+from edgeinfer.convert.lower.target import Prepared
 from edgeinfer.convert.passes import input_specs, normalise, output_specs
 from edgeinfer.types import Array
 from tests.conformance.everywhere import PLACES, lacking
@@ -118,10 +119,14 @@ def check(
     said, faults = dict[str, str](), list[str]()
     for opset in sorted({one.opset for one in forms.values()}):
         alike = {name: one for name, one in forms.items() if one.opset == opset}
-        said |= _refused(form, place.profile, alike)
-        taken = {name: one for name, one in alike.items() if name not in said}
-        if taken:
-            faults += _faults(form, taken, rtol)
+        runs = {name: _runs(form, one) for name, one in alike.items()}
+        idle = {name: one for name, one in alike.items() if not runs[name]}
+        said |= _prepared(form, idle)[0]
+        problems, ready = _prepared(form, {k: v for k, v in alike.items() if k not in idle})
+        said |= problems
+        taken = {name: one for name, one in alike.items() if name not in {*said, *idle}}
+        if ready:
+            faults += _faults(form, ready, taken, runs, rtol)
     if isinstance(refused, int):
         faults += [f"more are refused than {refused}: {said}"] if len(said) > refused else []
     else:
@@ -149,36 +154,41 @@ def _parsed(form: Form) -> onnx.ModelProto:
     return made
 
 
-def _refused(form: str, profile: str, forms: Mapping[str, Form]) -> dict[str, str]:
-    """Return what a format says of forms that it cannot express."""
+def _prepared(form: str, forms: Mapping[str, Form]) -> tuple[dict[str, str], Prepared | None]:
+    """Return what a format says of forms that it cannot express, and the others, to be written."""
     found: dict[str, str] = {}
+    profile = profiles.load(PLACES[FORMATS[form]].profile)
     while len(found) < len(forms):
         left = [name for name in forms if name not in found]
         model = normalise(ir.from_proto(_model([forms[name] for name in left]))).model
-        prepared = target_for(form).prepare(model, profiles.load(profile), LowerOptions())
+        prepared = target_for(form).prepare(model, profile, LowerOptions())
         if not prepared.problems:
-            break
+            return found, prepared
         for problem in prepared.problems:
             row = re.search(r"row(\d+)_", f"{problem.node} {problem.detail}")
             assert row, f"{form}: {problem}"
             found.setdefault(left[int(row[1])], problem.detail)
-    return found
+    return found, None
 
 
-def _faults(form: str, forms: Mapping[str, Form], rtol: float) -> list[str]:
-    runs = {name: _runs(form, one) for name, one in forms.items()}
-    runs = {name: found for name, found in runs.items() if found}
-    faults = []
-    with _opened(form, _model([forms[name] for name in runs])) as ways:
-        for turn in range(max(map(len, runs.values()))):
-            now = [found[turn % len(found)] for found in runs.values()]
+def _faults(
+    form: str,
+    ready: Prepared,
+    forms: Mapping[str, Form],
+    runs: Mapping[str, Sequence[tuple[Feeds, Feeds]]],
+    rtol: float,
+) -> list[str]:
+    faults, names = [], list(forms)
+    with _opened(form, ready, _model([*forms.values()])) as ways:
+        for turn in range(max(len(runs[name]) for name in names)):
+            now = [runs[name][turn % len(runs[name])] for name in names]
             feeds, right = (joined_feeds([pair[side] for pair in now]) for side in (0, 1))
             for way, run in ways.items():
                 got = run(feeds)
                 assert set(got) == set(right)
                 for output, value in right.items():
                     if fault := _fault(np.asarray(got[output]), np.asarray(value), rtol):
-                        name = list(runs)[int(output[3 : output.index("_")])]
+                        name = names[int(output[3 : output.index("_")])]
                         faults.append(f"{name} ({way}, run {turn}): {output}: {fault}")
     return faults
 
@@ -212,13 +222,13 @@ def _holds(form: str, feeds: Feeds, right: Mapping[str, Array]) -> bool:
 
 
 @contextmanager
-def _opened(form: str, proto: onnx.ModelProto) -> Iterator[dict[str, Callable[[Feeds], Any]]]:
-    """Write a model for a format; yield what runs it, by name."""
+def _opened(
+    form: str, ready: Prepared, proto: onnx.ModelProto
+) -> Iterator[dict[str, Callable[[Feeds], Any]]]:
+    """Write what was prepared of a model; yield what runs it, by name."""
     place, source = PLACES[FORMATS[form]], ir.from_proto(proto)
     with tempfile.TemporaryDirectory() as folder:
-        normal = normalise(ir.from_proto(proto)).model
-        profile = profiles.load(place.profile)
-        made = target_for(form).lower(normal, profile, LowerOptions(), Path(folder))
+        made = ready.write(Path(folder))
         if form == "tflite":
             # In a child process, which a kernel may end.
             data = made.files[0].read_bytes()
@@ -229,11 +239,11 @@ def _opened(form: str, proto: onnx.ModelProto) -> Iterator[dict[str, Callable[[F
             return
         artifact = Artifact(made.format, made.files[0], input_specs(source), output_specs(source))
         extra: dict[str, Any] = {"trial": "off"} if form == "tvm" else {}
-        ready = registry.get(place.backend).load(artifact, LoadOptions(extra=extra))
+        engine = registry.get(place.backend).load(artifact, LoadOptions(extra=extra))
         try:
-            yield {place.backend: ready.run}
+            yield {place.backend: engine.run}
         finally:
-            ready.close()
+            engine.close()
 
 
 def _fault(got: Array, want: Array, rtol: float) -> str:
