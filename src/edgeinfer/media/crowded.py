@@ -11,11 +11,14 @@ import io
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 MOST = 1000
 """Parts before, and in a PNG also behind, the pixels; a colour profile in a JPEG has 255."""
+
+_MOST_ANIMATED = 1 << 24
+"""Pixels of an animated PNG: Pillow before 13 fills an image of them while it opens the file."""
 
 _MOST_STEPS = 200_000
 """Parts of any kind that are walked through: pixels in steps of 8 kB are 1.6 GB."""
@@ -81,6 +84,8 @@ def crowd(source: BinaryIO) -> str:
         for begin, walk in _WALKS:
             if head.startswith(begin):
                 return walk(source, head)
+    except _CrowdedError as e:
+        return str(e)
     # It ends within a part; what is wrong is reported when it is read.
     except _ENDS:
         pass
@@ -91,7 +96,7 @@ def crowd(source: BinaryIO) -> str:
 
 def _png(source: BinaryIO, _: bytes) -> str:
     source.seek(8)
-    parts = profiles = 0
+    parts = profiles = pixels = animations = 0
     crowded = ""
     for _step in range(_MOST_STEPS):
         length, kind = struct.unpack(">I4s", source.read(8))
@@ -104,35 +109,78 @@ def _png(source: BinaryIO, _: bytes) -> str:
         profiles += kind == b"iCCP"
         if parts > MOST or profiles > 1:
             return f"{parts} chunks besides the pixels, {profiles} of them colour profiles"
+        animations += kind == b"acTL"
+        if kind == b"IHDR" and length >= 8:
+            pixels = max(pixels, math.prod(struct.unpack(">II", source.read(8))))
+            source.seek(-8, 1)
+        if animations and pixels > _MOST_ANIMATED:
+            return f"an animation of {pixels} pixels"
         source.seek(length + 4, 1)
     return f"more than {_MOST_STEPS} chunks"
 
 
 def _jpeg(source: BinaryIO, _: bytes) -> str:
     """Walk as Pillow does, to the first scan, and then as its decoder does."""
-    source.seek(2)
-    filling, exif = 0, b""
-    for _step in range(MOST):
-        kind, between = _marker(source)
-        filling += between
-        if filling > MOST:
-            return f"more than {MOST} bytes of filling"
-        # Of one that is cut off Pillow reads what a camera wrote as well.
-        if kind == _END:
-            return _exif(exif)
-        if kind in _BARE:
-            continue
-        (length,) = struct.unpack(">H", source.read(2))
-        content = source.read(max(length - 2, 0))
+    exif = b""
+    for kind, content in _segments(source):
         if kind == 0xDA:
             return _exif(exif) or _scans(source.read())
         # Pillow puts those of several segments together.
         if kind == 0xE1 and content.startswith(_EXIF) and len(exif) <= _MOST_EXIF:
             exif += content[len(_EXIF) :]
         # An index of several images is a list of tags as well; Pillow before 13 reads it at once.
-        if kind == 0xE2 and content.startswith(_INDEX) and (found := _exif(content[4:])):
+        index = content.removeprefix(_INDEX)
+        is_index = kind == 0xE2 and index != content and index.startswith(_ORDERS)
+        if is_index and (found := _exif(index)):
             return f"an index of images with {found}"
-    return f"more than {MOST} segments before the image"
+    # Of one that is cut off Pillow reads what a camera wrote as well.
+    return _exif(exif)
+
+
+def several_scans(source: BinaryIO) -> bool:
+    """Say whether the first scan of a JPEG has not all of its components.
+
+    Its decoder then keeps all coefficients, as it does for a progressive one. The file is at its
+    begin after.
+    """
+    components = 0
+    try:
+        if source.read(2) == b"\xff\xd8":
+            for kind, content in _segments(source):
+                if kind in _FRAMES:
+                    components = max(components, content[5])
+                elif kind == 0xDA:
+                    return content[0] < components
+    # What is wrong is reported when it is read.
+    except (*_ENDS, _CrowdedError):
+        pass
+    finally:
+        source.seek(0)
+    return False
+
+
+class _CrowdedError(Exception):
+    """There is too much of something."""
+
+
+def _segments(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Give the markers of a JPEG and what they hold, to the head of the first scan or the end."""
+    source.seek(2)
+    filling = 0
+    for _step in range(MOST):
+        kind, between = _marker(source)
+        filling += between
+        if filling > MOST:
+            raise _CrowdedError(f"more than {MOST} bytes of filling")
+        if kind == _END:
+            return
+        if kind in _BARE:
+            continue
+        (length,) = struct.unpack(">H", source.read(2))
+        yield kind, source.read(max(length - 2, 0))
+        if kind == 0xDA:
+            return
+    raise _CrowdedError(f"more than {MOST} segments before the image")
 
 
 def _marker(source: BinaryIO) -> tuple[int, int]:
@@ -169,17 +217,22 @@ def _scans(data: bytes) -> str:
 def _gif(source: BinaryIO, head: bytes) -> str:
     table = 3 << ((head[10] & 7) + 1) if head[10] & 0x80 else 0
     source.seek(13 + table)
+    blocks = comments = 0
     for _step in range(MOST):
-        if source.read(1) != b"!":
+        # Pillow takes what begins no block for filling.
+        if (begin := source.read(1)) in (b"", b",", b";"):
             return ""
-        source.seek(1, 1)
-        steps = 0
+        if begin != b"!":
+            continue
+        is_comment = source.read(1) == b"\xfe"
         while length := source.read(1)[0]:
             source.seek(length, 1)
-            steps += 1
-            if steps > _MOST_STEPS:
-                return f"a comment of more than {_MOST_STEPS} blocks"
-    return f"more than {MOST} extensions before the image"
+            blocks += 1
+            comments += is_comment
+            # Those of a comment are joined one by one before Pillow 13.
+            if blocks > _MOST_STEPS or comments > MOST:
+                return f"{blocks} blocks before the image, {comments} of them of comments"
+    return f"more than {MOST} extensions, or bytes between them, before the image"
 
 
 def _webp(source: BinaryIO, head: bytes) -> str:
@@ -203,10 +256,23 @@ _EXIF = b"Exif\x00\x00"
 EXIF_TEXT = "Raw profile type exif"
 _INDEX = b"MPF\0"
 
+_ORDERS = b"II", b"MM"
+_HEADS = {b"II*\0": ("<", False), b"MM\0*": (">", False), b"II+\0": ("<", True)}
+"""Order of bytes, and whether places have eight of them, by how a TIFF begins. Pillow takes others
+too, and reads them otherwise than they say: ``MM 00 2B`` is a large one, read as a plain one."""
+
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of a JPEG's size and components."""
+
 
 def _exif(content: bytes) -> str:
-    """Say what there is too much of in what a camera wrote."""
-    content = content.removeprefix(_EXIF)
+    """Say what there is too much of in what a camera wrote.
+
+    What begins with no list of tags is refused: Pillow before 13 takes any number of prefixes away.
+    """
+    content = content.removeprefix(_EXIF).removeprefix(_EXIF)
+    if not content:
+        return ""
     if len(content) > _MOST_EXIF:
         return f"more than {_MOST_EXIF} bytes of Exif"
     try:
@@ -233,10 +299,12 @@ def crowded_text(info: Mapping[Any, Any]) -> str:
 
 def _tiff(source: BinaryIO, head: bytes) -> str:
     """Look at the first list of tags, and those below it, which is all that is read."""
-    order = {b"II": "<", b"MM": ">"}.get(head[:2])
-    if order is None:
+    if len(head) < 4:
         return ""
-    is_big, size = 43 in head[2:4], source.seek(0, io.SEEK_END)
+    if (found := _HEADS.get(head[:4])) is None:
+        return f"a list of tags that begins with {head[:4].hex(' ')}"
+    order, is_big = found
+    size = source.seek(0, io.SEEK_END)
     begin, count, entry = ("Q", "Q", "HHQ8s") if is_big else ("I", "H", "HHI4s")
     source.seek(8 if is_big else 4)
     waiting = [*_unpacked(source, order + begin)]
@@ -246,15 +314,17 @@ def _tiff(source: BinaryIO, head: bytes) -> str:
             break
         if number == _MOST_LISTS:
             return f"more than {_MOST_LISTS} lists of tags"
-        # A list that does not begin within the file has no tags.
+        # One below the first that does not begin within the file has no tags.
+        if not number and waiting[number] >= size:
+            return f"a first list of tags at {waiting[number]}, of {size} bytes"
         source.seek(min(waiting[number], size))
         (tags,) = _unpacked(source, order + count) or (0,)
         if tags > MOST:
             return f"{tags} tags"
         for _ in range(tags):
-            if not (found := _unpacked(source, order + entry)):
+            if not (own_entry := _unpacked(source, order + entry)):
                 break
-            tag, kind, values, own = found
+            tag, kind, values, own = own_entry
             if kind in counts and values == 1:
                 (value,) = struct.unpack_from(order + counts[kind], own)
                 if tag in _LISTS:

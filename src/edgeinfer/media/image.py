@@ -16,7 +16,7 @@ import numpy as np
 from edgeinfer.bounded import absence, open_file
 from edgeinfer.errors import EdgeInferError, InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
-from edgeinfer.media.crowded import EXIF_TEXT, crowd, crowded_text
+from edgeinfer.media.crowded import EXIF_TEXT, crowd, crowded_text, several_scans
 from edgeinfer.media.geometry import TENSOR_BYTES, ImagePlacement, Laid, Size, check_scaled, steps
 from edgeinfer.types import Array, ImageInput
 
@@ -171,10 +171,11 @@ def measured(given: bytes, record: ImageInput) -> tuple[int, int]:
     made, source = 0, io.BytesIO(given)
     if crowd(source):
         return 0, 0
+    keeps = several_scans(source)
     try:
         with image.open(source, formats=_formats()) as opened:
             pixels: int = opened.width * opened.height
-            decoding = pixels * _bytes_a_pixel(opened, "RGB", rotated=True)
+            decoding = pixels * _bytes_a_pixel(opened, "RGB", keeps=keeps, rotated=True)
             ways = [opened.size, opened.size[::-1]]
     # Pillow's own too; what is wrong is reported when it is read.
     except Exception:
@@ -193,19 +194,20 @@ def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
         raise NotAvailableError(f"reading images needs Pillow: {install('media')}") from e
     expected = f"an image that Pillow can read ({', '.join(FORMATS)})"
     _refuse(crowd(source), name, expected)
+    keeps = several_scans(source)
     try:
         with warnings.catch_warnings():
             # Pillow only warns between one and two times its limit, and raises above.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(source, formats=_formats()) as opened:
                 size, mode = source.seek(0, io.SEEK_END), _mode(color)
-                _check_size(opened, size, name, mode, rotated=False)
+                _check_size(opened, size, name, mode, keeps=keeps, rotated=False)
                 opened.load()
                 # Pillow unpacks it from a few bytes, and reads all of it for one tag.
                 _refuse(crowded_text(opened.info), name, expected)
                 # Where the tag lies behind the pixels, it is known only now.
                 if opened.getexif().get(_ORIENTATION, 1) != 1:
-                    _check_size(opened, size, name, mode, rotated=True)
+                    _check_size(opened, size, name, mode, keeps=keeps, rotated=True)
                 upright = _upright(opened)
                 if upright is not opened:
                     # Lets go of the pixels as they lay.
@@ -242,12 +244,12 @@ def _upright(given: Image.Image) -> Image.Image:
 
 
 def _check_size(
-    opened: Image.Image, size_bytes: int, name: str, mode: str, *, rotated: bool
+    opened: Image.Image, size_bytes: int, name: str, mode: str, *, keeps: bool, rotated: bool
 ) -> None:
     """Refuse what a file of this size does not hold, before memory is taken for it."""
     wide, high = opened.size
     if (
-        wide * high * _bytes_a_pixel(opened, mode, rotated=rotated)
+        wide * high * _bytes_a_pixel(opened, mode, keeps=keeps, rotated=rotated)
         > MOST_PLAIN + RATIO * size_bytes
     ):
         received = f"{size_bytes} bytes for {wide} by {high} pixels"
@@ -255,8 +257,15 @@ def _check_size(
         raise InputError(name, expected, received, "scale it down")
 
 
-def _bytes_a_pixel(opened: Image.Image, mode: str, *, rotated: bool) -> int:
-    """Return the most that is held at once: what the decoder has, the image and a copy of it."""
+def _bytes_a_pixel(opened: Image.Image, mode: str, *, keeps: bool, rotated: bool) -> int:
+    """Return the most that is held at once: what the decoder has, the image and a copy of it.
+
+    Args:
+        opened: not decoded yet.
+        mode: that it is changed to.
+        keeps: the decoder of a JPEG keeps all coefficients.
+        rotated: it may be brought upright.
+    """
     stored, kept, decoder = _STORED.get(opened.mode, 4), 0, 0
     if opened.format == "WEBP":
         # Two canvases, until the file is closed, and their bytes.
@@ -267,7 +276,10 @@ def _bytes_a_pixel(opened: Image.Image, mode: str, *, rotated: bool) -> int:
     elif opened.format == "BMP":
         # What is packed is unpacked in Python, an empty rest of a row byte by byte.
         decoder = 9 if opened.info.get("compression") in _RUNS else 2
-    elif opened.info.get("progressive"):
+    elif getattr(opened, "custom_mimetype", None) == "image/apng":
+        # What frames leave behind, of which Pillow before 13 keeps two copies for the first.
+        kept = 2 * stored
+    elif keeps or opened.info.get("progressive"):
         decoder = 2 * len(opened.getbands())
     changed = 0 if _is_plain(opened, mode) else _STORED.get(mode, 4)
     return stored + max(decoder, kept + max(changed, stored if rotated else 0))
