@@ -7,7 +7,6 @@ itself, and before the code is used it has to give what Pillow gives on a few im
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.media.geometry import ImagePlacement, Laid, Steps, steps
 from edgeinfer.media.image import AnyImage, open_image, prepare
+from edgeinfer.media.kept import by_bytes
 from edgeinfer.media.pixels import pixels_of
 from edgeinfer.media.windows import Neighbours, TooManyError
 from edgeinfer.records import dataclass
@@ -198,7 +198,7 @@ class ImagesByCode:
         out[: max(-begin, 0)] = level
         out[max(height - begin, 0) :] = level
         first, behind = max(begin, 0), min(end, height)
-        common = windows_across(by, channels, paired=paired)
+        common = windows_across(by, channels, paired=paired).pair
         flat = pixels.reshape(height, width * channels)
         # What lies behind the last rows is not ours to read: they are copied.
         safe = max(height - -(-READABLE // flat.shape[1]), 0)
@@ -283,8 +283,13 @@ class _Way:
     canvas: Canvas
     blending: Blending | None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what it holds that grows with an image: blending has a copy for each channel."""
+        return self.by.nbytes * (1 if self.blending is None else 6)
 
-@lru_cache(maxsize=32)
+
+@by_bytes
 def _way(shape: tuple[int, int, int], record: ImageInput, dtype: np.dtype[Any]) -> _Way:
     height, width, channels = shape
     plan = steps((width, height), record)

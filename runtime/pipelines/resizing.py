@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from edgeinfer.backends.tvm.plain_functions import HeldArray
+from edgeinfer.media.kept import by_bytes
 from edgeinfer.media.windows import ONE, Neighbours, ResizeWindows, neighbours, windows
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
@@ -44,9 +45,27 @@ class Resizing:
         """Pixels of a row that are made."""
         return len(self.across.first)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        samples = sum(side.nbytes for side in self.samples or ())
+        return self.across.nbytes + self.rows.nbytes + self.down.nbytes + samples
 
-@lru_cache(maxsize=64)
-def windows_across(by: Resizing, channels: int, *, paired: bool) -> tuple[HeldArray, HeldArray]:
+
+class WindowsAcross(NamedTuple):
+    """Windows of the columns, as a function takes them.
+
+    Attributes:
+        pair: the byte at which each begins, and the weights.
+        nbytes: bytes that keeping them takes, what they were made of included.
+    """
+
+    pair: tuple[HeldArray, HeldArray]
+    nbytes: int
+
+
+@by_bytes
+def windows_across(by: Resizing, channels: int, *, paired: bool) -> WindowsAcross:
     """Return the byte at which each window begins, and the weights as the function takes them.
 
     Args:
@@ -58,7 +77,9 @@ def windows_across(by: Resizing, channels: int, *, paired: bool) -> tuple[HeldAr
         weights = _grouped(by.across, 8)
     else:
         weights = _halves(by.across) if paired else by.across.weights
-    return HeldArray(by.across.first * np.int32(channels)), HeldArray(weights)
+    first = by.across.first * np.int32(channels)
+    nbytes = by.nbytes + first.nbytes + weights.nbytes
+    return WindowsAcross((HeldArray(first), HeldArray(weights)), nbytes)
 
 
 def resizing(

@@ -9,11 +9,11 @@ the same way: what comes out are the weights.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
 from edgeinfer.media.image import neighbours_of
+from edgeinfer.media.kept import by_bytes
 from edgeinfer.records import dataclass
 from edgeinfer.types import Array
 
@@ -43,8 +43,13 @@ class ResizeWindows:
     first: Array
     weights: Array
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return self.first.nbytes + self.weights.nbytes
 
-@lru_cache(maxsize=64)
+
+@by_bytes
 def windows(old: int, new: int, interpolation: str) -> ResizeWindows:
     """Return the windows by which Pillow makes ``new`` pixels of ``old``.
 
@@ -108,8 +113,13 @@ class Neighbours:
     pixels: Array
     shares: Array
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return self.pixels.nbytes + self.shares.nbytes
 
-@lru_cache(maxsize=64)
+
+@by_bytes
 def neighbours(old: int, new: int) -> Neighbours:
     """Return what ``image.sampled`` blends along one side."""
     pair, share = neighbours_of(old, new)
