@@ -281,12 +281,12 @@ class App:
 
 def _note_caller(scope: Scope) -> None:
     """Note where a request comes from, for the sake of shared memory."""
-    from edgeinfer.runtime.serve.regions import CALLER
+    from edgeinfer.runtime.serve.exchange import SOCKET
+    from edgeinfer.runtime.serve.regions import CONNECTION, Connection
     from edgeinfer.runtime.serve.unread import plain_host
 
-    ends = [scope.get(name) or ("", 0) for name in ("client", "server")]
-    theirs, ours = ((plain_host(host), port or 0) for host, port in ends)
-    CALLER.set((theirs, ours))
+    host, port = scope.get("client") or ("", 0)
+    CONNECTION.set(Connection((plain_host(host), port or 0), scope.get(SOCKET)))
 
 
 def _check_length(path: str) -> None:

@@ -18,6 +18,9 @@ from edgeinfer.runtime.serve.known_heads import KnownHead
 KEY = "edgeinfer.exchange"
 """Where it is found in the scope."""
 
+SOCKET = "edgeinfer.socket"
+"""Where the scope of a request has the socket over which it came."""
+
 Headers = Iterable[tuple[bytes, bytes]]
 
 

@@ -300,9 +300,13 @@ class Hub:
         """
         if (regions := self.regions) is None:
             raise RequestError(400, "shared memory is off; --shared-memory PREFIX turns it on")
-        from edgeinfer.runtime.serve.regions import caller
+        from edgeinfer.runtime.serve.regions import CONNECTION, Caller
 
-        return await self.numbers.run(partial(work, regions, caller()))
+        connection, key = CONNECTION.get(), owner()
+        # A socket of the event loop is asked here, where nothing closes it meanwhile.
+        is_here = connection.is_at_hand
+        user = connection.user() if is_here else await self.numbers.run(connection.user)
+        return await self.numbers.run(partial(work, regions, Caller(key, user)))
 
     async def _inferred(
         self, model: Served, request: InferRequest, left: Left | None

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from edgeinfer.runtime.serve.connections import Connections, Handshake, address_of, files
-from edgeinfer.runtime.serve.exchange import KEY, Exchange, WholeRequest
+from edgeinfer.runtime.serve.exchange import KEY, SOCKET, Exchange, WholeRequest
 from edgeinfer.runtime.serve.http import LENGTH, number
 from edgeinfer.runtime.serve.inflight import InFlight
 from edgeinfer.runtime.serve.keys import sharer
@@ -485,6 +485,7 @@ class _Protocol(HttpToolsProtocol):
         scope["headers"] = headers
         super().on_headers_complete()
         scope[KEY] = Exchange(self.cycle)
+        scope[SOCKET] = self.transport.get_extra_info("socket")
         if early:
             self.cycle.body = early  # type: ignore[assignment]
             self.cycle.message_event.set()

@@ -22,7 +22,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -31,7 +31,6 @@ from edgeinfer.errors import UsageError
 from edgeinfer.origins import is_loopback
 from edgeinfer.runtime.serve.answer_size import AnswerSize
 from edgeinfer.runtime.serve.http import RequestError
-from edgeinfer.runtime.serve.keys import owner
 from edgeinfer.runtime.serve.sequences import KeptStates
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import (
@@ -52,8 +51,14 @@ _HEAD, _USER, _IPV4, _ANY = 16, 64, 4, 0xFFFFFFFF
 """Numbers of Linux: bytes of a head, and before the user; one for all states, and for no cookie."""
 
 _KEY = re.compile(r"/?([A-Za-z0-9][A-Za-z0-9._-]{0,254})")
-MOST, MOST_OWN = 64, 16
-"""Regions, and those of one owner where there are keys."""
+_COOKIE, _BYTES_COOKIE = 57, 8
+"""Option of sockets on Linux (``SO_COOKIE``): a number that no other socket has."""
+
+MOST, MOST_OWN, MOST_USER = 64, 16, 32
+"""Regions, those of one owner where there are keys, and those of one user where there are none."""
+
+_USER_SHARE = 2
+"""A user has one of so many parts of the bytes at most, where there are no keys."""
 
 _MOST_NAME = 128
 
@@ -66,26 +71,99 @@ class Caller(NamedTuple):
 
     Attributes:
         key: Digest of the key; empty where none is needed.
-        theirs: Address and port of the other end.
-        ours: Address and port of this end; an empty address where only the port is known.
+        user: Number of a user of this machine.
     """
 
     key: bytes
-    theirs: Address
-    ours: Address
+    user: int
 
 
-CALLER: ContextVar[tuple[Address, Address]] = ContextVar("caller")
-"""Both ends of the connection that asks."""
+class Connection:
+    """A connection over which requests come.
+
+    Whose it is, Linux says of two addresses and ports, which are another user's as soon as it is
+    over. So it is looked afterwards whether this server's own end of it is open still: what was
+    said then was said of it.
+
+    Args:
+        theirs: Address and port of the other end.
+        own: Socket of this end; None to look for it.
+        port: Port of this end, by which it is looked for.
+        is_over: says that the request ended; of a socket that is looked for.
+    """
+
+    def __init__(
+        self,
+        theirs: Address,
+        own: Any = None,
+        port: int = 0,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._theirs, self._own, self._port, self._is_over = theirs, own, port, is_over
+        self._cookie = b""
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether the socket is known; the event loop owns it then, and asks itself."""
+        return self._own is not None
+
+    def user(self) -> int:
+        """Return the user of this machine at the other end.
+
+        Raises:
+            RequestError: 403, it comes from elsewhere, or the system does not say whose it is.
+        """
+        if not is_loopback(self._theirs[0]):
+            text = "shared memory: only for clients of this machine, over loopback"
+            raise RequestError(403, text)
+        with contextlib.suppress(OSError):
+            if self._own is not None:
+                return self._user_of(self._own)
+            own = self._found()
+            if own is not None:
+                with own:
+                    return self._user_of(own)
+        raise _unknown()
+
+    def _user_of(self, own: Any) -> int:
+        if caller_of(own) != self._theirs:
+            raise _unknown()
+        host, port = own.getsockname()[:2]
+        user = user_of(self._theirs, (plain_host(host), port))
+        state = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        if state != _ESTABLISHED or self._is_over():
+            raise _unknown()
+        return user
+
+    def _found(self) -> socket.socket | None:
+        """Look for the only socket of these ends, the one that was found before."""
+        # One may have several descriptors, those opened here among them.
+        found: dict[bytes, socket.socket] = {}
+        for each in sockets_of(self._port):
+            cookie = b""
+            with contextlib.suppress(OSError):
+                if caller_of(each) == self._theirs:
+                    cookie = each.getsockopt(socket.SOL_SOCKET, _COOKIE, _BYTES_COOKIE)
+            if cookie and cookie not in found:
+                found[cookie] = each
+            else:
+                each.close()
+        # Another one may come from the same place to another address of this machine.
+        if len(found) == 1:
+            self._cookie = self._cookie or next(iter(found))
+            if (own := found.pop(self._cookie, None)) is not None:
+                return own
+        for each in found.values():
+            each.close()
+        return None
 
 
-def caller() -> Caller:
-    """Return who makes the request that is answered."""
-    return Caller(owner(), *CALLER.get())
+CONNECTION: ContextVar[Connection] = ContextVar("connection")
+"""The connection that asks."""
 
 
-Whose = tuple[bytes, int]
-"""Key and user."""
+def _unknown() -> RequestError:
+    return RequestError(403, "shared memory: the system does not say whose connection it is")
 
 
 class Region:
@@ -173,8 +251,8 @@ class Regions:
                 f"shared memory: needs {_FOLDER} and netlink, as Linux has them: {e.strerror or e}"
             )
             raise UsageError(text) from e
-        self._prefix, self._elements = prefix, elements
-        self._lock, self._of = forks.lock(), dict[Whose, dict[str, Region]]()
+        self._prefix, self._most, self._elements = prefix, most, elements
+        self._lock, self._of = forks.lock(), dict[Caller, dict[str, Region]]()
         self._bytes = KeptStates(most, "regions of shared memory")
 
     def register(self, who: Caller, name: str, key: Any, offset: Any, size: Any) -> None:
@@ -191,7 +269,7 @@ class Regions:
             RequestError: 400, it is no region that this client may have; 429 or 503, there are too
                 many.
         """
-        whose, what = _whose(who), f"region {name!r}"
+        what = f"region {name!r}"
         if not 0 < len(name) <= _MOST_NAME:
             raise RequestError(400, f"region: expected a name of at most {_MOST_NAME} characters")
         found = _KEY.fullmatch(key) if isinstance(key, str) else None
@@ -199,29 +277,34 @@ class Regions:
             raise RequestError(400, f"{what}: key: expected {self._prefix}NAME, received {key!r}")
         if not (type(offset) is int and type(size) is int and offset >= 0 and size > 0):
             raise RequestError(400, f"{what}: expected a byte_size of 1 and an offset of 0 or more")
-        made = Region(_opened(found[1], what, whose[1]), found[1], offset, size)
+        made = Region(_opened(found[1], what, who.user), found[1], offset, size)
         made.start(Place(name, 0, size), what)
         with self._lock:
-            own = self._of.get(whose, {})
+            own = self._of.get(who, {})
             if name in own:
                 raise RequestError(400, f"{what}: registered already; unregister it first")
             if who.key and len(own) >= MOST_OWN:
                 raise RequestError(429, f"{what}: this key has {MOST_OWN} regions already")
+            if len(own) >= MOST_USER:
+                raise RequestError(429, f"{what}: this user has {MOST_USER} regions already")
+            if sum(r.size for r in own.values()) + size > self._most // _USER_SHARE:
+                raise RequestError(
+                    429, f"{what}: with it, this user's regions have more than half of all bytes"
+                )
             if sum(map(len, self._of.values())) >= MOST:
                 raise RequestError(503, f"{what}: there are {MOST} regions already", 1.0)
             self._bytes.change(who.key, size)
-            self._of.setdefault(whose, own)[name] = made
+            self._of.setdefault(who, own)[name] = made
 
     def unregister(self, who: Caller, name: str = "") -> None:
         """Forget a region, or all of this owner's; one that there is not is forgotten already."""
-        whose = _whose(who)
         with self._lock:
-            own = self._of.get(whose, {})
+            own = self._of.get(who, {})
             for each in [name] if name else [*own]:
                 if (region := own.pop(each, None)) is not None:
                     self._bytes.change(who.key, -region.size)
             if not own:
-                self._of.pop(whose, None)
+                self._of.pop(who, None)
 
     def status(self, who: Caller, name: str = "") -> list[dict[str, Any]]:
         """Return a region, or all of this owner's.
@@ -288,9 +371,8 @@ class Regions:
             self._of.clear()
 
     def _own(self, who: Caller) -> dict[str, Region]:
-        whose = _whose(who)
         with self._lock:
-            return dict(self._of.get(whose, {}))
+            return dict(self._of.get(who, {}))
 
 
 def _known(own: Mapping[str, Region], place: Place, what: str) -> Region:
@@ -326,34 +408,20 @@ def _opened(key: str, what: str, user: int) -> int:
     return file
 
 
-def _whose(who: Caller) -> Whose:
-    return who.key, user_of(who.theirs, who.ours)
-
-
 def user_of(theirs: Address, ours: Address) -> int:
-    """Return the user whose connection of this machine is at an address.
+    """Return the user who has the other end of an open connection of this machine.
 
     Args:
         theirs: Address and port of the other end.
-        ours: Address and port of this end; an empty address where only the port is known.
+        ours: Address and port of this end.
 
     Raises:
-        RequestError: 403, it comes from elsewhere, or the system does not say whose it is.
+        RequestError: 403, the system does not say whose it is.
     """
-    if not is_loopback(theirs[0]):
-        raise RequestError(403, "shared memory: only for clients of this machine, over loopback")
-    if not ours[0]:
-        found = set()
-        for each in sockets_of(ours[1]):
-            with each, contextlib.suppress(OSError):
-                if caller_of(each) == theirs:
-                    found.add((plain_host(each.getsockname()[0]), ours[1]))
-        # Another one may come from the same place to another address of this machine.
-        ours = found.pop() if len(found) == 1 else ours
     with contextlib.suppress(OSError, ValueError):
         if (user := _asked(theirs, ours)) is not None:
             return user
-    raise RequestError(403, "shared memory: the system does not say whose connection it is")
+    raise _unknown()
 
 
 def _asked(theirs: Address, ours: Address) -> int | None:

@@ -258,9 +258,10 @@ class Rpc:
         """Note that a call is under way, until it ends."""
         peer = context.peer()
         if self._hub.regions is not None:
-            from edgeinfer.runtime.serve.regions import CALLER
+            from edgeinfer.runtime.serve.regions import CONNECTION, Connection
 
-            CALLER.set((place_of(peer), ("", self.port)))
+            is_over = context.done
+            CONNECTION.set(Connection(place_of(peer), None, self.port, is_over))
         self._connections.asks(peer)
         context.add_done_callback(lambda _: self._connections.rests(peer))
 

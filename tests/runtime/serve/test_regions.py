@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -20,7 +21,7 @@ from edgeinfer.errors import UsageError
 from edgeinfer.runtime.serve import regions
 from edgeinfer.runtime.serve.http import RequestError
 from edgeinfer.runtime.serve.options import RequestLimits, ServeOptions
-from edgeinfer.runtime.serve.regions import Caller, Regions, user_of
+from edgeinfer.runtime.serve.regions import Caller, Connection, Regions, user_of
 from edgeinfer.runtime.serve.tensors import InferRequest, Place, SharedTensors, datatype, to_buffer
 from edgeinfer.runtime.serve.terms import NO_TERMS
 from edgeinfer.runtime.serve.unread import caller_of, plain_host
@@ -298,13 +299,27 @@ def test_there_is_an_end_to_regions(
     assert register(server, "a" * 129, f"{PREFIX}a").status_code == 400
 
 
-def test_there_is_an_end_to_their_bytes(start: Start, made: Made) -> None:
+def test_there_is_an_end_to_their_bytes(
+    start: Start, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made("a", 1 << 20)
     limits = RequestLimits(memory_bytes=1 << 20)
     server = start(shared_memory=PREFIX, limits=limits)
-    size = {"byte_size": 600_000}
+    large = register(server, "r", f"{PREFIX}a", {"byte_size": 600_000})
+    assert large.status_code == 429
+    assert "more than half of all bytes" in large.json()["error"]
+    size = {"byte_size": 500_000}
     assert register(server, "r", f"{PREFIX}a", size).status_code == 200
-    assert register(server, "s", f"{PREFIX}a", size).status_code == 503
+    assert register(server, "s", f"{PREFIX}a", size).status_code == 429
+    # Another user has room.
+    with monkeypatch.context() as patched:
+        patched.setattr(regions, "user_of", lambda *_: os.getuid() + 1)
+        patched.setattr(regions, "_opened", lambda *_: os.open(f"/dev/shm/{PREFIX}a", os.O_RDWR))
+        patched.setattr(regions, "MOST_USER", 2)
+        codes = [
+            register(server, n, f"{PREFIX}a", {"byte_size": 1}).status_code for n in ("s", "t", "u")
+        ]
+        assert codes == [200, 200, 429]
     assert post(server, f"{BASE}/unregister").status_code == 200
     assert register(server, "s", f"{PREFIX}a", size).status_code == 200
 
@@ -432,12 +447,33 @@ def test_the_user_of_a_connection(host: str) -> None:
         with client:
             taken, _ = listening.accept()
             theirs, ours = caller_of(taken), (plain_host(taken.getsockname()[0]), port)
-            assert user_of(theirs, ours) == user_of(theirs, ("", port)) == uid
-            with taken, pytest.raises(RequestError, match="does not say whose"):
-                user_of(theirs, (ours[0], port ^ 1))
-        for end in (ours, ("", port)):
-            with pytest.raises(RequestError, match="does not say whose"):
-                user_of(theirs, end)
+            known, sought = Connection(theirs, taken), Connection(theirs, None, port)
+            assert user_of(theirs, ours) == known.user() == sought.user() == uid
+            for other in (
+                Connection(theirs, None, port ^ 1),
+                Connection((theirs[0], theirs[1] ^ 1), taken),
+                Connection(theirs, None, port, lambda: True),
+            ):
+                with pytest.raises(RequestError, match="does not say whose"):
+                    other.user()
+            # Another client takes the port of the one that has left.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            place = client.getsockname()
+        next_ = socket.socket(family)
+        next_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with taken, next_:
+            next_.bind(place)
+            next_.connect((host, port))
+            again, _ = listening.accept()
+            with again:
+                assert caller_of(again) == theirs
+                # By two addresses it is that one's, whichever call asks.
+                assert user_of(theirs, ours) == Connection(theirs, again).user() == os.getuid()
+                for late in (known, sought):
+                    with pytest.raises(RequestError, match="does not say whose"):
+                        late.user()
+        with pytest.raises(RequestError, match="does not say whose"):
+            user_of(theirs, ours)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +491,7 @@ def test_all_types(dtype: str, made: Made, monkeypatch: pytest.MonkeyPatch) -> N
     )
     if dtype == "string":
         values[:] = [["", "a"], ["ü" * 40, "b\0"], ["c", "d"]]
-    raw, who = bytes(to_buffer(values)), Caller(b"", ("127.0.0.1", 1), ("127.0.0.1", 2))
+    raw, who = bytes(to_buffer(values)), Caller(b"", os.getuid())
     region = made("a", 512)
     region.buf[3 : 3 + len(raw)] = raw
     found = Regions(PREFIX, 1 << 20, 1 << 20)
