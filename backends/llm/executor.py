@@ -28,6 +28,13 @@ COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3, 16: 4.9}
 AMX tiles, which no other machine has kernels of."""
 
 
+_OFTEN = 4
+"""Uses of a matrix from which on its rows are shared out one by one or nearly so."""
+
+_SMALL, _LONG = 2, 64
+"""Tokens of a tile that any number of tokens is cut into, and how many there are where larger tiles
+are used, too: of a few tokens there would be too few items for all threads."""
+
 _LISTED = 2
 """Pairs for each expert from which on they are listed."""
 
@@ -60,8 +67,9 @@ class _Laid:
         steps: Offsets of phases of one item, which take the number of tokens.
         filled: counts that were filled in last.
         products: Offsets of products over tokens; ``out_products`` likewise.
-        tiles: Offsets of attention by tokens of a tile; tiles of one first.
+        tiles: Offsets of attention by tokens of a tile.
         out_items: Output items of ``out_products``, where any row is wanted.
+        shares: Chunks of ``products`` that multiply a few tokens.
     """
 
     phases: Array
@@ -69,13 +77,14 @@ class _Laid:
     outputs: list[int]
     products: list[int]
     out_products: list[int]
-    tiles: tuple[list[int], list[int]]
+    tiles: dict[int, list[int]]
     out_items: Array
+    shares: Array
     each: Array
     adapted: list[int]
     steps: list[int]
     address: int = 0
-    filled: tuple[int, int, tuple[int, int]] = (0, 0, (0, 0))
+    filled: tuple[int, int, dict[int, int]] = (0, 0, {})
 
 
 class NativeExecutor(TapeExecutor):
@@ -114,6 +123,9 @@ class NativeExecutor(TapeExecutor):
         self._made = self._cache(config.layers)
         self.page_bytes = sum(a[0].nbytes for layer in self._made for a in layer)
         self._job = next((p.rows for p in tape.phases if isinstance(p, Routed)), 1)
+        attention = next(p for p in tape.phases if isinstance(p, Attention))
+        kinds = map(str.split, attention.tiles)
+        self._tile_sizes = sorted((int(n) for kind, n in kinds if kind == self.cache), reverse=True)
         self._shared = self._arrays()
         self._team = Team(library, self.threads, 32 * config.layers + 16)
         self._has_left = False
@@ -140,8 +152,6 @@ class NativeExecutor(TapeExecutor):
         )
         phases = tape.phases
         self._widths = next([int(w) for w in p.calls] for p in phases if isinstance(p, Products))
-        attention = next(p for p in phases if isinstance(p, Attention))
-        self._has_twos = f"{self.cache} 2" in attention.tiles
         self.best: Ints | None = None
         self._closed = False
 
@@ -176,8 +186,10 @@ class NativeExecutor(TapeExecutor):
             "logits": logits,
         }
         made = {name: aligned((rows, size), "float32") for name, size in floats.items()}
-        for name in ("tokens", "positions", "owner", "rows", "tiles1", "tiles2", "best"):
+        for name in ("tokens", "positions", "owner", "rows", "best"):
             made[name] = aligned((rows,), "int32")
+        for size in self._tile_sizes:
+            made[f"tiles{size}"] = aligned((rows,), "int32")
         made["table"] = aligned((self.max_sequences, self._columns), "int32")
         for i, rope in enumerate(config.ropes):
             for name, table in zip(("cos", "sin"), rope.tables(self.context), strict=True):
@@ -265,12 +277,12 @@ class NativeExecutor(TapeExecutor):
             raise ClosedError("the executor's threads did not come along into this process")
         alone = self._take(batch)
         count = len(batch.tokens)
-        tiles = (count, 0) if alone else self._tiles(batch.owner)
+        tiles = {1: count} if alone else self._tiles(batch.owner)
         adapted = batch.adapter is not None and int(batch.adapter.max()) >= 0
         return self._filled(count, len(batch.rows), alone, tiles, adapted)
 
     def _filled(
-        self, count: int, outputs: int, alone: bool, tiles: tuple[int, int], adapted: bool
+        self, count: int, outputs: int, alone: bool, tiles: dict[int, int], adapted: bool
     ) -> _Laid:
         counts = count, outputs, alone, adapted
         laid = self._by_counts.get(counts)
@@ -290,30 +302,36 @@ class NativeExecutor(TapeExecutor):
         items[laid.rows] = laid.each * count
         chunk[laid.rows] = self._chunks(laid.each * count)
         items[laid.outputs], chunk[laid.outputs] = outputs, self._chunk(outputs, 4)
-        extra[laid.products] = -(-count // key.width)
+        often = -(-count // key.width)
+        extra[laid.products] = often
+        finely = self._chunks(items[laid.products], 16)
+        chunk[laid.products] = finely if often >= _OFTEN else laid.shares
         extra[laid.adapted] = count
         extra[laid.steps] = count
         extra[laid.out_products] = -(-outputs // key.out_width)
-        for offsets, number in zip(laid.tiles, tiles, strict=True):
-            total = number * self._config.kv_heads
+        for size, offsets in laid.tiles.items():
+            total = tiles[size] * self._config.kv_heads
             items[offsets], chunk[offsets] = total, self._chunk(total, 8)
         items[laid.out_products] = laid.out_items if outputs else 0
         return laid
 
-    def _tiles(self, owner: Array) -> tuple[int, int]:
-        """Tiles of one and of two tokens, where the machine has the latter."""
-        count = len(owner)
-        shared = self._shared
-        if not self._has_twos:
-            return count, 0
+    def _tiles(self, owner: Array) -> dict[int, int]:
+        """Cut what each sequence has into tiles, the largest first; returns how many of each."""
         starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
-        inside = np.arange(count) - np.repeat(starts, np.diff(np.r_[starts, count]))
-        has_next = np.r_[owner[1:] == owner[:-1], False]
-        twos = np.flatnonzero((inside % 2 == 0) & has_next)
-        ones = np.flatnonzero((inside % 2 == 0) & ~has_next)
-        shared["tiles1"][: len(ones)] = ones
-        shared["tiles2"][: len(twos)] = twos
-        return len(ones), len(twos)
+        lengths = np.diff(np.r_[starts, len(owner)])
+        inside = np.arange(len(owner)) - np.repeat(starts, lengths)
+        lengths = np.repeat(lengths, lengths)
+        counts, begin = {}, np.zeros_like(lengths)
+        for size in self._tile_sizes:
+            end = begin + (lengths - begin) // size * size
+            if size > _SMALL:
+                end = np.where(lengths < _LONG, begin, end)
+            within = (inside >= begin) & (inside < end)
+            firsts = np.flatnonzero(within & ((inside - begin) % size == 0))
+            # Those that see the most come first: threads end together.
+            self._shared[f"tiles{size}"][: len(firsts)] = firsts[::-1]
+            counts[size], begin = len(firsts), end
+        return counts
 
     def _is_listed(self, count: int) -> bool:
         """Whether experts have so many tokens each that their pairs are better listed."""
@@ -330,12 +348,13 @@ class NativeExecutor(TapeExecutor):
             return max(1, items)
         return max(1, -(-items // (self.threads * shares)))
 
-    def _chunks(self, items: Array) -> Array:
-        parts = 1 if self.threads == 1 else 4 * self.threads
+    def _chunks(self, items: Array, shares: int = 4) -> Array:
+        parts = 1 if self.threads == 1 else shares * self.threads
         return np.asarray(np.maximum(1, -(-items // parts)))
 
     def _lay(self, key: _Key) -> _Laid:
-        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0), np.ones(0), [], [])
+        none = np.zeros(0, np.int32)
+        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], {}, none, none, none, [], [])
         made: list[tuple[int, ...]] = []
         multiples: dict[int, int] = {}
         add = made.append
@@ -361,6 +380,7 @@ class NativeExecutor(TapeExecutor):
         laid.address = int(laid.phases.ctypes.data)
         laid.each = np.array([multiples.get(at, 1) for at in laid.rows], np.int32)
         laid.out_items = laid.phases["items"][laid.out_products].copy()
+        laid.shares = laid.phases["chunk"][laid.products].copy()
         return laid
 
     def _phases(self, listed: bool) -> Iterator[Rows | Counted | Products | Attention]:
@@ -427,15 +447,14 @@ class NativeExecutor(TapeExecutor):
     ) -> None:
         kind, layer = self.cache, phase.layer
         if key.fused:
-            laid.tiles[0].append(place())
+            laid.tiles.setdefault(1, []).append(place())
             add(self._phase(phase.fused[kind], layer=layer))
             return
         laid.rows.append(place())
         add(self._phase(phase.turn[kind], layer=layer))
-        for number, offsets in zip((1, 2), laid.tiles, strict=True):
-            if (call := phase.tiles.get(f"{kind} {number}")) is not None:
-                offsets.append(place())
-                add(self._phase(call, layer=layer))
+        for size in self._tile_sizes:
+            laid.tiles.setdefault(size, []).append(place())
+            add(self._phase(phase.tiles[f"{kind} {size}"], layer=layer))
 
     def _phase(
         self,

@@ -144,6 +144,7 @@ def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
     from edgeinfer.kernels.defs.emit import KernelCpu
     from edgeinfer.kernels.defs.llm import attend, experts, product, rounding, rows
     from edgeinfer.kernels.defs.llm.form import dot_of
+    from edgeinfer.kernels.defs.llm.heads import TILES
 
     cpu, dot = KernelCpu(machine.lanes, machine.registers), dot_of(machine.name)
     return {
@@ -163,8 +164,10 @@ def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
         "sum_experts": lambda *v: experts.sum_experts(cpu, *v),
         "turn": lambda what: attend.turn(cpu, what),
         "fused": lambda what: attend.attend(cpu, dot, what, 1, fused=True),
-        "attend1": lambda what: attend.attend(cpu, dot, what, 1, fused=False),
-        "attend2": lambda what: attend.attend(cpu, dot, what, 2, fused=False),
+        **{
+            f"attend{n}": lambda what, n=n: attend.attend(cpu, dot, what, n, fused=False)
+            for n in TILES
+        },
     }
 
 

@@ -51,9 +51,9 @@ class CudaPlan(TapePlan):
     entries: dict[str, str] = field(default_factory=dict)
     threads: dict[str, int] = field(default_factory=dict)
 
-    def has_twos(self, what: Attend) -> bool:
-        """Whether attention takes two tokens of a sequence at once."""
-        return False
+    def tiles(self, what: Attend) -> tuple[int, ...]:
+        """Attention takes one token at once here."""
+        return (1,)
 
     def call(self, maker: str, label: str, values: tuple[Any, ...], *arguments: str) -> Call:
         """A kernel with its arguments, in the order in which ``step.cu`` has them."""

@@ -129,9 +129,9 @@ class TapePlan:
         streams, ahead = self.reading.of(what.width, replace(what, more=False).name)
         return replace(what, streams=streams, ahead=ahead)
 
-    def has_twos(self, what: Attend) -> bool:
-        """Whether attention takes two tokens of a sequence at once."""
-        return what.tile(KernelCpu(self.machine.lanes, self.machine.registers)) == 2
+    def tiles(self, what: Attend) -> tuple[int, ...]:
+        """Return the numbers of tokens of a sequence that attention takes at once."""
+        return what.tiles(KernelCpu(self.machine.lanes, self.machine.registers))
 
     def kernel(self, name: str, maker: str, *values: Any) -> str:
         """Ask for a kernel; returns its name."""
@@ -478,9 +478,9 @@ def _attend(made: TapePlan, tensors: Mapping[str, Source], layer: int) -> None:
         )
         turns[kind] = made.call("turn", what.label, (what,), *common)
         fused[kind] = made.call("fused", what.label, (what,), *common, "tiles1", "att")
-        tiles[f"{kind} 1"] = made.call("attend1", what.label, (what,), *common, "tiles1", "att")
-        if made.has_twos(what):
-            tiles[f"{kind} 2"] = made.call("attend2", what.label, (what,), *common, "tiles2", "att")
+        for n in made.tiles(what):
+            given = (*common, f"tiles{n}", "att")
+            tiles[f"{kind} {n}"] = made.call(f"attend{n}", what.label, (what,), *given)
     made.phases.append(Attention(layer, fused, turns, tiles))
 
 

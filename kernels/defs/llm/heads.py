@@ -11,6 +11,9 @@ from edgeinfer.records import dataclass
 POSITIONS = 1 << 20
 """Of a sequence, at most."""
 
+TILES = (4, 2, 1)
+"""Tokens of a tile of attention that there may be."""
+
 _LANES = 16
 
 
@@ -61,11 +64,11 @@ class Attend:
             return 1
         return 2 if 2 * self.together(cpu) * vectors <= cpu.registers - 4 else 1
 
-    def tile(self, cpu: KernelCpu) -> int:
-        """Tokens of one sequence that read a page together."""
+    def tiles(self, cpu: KernelCpu) -> tuple[int, ...]:
+        """Numbers of tokens of one sequence that may read a page together, the largest first."""
         vectors = 2 if self.pages.quantized else max(1, _LANES // cpu.lanes)
-        rows = 2 * self.together(cpu) * self.strands(cpu) * vectors
-        return 2 if rows <= cpu.registers - 4 else 1
+        each = self.together(cpu) * self.strands(cpu) * vectors
+        return tuple(n for n in TILES if n == 1 or n * each <= cpu.registers - 4)
 
 
 def page_of(named: dict[str, Buffer], owner: Expr, place: Expr) -> Expr:

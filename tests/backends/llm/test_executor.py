@@ -128,6 +128,26 @@ def test_bits_depend_on_a_sequence_alone(folder: Path, cache: str, threads: int)
         executor.close()
 
 
+@pytest.mark.parametrize("counts", [[80], [1], [7], [3, 1, 6, 2, 5]])
+def test_each_token_is_in_one_tile_of_attention(folder: Path, counts: list[int]) -> None:
+    executor, _ = opened(folder, CONFIG)
+    owner = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
+    found = executor._tiles(owner)
+    sizes = sorted(found, reverse=True)
+    if counts == [80]:
+        assert found[sizes[0]] == 80 // sizes[0]
+    else:
+        assert not any(found[size] for size in sizes if size > 2), "threads would lack items"
+    covered = []
+    for size, number in found.items():
+        tokens = executor._shared[f"tiles{size}"][:number, None] + np.arange(size)
+        assert (owner[tokens] == owner[tokens[:, :1]]).all()
+        assert (np.diff(tokens[:, 0]) < 0).all(), "those that see the most come first"
+        covered += tokens.reshape(-1).tolist()
+    assert sorted(covered) == list(range(len(owner)))
+    executor.close()
+
+
 def test_what_lies_behind_a_sequence_does_not_matter(folder: Path) -> None:
     """A cache full of NaN and a rejected draft leave no trace."""
     whole = read(folder)

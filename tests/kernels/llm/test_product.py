@@ -192,7 +192,7 @@ def test_other_machines_get_their_instructions(name: str, instruction: str) -> N
     heads = Attend(Pages(2, 32, "uint8"), 4, 0.2, window=8, rotated=32, epsilon=1e-6)
     functions = {
         "product": product(Product(dot, form, 32, COLUMNS, 2, "silu", 16, streams=4, ahead=256)),
-        "attend": attend(cpu, dot, heads, heads.tile(cpu), fused=False),
+        "attend": attend(cpu, dot, heads, heads.tiles(cpu)[0], fused=False),
         "turn": turn(cpu, heads),
     }
     named = {n: f.with_attr("global_symbol", n) for n, f in functions.items()}
