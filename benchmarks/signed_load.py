@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 import edgeinfer
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
-from edgeinfer.bundle.signing import new_keys, sign
+from edgeinfer.bundle.signer import new_keys, sign
 from edgeinfer.bundle.writer import BundleWriter, put_signatures
 from edgeinfer.types import TensorSpec
 

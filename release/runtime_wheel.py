@@ -37,7 +37,7 @@ COMMANDS = tuple(
 
 CONVERTERS = (
     *(f"backends/process/{name}.py" for name in ("bounds", "channel", "deadline", "emulator")),
-    *(f"bundle/{name}.py" for name in ("artifacts", "formats", "sealer", "writer")),
+    *(f"bundle/{name}.py" for name in ("artifacts", "formats", "sealer", "signer", "writer")),
     *("comparisons.py", "runtime/difference.py"),
 )
 """Modules that the converter's machine or its tests alone use."""

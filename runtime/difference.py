@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field
@@ -13,7 +15,7 @@ import numpy as np
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.backends.process import guard
-from edgeinfer.bounded import pipe_of
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import SUFFIXES
 from edgeinfer.bundle.manifest import VectorRecord
@@ -318,3 +320,19 @@ def _fits(sizes: tuple[int, ...], dims: Sequence[int | str | None]) -> bool:
     return len(sizes) == len(dims) and all(
         not isinstance(d, int) or d == n for d, n in zip(dims, sizes, strict=True)
     )
+
+
+def pipe_of(path: Path) -> Path | None:
+    """Return a pipe or a device that a model's file takes for one of its own; None for none.
+
+    Whoever opens it may wait without end, and an engine does so with the interpreter's lock held.
+    Within a folder all are its own; next to a file those of its name, and those that it names.
+    """
+    paths = path.rglob("*") if path.is_dir() else path.parent.iterdir()
+    odd = [p for p in paths if not (p.is_file() or p.is_dir()) and p.exists()]
+    if not odd or path.is_dir():
+        return odd[0] if odd else None
+    if same := [p for p in odd if p.stem == path.stem]:
+        return same[0]
+    with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return next((p for p in odd if text.find(os.fsencode(p.name)) >= 0), None)

@@ -19,13 +19,13 @@ from edgeinfer.bounded import (
     leads_out,
     open_file,
     parse_json,
-    pipe_of,
     read_bounded,
 )
 from edgeinfer.bundle.sealing import key_from
-from edgeinfer.bundle.signing import _pem
+from edgeinfer.bundle.signing import pem_of
 from edgeinfer.errors import UsageError
 from edgeinfer.media.preprocessing import read_labels
+from edgeinfer.runtime.difference import pipe_of
 from edgeinfer.runtime.serve.options import keys_of
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_tells_no_size_is_read_up_to_its_bound() -> None:
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device that never ends")
 def test_devices_that_never_end_are_refused() -> None:
-    for read in (lambda p: _pem(Path(p)), read_labels, key_from, keys_of):
+    for read in (lambda p: pem_of(Path(p)), read_labels, key_from, keys_of):
         with pytest.raises(UsageError, match=r"/dev/zero: .*is a device or a pipe; give a file"):
             read("/dev/zero")
 

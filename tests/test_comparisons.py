@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import edgeinfer
-from edgeinfer.bundle.sealer import seal
-from edgeinfer.bundle.sealing import new_key
+from edgeinfer.bundle.sealer import new_key, seal
 from edgeinfer.errors import InputError, UsageError
 from tests.cli.conftest import cli as cli
 from tests.cli.test_compare import NET, net, save

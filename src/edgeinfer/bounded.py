@@ -6,7 +6,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import mmap
 import os
 import re
 import stat
@@ -222,22 +221,6 @@ def refused(
         if isinstance(e, passed) or not is_fault:
             raise
         raise made(visible(" ".join(str(e).split()))[:300]) from e
-
-
-def pipe_of(path: Path) -> Path | None:
-    """Return a pipe or a device that a model's file takes for one of its own; None for none.
-
-    Whoever opens it may wait without end, and an engine does so with the interpreter's lock held.
-    Within a folder all are its own; next to a file those of its name, and those that it names.
-    """
-    paths = path.rglob("*") if path.is_dir() else path.parent.iterdir()
-    odd = [p for p in paths if not (p.is_file() or p.is_dir()) and p.exists()]
-    if not odd or path.is_dir():
-        return odd[0] if odd else None
-    if same := [p for p in odd if p.stem == path.stem]:
-        return same[0]
-    with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return next((p for p in odd if text.find(os.fsencode(p.name)) >= 0), None)
 
 
 def absence(path: Path) -> str:

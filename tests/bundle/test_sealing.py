@@ -12,10 +12,10 @@ import pytest
 from edgeinfer.bundle import sealing
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.memory import MemoryFiles, is_in_memory
-from edgeinfer.bundle.sealer import seal, unseal
-from edgeinfer.bundle.sealing import Key, SealedReader, SealingWriter, key_from, new_key
-from edgeinfer.bundle.signing import new_keys
-from edgeinfer.bundle.signing import sign as signed
+from edgeinfer.bundle.sealer import SealingWriter, is_exposed, new_key, seal, unseal
+from edgeinfer.bundle.sealing import Key, SealedReader, key_from
+from edgeinfer.bundle.signer import new_keys
+from edgeinfer.bundle.signer import sign as signed
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.errors import (
     BundleError,
@@ -159,7 +159,7 @@ class TestKey:
         path = tmp_path / "key"
         key = new_key(path)
         assert path.stat().st_mode & 0o777 == 0o600
-        assert not sealing.is_exposed(path)
+        assert not is_exposed(path)
         assert key_from(path, {}).id == key.id
         with pytest.raises(UsageError, match="never replaced"):
             new_key(path)

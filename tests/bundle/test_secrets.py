@@ -10,8 +10,8 @@ import pytest
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
-from edgeinfer.bundle.sealer import seal
-from edgeinfer.bundle.sealing import Key, key_from, new_key
+from edgeinfer.bundle.sealer import new_key, seal
+from edgeinfer.bundle.sealing import Key, key_from
 from edgeinfer.bundle.secrets import wipe
 from edgeinfer.errors import ClosedError
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.signing import new_keys, parse, sign, verified
+from edgeinfer.bundle.signer import new_keys, sign
+from edgeinfer.bundle.signing import parse, verified
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.cli.failures import guarded
 from edgeinfer.cli.group import edgeinfer as group

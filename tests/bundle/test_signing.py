@@ -11,7 +11,7 @@ import pytest
 import edgeinfer
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.rules import SIGNATURES_NAME
-from edgeinfer.bundle.signing import new_keys, sign
+from edgeinfer.bundle.signer import new_keys, sign
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.errors import BundleError, SignatureError, UsageError
 from tests.cli.conftest import write_bundle
@@ -148,9 +148,9 @@ def test_keys_of_openssl(tmp_path: Path) -> None:
         capture_output=True,
     )
     content, identity = sign(b"{}", private)
-    from edgeinfer.bundle.signing import check
+    from edgeinfer.bundle.signing import verified
 
-    assert check(b"{}", content, [public]) == identity
+    assert verified(b"{}", content, [public])[0].key == identity
 
 
 def test_keys_that_are_none(tmp_path: Path, ours: Keys) -> None:

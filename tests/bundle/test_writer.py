@@ -245,7 +245,8 @@ def test_every_type_survives_in_a_vector(tmp_path: Path, dtype: str, values: Arr
 
 
 def test_scalars_and_empty_arrays_survive(tmp_path: Path) -> None:
-    from edgeinfer.bundle.vectors import dump_vector, load_vector
+    from edgeinfer.bundle.vectors import load_vector
+    from edgeinfer.bundle.writer import dump_vector
 
     ins = (TensorSpec("s", "int64", ()), TensorSpec("e", "float32", (0, 3)))
     feeds = {"s": np.array(3), "e": np.zeros((0, 3), np.float32)}
@@ -256,7 +257,8 @@ def test_scalars_and_empty_arrays_survive(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_large_output_survives_and_a_damaged_one_is_refused() -> None:
-    from edgeinfer.bundle.vectors import dump_vector, load_vector
+    from edgeinfer.bundle.vectors import load_vector
+    from edgeinfer.bundle.writer import dump_vector
     from edgeinfer.parts import Part, part
 
     outs = (TensorSpec("y", "float32", ("n", 900)),)

@@ -9,7 +9,7 @@ import pytest
 
 from edgeinfer import profiles
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.signing import new_keys
+from edgeinfer.bundle.signer import new_keys
 from tests.cli.conftest import write_bundle
 
 

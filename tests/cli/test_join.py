@@ -8,8 +8,7 @@ import onnx
 import pytest
 
 import edgeinfer
-from edgeinfer.bundle.sealer import seal
-from edgeinfer.bundle.sealing import new_key
+from edgeinfer.bundle.sealer import new_key, seal
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[N,3] x) => (float[N,3] y) { y = Tanh(x) }"""

@@ -63,8 +63,7 @@ def bundle(folder: Path) -> bytes:
 
 def sealed(bundle: bytes, key: Path) -> bytes:
     """Return a bundle encrypted with a new key, which is written to a file."""
-    from edgeinfer.bundle.sealer import seal
-    from edgeinfer.bundle.sealing import new_key
+    from edgeinfer.bundle.sealer import new_key, seal
 
     (key.parent / "plain.edge").write_bytes(bundle)
     seal(key.parent / "plain.edge", key.parent / "sealed.edge", new_key(key))
@@ -73,7 +72,7 @@ def sealed(bundle: bytes, key: Path) -> bytes:
 
 def signatures(folder: Path, bundle: bytes) -> tuple[Path, bytes, bytes]:
     """Return a public key, signatures by it, and the manifest that they are over."""
-    from edgeinfer.bundle.signing import new_keys, sign
+    from edgeinfer.bundle.signer import new_keys, sign
 
     new_keys(folder / "private.pem", folder / "public.pem")
     with zipfile.ZipFile(io.BytesIO(bundle)) as opened:

@@ -551,7 +551,7 @@ def test_a_runtime_that_requires_signatures_loads_nothing_else(
 ) -> None:
     pytest.importorskip("cryptography")
     from edgeinfer.bundle.archive import Bundle
-    from edgeinfer.bundle.signing import new_keys, sign
+    from edgeinfer.bundle.signer import new_keys, sign
     from edgeinfer.bundle.writer import put_signatures
 
     monkeypatch.delenv("EDGEINFER_TRUSTED_KEYS", raising=False)

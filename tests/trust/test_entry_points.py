@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import edgeinfer
-from edgeinfer.bundle.signing import new_keys, sign
+from edgeinfer.bundle.signer import new_keys, sign
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.cli.failures import guarded
 from edgeinfer.cli.group import edgeinfer as group

@@ -14,9 +14,9 @@ import onnx
 import pytest
 
 import edgeinfer
-from edgeinfer.bundle.sealer import seal
-from edgeinfer.bundle.sealing import key_from, new_key
-from edgeinfer.bundle.signing import new_keys, sign
+from edgeinfer.bundle.sealer import new_key, seal
+from edgeinfer.bundle.sealing import key_from
+from edgeinfer.bundle.signer import new_keys, sign
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.cli.failures import BUG, describe
 from edgeinfer.convert.pipeline.entry import export

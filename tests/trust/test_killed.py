@@ -15,8 +15,8 @@ import onnx
 import pytest
 
 import edgeinfer
-from edgeinfer.bundle.sealing import new_key
-from edgeinfer.bundle.signing import new_keys
+from edgeinfer.bundle.sealer import new_key
+from edgeinfer.bundle.signer import new_keys
 from edgeinfer.cli.failures import TERMINATED
 from tests.trust import marked
 from tests.trust.injection import Kind, leftovers

@@ -11,7 +11,7 @@ import edgeinfer
 from edgeinfer.bundle import archive, unpacking
 from edgeinfer.bundle.manifest import FileRecord
 from edgeinfer.bundle.memory import is_in_memory
-from edgeinfer.bundle.signing import new_keys, sign
+from edgeinfer.bundle.signer import new_keys, sign
 from edgeinfer.bundle.unpacking import copied
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.errors import BundleError

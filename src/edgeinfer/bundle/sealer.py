@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
+import stat
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 from edgeinfer.bounded import open_file
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import refuse_artifact
-from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter
+from edgeinfer.bundle.sealing import (
+    CHUNK,
+    HEADER,
+    KEY_BYTES,
+    Key,
+    SealedReader,
+    cipher_of,
+    nonce_of,
+)
 from edgeinfer.bundle.staging import replacing
-from edgeinfer.bundle.storage import Sealed, is_sealed
+from edgeinfer.bundle.storage import SEALED, Sealed, is_sealed
 from edgeinfer.bundle.writer import is_bundle_file, zip_member
 from edgeinfer.errors import BundleError, OutputError, UsageError
 
@@ -129,3 +140,67 @@ def _write(
             check(new)
     except OSError as e:
         raise OutputError(f"{output}: cannot be written: {e.strerror or e}") from e
+
+
+def new_key(path: Path) -> Key:
+    """Write a new key, readable by its owner only.
+
+    Raises:
+        UsageError: the file exists.
+        OutputError: it cannot be written.
+        NotAvailableError: the library is missing; has the install line.
+    """
+    secret = os.urandom(KEY_BYTES)
+    key = Key(secret)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(secret.hex().encode() + b"\n")
+    except FileExistsError:
+        raise UsageError(f"{path}: exists; keys are never replaced") from None
+    except OSError as e:
+        # It is not whole, and it was not there before.
+        with suppress(OSError):
+            path.unlink()
+        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from None
+    return key
+
+
+def is_exposed(path: Path) -> bool:
+    """Whether others than the owner may read a key's file, where the system tells."""
+    return os.name == "posix" and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+
+
+class SealingWriter:
+    """Takes a zip's bytes in order and writes them encrypted; ``close`` writes the last chunk."""
+
+    def __init__(self, out: BinaryIO, key: Key, chunk: int = CHUNK) -> None:
+        salt = os.urandom(16)
+        self._header = HEADER.pack(SEALED, bytes.fromhex(key.id), salt, chunk)
+        self._cipher = cipher_of(key.for_file(salt))
+        self._out, self._chunk = out, chunk
+        self._rest = bytearray()
+        self._number = 0
+        out.write(self._header)
+
+    def write(self, data: bytes) -> int:
+        """Take some bytes."""
+        self._rest += data
+        # One chunk is kept back: the last one is distinguished.
+        while len(self._rest) > self._chunk:
+            self._put(bytes(self._rest[: self._chunk]), last=False)
+            del self._rest[: self._chunk]
+        return len(data)
+
+    def flush(self) -> None:
+        """Whole chunks are written as they come."""
+
+    def close(self) -> None:
+        """Write the last chunk."""
+        self._put(bytes(self._rest), last=True)
+        self._rest.clear()
+
+    def _put(self, plain: bytes, *, last: bool) -> None:
+        nonce = nonce_of(self._number, last)
+        self._out.write(self._cipher.encrypt(nonce, plain, self._header))
+        self._number += 1

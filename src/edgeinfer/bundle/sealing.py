@@ -16,23 +16,15 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from edgeinfer.bounded import open_file
 from edgeinfer.bundle.secrets import wipe
 from edgeinfer.bundle.storage import SEALED
-from edgeinfer.errors import (
-    ClosedError,
-    DecryptionError,
-    NotAvailableError,
-    OutputError,
-    UsageError,
-)
+from edgeinfer.errors import ClosedError, DecryptionError, NotAvailableError, UsageError
 from edgeinfer.installed import install
 
 if TYPE_CHECKING:
@@ -46,8 +38,8 @@ KEY_FILE_ENV = "EDGEINFER_BUNDLE_KEY_FILE"
 CHUNK = 1 << 18
 _MAX_CHUNK = 1 << 26
 _TAG = 16
-_KEY_BYTES = 32
-_HEADER = struct.Struct(">8s8s16sI")
+KEY_BYTES = 32
+HEADER = struct.Struct(">8s8s16sI")
 _FOR_FILE = b"edgeinfer bundle encryption v1: file"
 _FOR_ID = b"edgeinfer bundle encryption v1: id"
 _DIGITS = b"0123456789abcdef"
@@ -81,7 +73,7 @@ class Key:
         """
         if not any(self._secret):
             raise ClosedError(f"key {self.id} was forgotten")
-        return _derived(self._secret, salt, _FOR_FILE, _KEY_BYTES)
+        return _derived(self._secret, salt, _FOR_FILE, KEY_BYTES)
 
     def forget(self) -> None:
         """Overwrite the secret, once the keys of files are derived from it."""
@@ -125,82 +117,18 @@ def key_from(
 
 def _read(raw: bytearray, where: str) -> Key:
     """Make a key of its digits; every copy on the way is overwritten."""
-    secret = bytearray(_KEY_BYTES)
+    secret = bytearray(KEY_BYTES)
     try:
         digits = [_DIGITS.find(byte) for byte in raw.lower() if byte not in b" \t\r\n\f\v"]
         inside = len(raw.split()) == 1
-        if not inside or len(digits) != 2 * _KEY_BYTES or min(digits) < 0:
+        if not inside or len(digits) != 2 * KEY_BYTES or min(digits) < 0:
             raise UsageError(f"{where}: expected a key of 64 hexadecimal digits; {_MAKE}")
-        for i in range(_KEY_BYTES):
+        for i in range(KEY_BYTES):
             secret[i] = digits[2 * i] << 4 | digits[2 * i + 1]
         return Key(secret)
     finally:
         wipe(secret)
         wipe(raw)
-
-
-def new_key(path: Path) -> Key:
-    """Write a new key, readable by its owner only.
-
-    Raises:
-        UsageError: the file exists.
-        OutputError: it cannot be written.
-        NotAvailableError: the library is missing; has the install line.
-    """
-    secret = os.urandom(_KEY_BYTES)
-    key = Key(secret)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(secret.hex().encode() + b"\n")
-    except FileExistsError:
-        raise UsageError(f"{path}: exists; keys are never replaced") from None
-    except OSError as e:
-        # It is not whole, and it was not there before.
-        with suppress(OSError):
-            path.unlink()
-        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from None
-    return key
-
-
-def is_exposed(path: Path) -> bool:
-    """Whether others than the owner may read a key's file, where the system tells."""
-    return os.name == "posix" and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
-
-
-class SealingWriter:
-    """Takes a zip's bytes in order and writes them encrypted; ``close`` writes the last chunk."""
-
-    def __init__(self, out: BinaryIO, key: Key, chunk: int = CHUNK) -> None:
-        salt = os.urandom(16)
-        self._header = _HEADER.pack(SEALED, bytes.fromhex(key.id), salt, chunk)
-        self._cipher = _cipher(key.for_file(salt))
-        self._out, self._chunk = out, chunk
-        self._rest = bytearray()
-        self._number = 0
-        out.write(self._header)
-
-    def write(self, data: bytes) -> int:
-        """Take some bytes."""
-        self._rest += data
-        # One chunk is kept back: the last one is distinguished.
-        while len(self._rest) > self._chunk:
-            self._put(bytes(self._rest[: self._chunk]), last=False)
-            del self._rest[: self._chunk]
-        return len(data)
-
-    def flush(self) -> None:
-        """Whole chunks are written as they come."""
-
-    def close(self) -> None:
-        """Write the last chunk."""
-        self._put(bytes(self._rest), last=True)
-        self._rest.clear()
-
-    def _put(self, plain: bytes, *, last: bool) -> None:
-        nonce = _nonce(self._number, last)
-        self._out.write(self._cipher.encrypt(nonce, plain, self._header))
-        self._number += 1
 
 
 class SealedReader(io.RawIOBase):
@@ -214,21 +142,21 @@ class SealedReader(io.RawIOBase):
         super().__init__()
         self._path, self._stream = path, stream
         size = os.fstat(stream.fileno()).st_size
-        header = stream.read(_HEADER.size)
-        if len(header) < _HEADER.size or header[:8] != SEALED:
+        header = stream.read(HEADER.size)
+        if len(header) < HEADER.size or header[:8] != SEALED:
             raise DecryptionError(f"{path}: is cut off: its header is incomplete")
-        _, identity, salt, chunk = _HEADER.unpack(header)
+        _, identity, salt, chunk = HEADER.unpack(header)
         self._chunk = int(chunk)
         if identity.hex() != key.id:
             text = f"is encrypted with key {identity.hex()}, the one given is {key.id}"
             raise DecryptionError(f"{path}: {text}")
-        body = size - _HEADER.size
+        body = size - HEADER.size
         if not 0 < self._chunk <= _MAX_CHUNK or body < _TAG:
             raise DecryptionError(f"{path}: is cut off or its header is altered")
         self._header = header
         self._count = -(-body // (self._chunk + _TAG))
         self._length = body - self._count * _TAG
-        self._cipher = _cipher(key.for_file(salt))
+        self._cipher = cipher_of(key.for_file(salt))
         self._at = 0
         self._kept: tuple[int, bytes] = (-1, b"")
         # A file that was cut off at the end of a chunk shows here.
@@ -281,9 +209,9 @@ class SealedReader(io.RawIOBase):
             return self._kept[1]
         from cryptography.exceptions import InvalidTag
 
-        self._stream.seek(_HEADER.size + number * (self._chunk + _TAG))
+        self._stream.seek(HEADER.size + number * (self._chunk + _TAG))
         raw = self._stream.read(self._chunk + _TAG)
-        nonce = _nonce(number, number == self._count - 1)
+        nonce = nonce_of(number, number == self._count - 1)
         try:
             plain: bytes = self._cipher.decrypt(nonce, raw, self._header)
         except InvalidTag:
@@ -293,7 +221,8 @@ class SealedReader(io.RawIOBase):
         return plain
 
 
-def _nonce(number: int, last: bool) -> bytes:
+def nonce_of(number: int, last: bool) -> bytes:
+    """Return the nonce of a chunk, by its number from 0."""
     return number.to_bytes(11, "big") + bytes([last])
 
 
@@ -306,7 +235,8 @@ def _derived(secret: bytes | bytearray, salt: bytes, purpose: bytes, length: int
     return derived
 
 
-def _cipher(key: bytes):  # type: ignore[no-untyped-def]  # of a library that may be missing
+def cipher_of(key: bytes):  # type: ignore[no-untyped-def]  # of a library that may be missing
+    """Return AES-GCM with a file's key."""
     _library()
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -14,22 +14,17 @@ import binascii
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bounded import parse_json, read_bounded
 from edgeinfer.bundle.rules import SIGNATURES_NAME
-from edgeinfer.errors import NotAvailableError, OutputError, SignatureError, UsageError
+from edgeinfer.errors import NotAvailableError, SignatureError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.records import dataclass
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 ALGORITHM = "Ed25519"
 
@@ -67,52 +62,6 @@ class Signature:
             return _PREFIX + manifest
         text = json.dumps(self.claims, sort_keys=True, separators=(",", ":"))
         return _PREFIX_CLAIMS + text.encode() + b"\0" + manifest
-
-
-def sign(
-    manifest: bytes,
-    private_key: Path,
-    earlier: bytes | None = None,
-    *,
-    counter: int | None = None,
-    time: int | None = None,
-) -> tuple[bytes, str]:
-    """Return the contents of ``signatures.json`` with one more signature, and the key's id.
-
-    Args:
-        manifest: bytes of ``manifest.json``.
-        private_key: PEM file of an unencrypted Ed25519 key.
-        earlier: signatures by others, kept; one by the same key is replaced.
-        counter: Counter of this version of the model; None says nothing.
-        time: seconds since 1970; None says nothing.
-
-    Raises:
-        UsageError: the key cannot be read or is of another kind.
-        SignatureError: the earlier signatures are malformed.
-        NotAvailableError: the library is missing; has the install line.
-    """
-    key = _private(private_key)
-    identity = key_id(key.public_key())
-    others = [s for s in parse(earlier) if s.key != identity] if earlier else []
-    if counter is not None and not 0 <= counter <= MAX_COUNTER:
-        raise UsageError(f"counter: expected 0 to {MAX_COUNTER}, received {counter}")
-    unsigned = Signature(identity, b"", counter, time)
-    signatures = [*others, replace(unsigned, value=key.sign(unsigned.message(manifest)))]
-    entries = [
-        {
-            "algorithm": ALGORITHM,
-            "key": s.key,
-            "signature": base64.b64encode(s.value).decode(),
-            **({"claims": s.claims} if s.claims else {}),
-        }
-        for s in sorted(signatures, key=lambda s: s.key)
-    ]
-    return (json.dumps({"signatures": entries}, indent=1) + "\n").encode(), identity
-
-
-def check(manifest: bytes, signatures: bytes | None, keys: Sequence[Path]) -> str:
-    """Return the id of the first trusted key that signed the manifest; as ``verified``."""
-    return verified(manifest, signatures, keys)[0].key
 
 
 def verified(
@@ -184,7 +133,7 @@ def curve_keys(keys: Sequence[Path]) -> dict[str, Path]:
         UsageError: a key cannot be read or is of another kind.
         NotAvailableError: the library is missing; has the install line.
     """
-    _library()
+    library()
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
@@ -240,57 +189,13 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= MAX_COUNTER
 
 
-def new_keys(private_key: Path, public_key: Path) -> str:
-    """Write a new pair of keys, the private one readable by its owner only; return the id.
-
-    Raises:
-        UsageError: a file exists.
-        OutputError: one cannot be written.
-        NotAvailableError: the library is missing; has the install line.
-    """
-    _library()
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    key = Ed25519PrivateKey.generate()
-    secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
-    shown = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
-    for path, content, mode in ((private_key, secret, 0o600), (public_key, shown, 0o644)):
-        try:
-            path.touch(mode=mode, exist_ok=False)
-            path.write_bytes(content)
-        except FileExistsError as e:
-            raise UsageError(f"{path}: exists; keys are never replaced") from e
-        except OSError as e:
-            # It is not whole, and it was not there before.
-            with suppress(OSError):
-                path.unlink()
-            raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
-    return key_id(key.public_key())
-
-
 def key_id(key: Ed25519PublicKey) -> str:
     """Return the first 16 hex digits of the SHA-256 of the raw public key."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
 
 
-def _private(path: Path) -> Ed25519PrivateKey:
-    _library()
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        key = load_pem_private_key(_pem(path), password=None)
-    # The library raises TypeError where a key is encrypted.
-    except (ValueError, TypeError) as e:
-        raise UsageError(f"{path}: not an unencrypted private key in PEM form: {e}") from e
-    if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path}: expected an {ALGORITHM} key, received {type(key).__name__}")
-    return key
-
-
 def _public(path: Path) -> Ed25519PublicKey:
-    _library()
+    library()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     key = _loaded(path)
@@ -303,7 +208,7 @@ def _loaded(path: Path) -> Any:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    raw = _pem(path)
+    raw = pem_of(path)
     if b"PRIVATE KEY" in raw:
         raise UsageError(f"{path}: is a private key; give the public one to whoever checks")
     try:
@@ -316,7 +221,8 @@ _MOST_KEY = 64 << 10
 """Bytes of a key's file; real ones have a few hundred."""
 
 
-def _pem(path: Path) -> bytes:
+def pem_of(path: Path) -> bytes:
+    """Return the bytes of a file in PEM form, or raise UsageError."""
     try:
         raw = read_bounded(path, _MOST_KEY)
     except OSError as e:
@@ -326,7 +232,8 @@ def _pem(path: Path) -> bytes:
     return raw
 
 
-def _library() -> None:
+def library() -> None:
+    """Raise NotAvailableError where the library is missing."""
     try:
         import cryptography  # noqa: F401
     except ImportError as e:

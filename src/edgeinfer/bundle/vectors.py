@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import io
 import tokenize
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,37 +16,11 @@ import numpy as np
 from edgeinfer.bounded import ZIP_ERRORS, Archive
 from edgeinfer.bundle.ziprules import MAX_RATIO, RATIO_FLOOR, is_bomb
 from edgeinfer.errors import BundleError
-from edgeinfer.parts import grid_of, restored, whole_shape
+from edgeinfer.parts import restored, whole_shape
 from edgeinfer.types import Array, TensorSpec
 
-_CARRIER: dict[int, np.dtype[Any]] = {1: np.dtype("uint8"), 2: np.dtype("uint16")}
+CARRIER: dict[int, np.dtype[Any]] = {1: np.dtype("uint8"), 2: np.dtype("uint16")}
 """Plain types that carry the bytes of types that NumPy itself does not know, by item size."""
-
-
-def dump_vector(
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
-    feeds: Mapping[str, Array],
-    expected: Mapping[str, Array],
-) -> bytes:
-    """Write one vector; the same arrays give the same bytes."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-        for side, specs, arrays in (("in", inputs, feeds), ("out", outputs, expected)):
-            for i, spec in enumerate(specs):
-                given = arrays[spec.name]
-                _add(archive, f"{side}/{i}", _plain(np.asarray(given)))
-                if (grid := grid_of(given)) is not None:
-                    _add(archive, f"part/{i}", grid)
-    return stream.getvalue()
-
-
-def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
-    info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
-    info.external_attr = 0o644 << 16
-    member = io.BytesIO()
-    np.lib.format.write_array(member, array, allow_pickle=False)
-    archive.writestr(info, member.getvalue())
 
 
 def load_vector(
@@ -115,21 +88,13 @@ def native(array: Array) -> Array:
     return array.astype(array.dtype.newbyteorder("="))
 
 
-def _plain(array: Array) -> Array:
-    if array.dtype.kind == "O":
-        return array.astype(str)
-    if array.dtype.kind == "V" or array.dtype.num >= 256:
-        return array.view(_CARRIER[array.dtype.itemsize])
-    return array
-
-
 def _typed(where: str, key: str, array: Array, spec: TensorSpec) -> Array:
     if spec.dtype == "string":
         if array.dtype.kind != "U":
             raise BundleError(f"{where}: {key}: expected strings, received {array.dtype}")
         return array.astype(object)
     dtype = dtype_of(spec.dtype)
-    if dtype.num >= 256 and array.dtype == _CARRIER[dtype.itemsize]:
+    if dtype.num >= 256 and array.dtype == CARRIER[dtype.itemsize]:
         array = array.view(dtype)
     if array.dtype != dtype:
         raise BundleError(f"{where}: {key}: expected {spec.dtype}, received {array.dtype}")

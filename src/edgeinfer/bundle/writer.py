@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from edgeinfer.bounded import ZIP_ERRORS, Archive, open_file
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
@@ -22,9 +25,10 @@ from edgeinfer.bundle.rules import MANIFEST_NAME, SIGNATURES_NAME
 from edgeinfer.bundle.staging import Staging, fsync_folder, is_staged, replacing
 from edgeinfer.bundle.storage import is_sealed
 from edgeinfer.bundle.unpacking import copied
-from edgeinfer.bundle.vectors import dump_vector
+from edgeinfer.bundle.vectors import CARRIER
 from edgeinfer.errors import OutputError, UsageError
 from edgeinfer.metrics import OutputMetrics
+from edgeinfer.parts import grid_of
 from edgeinfer.types import Array, TensorSpec
 
 if TYPE_CHECKING:
@@ -352,3 +356,37 @@ def sync_tree(root: Path) -> None:
             with open(os.path.join(folder, name), "rb+") as stream:
                 os.fsync(stream.fileno())
         fsync_folder(Path(folder))
+
+
+def dump_vector(
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    feeds: Mapping[str, Array],
+    expected: Mapping[str, Array],
+) -> bytes:
+    """Write one vector; the same arrays give the same bytes."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for side, specs, arrays in (("in", inputs, feeds), ("out", outputs, expected)):
+            for i, spec in enumerate(specs):
+                given = arrays[spec.name]
+                _add(archive, f"{side}/{i}", _plain(np.asarray(given)))
+                if (grid := grid_of(given)) is not None:
+                    _add(archive, f"part/{i}", grid)
+    return stream.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+    info.external_attr = 0o644 << 16
+    member = io.BytesIO()
+    np.lib.format.write_array(member, array, allow_pickle=False)
+    archive.writestr(info, member.getvalue())
+
+
+def _plain(array: Array) -> Array:
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.kind == "V" or array.dtype.num >= 256:
+        return array.view(CARRIER[array.dtype.itemsize])
+    return array

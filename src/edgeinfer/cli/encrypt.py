@@ -38,23 +38,23 @@ def encrypt(
     or by `edgeinfer.load(..., key=FILE)`. Sign first: signatures are inside. A device decrypts in
     memory and writes nothing of the bundle to a disk.
     """
-    from edgeinfer.bundle import sealing
-    from edgeinfer.bundle.sealer import seal
+    from edgeinfer.bundle import sealer
+    from edgeinfer.bundle.sealing import key_from
     from edgeinfer.errors import UsageError
 
     if new_key and key is None:
         raise UsageError("--new-key writes the key to the file that --key names")
-    secret = sealing.new_key(key) if new_key and key is not None else sealing.key_from(key)
+    secret = sealer.new_key(key) if new_key and key is not None else key_from(key)
     target = output or bundle.with_name(f"{bundle.name.removesuffix('.edge')}.enc.edge")
     try:
-        seal(bundle, target, secret, overwrite=overwrite, trust=trust)
+        sealer.seal(bundle, target, secret, overwrite=overwrite, trust=trust)
     except BaseException:
         # Nothing is encrypted with it, and it would stand in the way of the next attempt.
         if new_key and key is not None:
             key.unlink(missing_ok=True)
         raise
     warnings = []
-    if key is not None and sealing.is_exposed(key):
+    if key is not None and sealer.is_exposed(key):
         warnings.append(f"{key} can be read by others than its owner: chmod 600 {quote(str(key))}")
     data = {"bundle": str(bundle), "output": str(target), "key": secret.id, "warnings": warnings}
     out.result(data, lambda: [f"{target}: encrypted with key {secret.id}", *warnings])

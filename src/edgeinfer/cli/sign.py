@@ -38,8 +38,8 @@ def sign(
     where EDGEINFER_TRUSTED_KEYS is set.
     """
     from edgeinfer.bundle.archive import Bundle
-    from edgeinfer.bundle.signing import new_keys
-    from edgeinfer.bundle.signing import sign as signed
+    from edgeinfer.bundle.signer import new_keys
+    from edgeinfer.bundle.signer import sign as signed
     from edgeinfer.bundle.writer import put_signatures
 
     if bundle is None and new_key is None:

@@ -13,8 +13,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from benchmarks.tiny import MLP, bundle, save
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.sealer import seal
-from edgeinfer.bundle.sealing import new_key
+from edgeinfer.bundle.sealer import new_key, seal
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.tuning import tune as tuning
 from edgeinfer.convert.tuning.tune import TuningRequest, in_turns
