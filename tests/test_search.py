@@ -45,7 +45,7 @@ def test_the_nearest_are_those_of_scikit_learn(search: ModuleType) -> None:
         np.testing.assert_allclose([c for c, _ in found], 1 - distances[0], atol=1e-6)
 
 
-def test_pictures_are_found_by_a_picture(
+def test_images_are_found_by_a_picture(
     search: ModuleType, make: MakeBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = make("colours", COLOURS, head=Embed(), preprocessing={"image": SIZED})

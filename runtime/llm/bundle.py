@@ -30,7 +30,7 @@ from edgeinfer.machine.host import host
 from edgeinfer.records import dataclass
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.executor import PAGE, Executor
-from edgeinfer.runtime.llm.pictures import PictureReader
+from edgeinfer.runtime.llm.images import ImageReader
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.runtime.trusted import barred
 
@@ -87,7 +87,7 @@ class BundledModel:
     variant: str = ""
     device: DeviceKind = "cpu"
     instead: str = ""
-    pictures: PictureReader | None = None
+    pictures: ImageReader | None = None
     digest: str = ""
 
 
@@ -132,7 +132,7 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> BundledModel:
     return BundledModel(*named, open_executor, *taken)
 
 
-def _pictures(bundle: Bundle, described: LlmConfig, sizes: CacheSizes) -> PictureReader | None:
+def _pictures(bundle: Bundle, described: LlmConfig, sizes: CacheSizes) -> ImageReader | None:
     files = bundle.manifest.extra_files
     record = next((f for f in files if f.path == vision.FILE_NAME), None)
     if record is None:
@@ -147,7 +147,7 @@ def _pictures(bundle: Bundle, described: LlmConfig, sizes: CacheSizes) -> Pictur
         part = bundle.part(f"{vision.FOLDER}/{vision.TOWER}")
         return load(part, threads=sizes.threads or None)
 
-    return PictureReader(about, open_tower)
+    return ImageReader(about, open_tower)
 
 
 def _choose(bundle: Bundle, variant: str) -> tuple[Variant, str]:

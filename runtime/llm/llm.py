@@ -23,9 +23,9 @@ from edgeinfer.runtime.llm.drafting import Drafter
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.grammar import Grammars
+from edgeinfer.runtime.llm.images import ImagePrompt, ImageReader, separated
 from edgeinfer.runtime.llm.options import EngineOptions, StepLimits
 from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob, SamplingParams, Usage
-from edgeinfer.runtime.llm.pictures import ImagePrompt, PictureReader, separated
 from edgeinfer.runtime.llm.ranking import INSTRUCTION, answers, question
 from edgeinfer.runtime.llm.sequence import SequenceRequest
 from edgeinfer.runtime.llm.stats import EngineStats
@@ -303,7 +303,7 @@ class LLM:
             raise InputError("prompt", expected, type(prompt).__name__)
         return SequenceRequest(name, tokens, params or self.defaults, adapter, salt=salt)
 
-    def _picture_reader(self) -> PictureReader:
+    def _picture_reader(self) -> ImageReader:
         if self.model.pictures is None:
             name = self.model.name
             raise InputError("images", "none", "some", f"{name} is a model that reads text alone")

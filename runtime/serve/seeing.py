@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeinfer.media import image
-from edgeinfer.runtime.llm.pictures import from_address
+from edgeinfer.runtime.llm.images import from_address
 from edgeinfer.runtime.serve.http import Receive, RequestError
 from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.keys import GRANT

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.evaluation import evaluate as evaluate
     from edgeinfer.runtime.fleet import Runtime as Runtime
     from edgeinfer.runtime.here import devices as devices
+    from edgeinfer.runtime.llm.images import ImagePrompt as ImagePrompt
+    from edgeinfer.runtime.llm.images import LocalImage as LocalImage
     from edgeinfer.runtime.llm.llm import LLM as LLM
     from edgeinfer.runtime.llm.params import SamplingParams as SamplingParams
-    from edgeinfer.runtime.llm.pictures import ImagePrompt as ImagePrompt
-    from edgeinfer.runtime.llm.pictures import LocalImage as LocalImage
     from edgeinfer.runtime.pipelines import pipeline as pipeline
     from edgeinfer.runtime.session import Session as Session
     from edgeinfer.runtime.session import load as load
@@ -48,9 +48,9 @@ _LAZY = {
     **{name: f"edgeinfer.{name}" for name in _MODULES},
     "Batching": "edgeinfer.runtime.batches",
     "Bundle": "edgeinfer.bundle.archive",
-    "ImagePrompt": "edgeinfer.runtime.llm.pictures",
+    "ImagePrompt": "edgeinfer.runtime.llm.images",
     "LLM": "edgeinfer.runtime.llm.llm",
-    "LocalImage": "edgeinfer.runtime.llm.pictures",
+    "LocalImage": "edgeinfer.runtime.llm.images",
     "Runtime": "edgeinfer.runtime.fleet",
     "SamplingParams": "edgeinfer.runtime.llm.params",
     "Session": "edgeinfer.runtime.session",

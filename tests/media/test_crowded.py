@@ -294,7 +294,7 @@ def test_one_colour_profile_is_enough() -> None:
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
-def test_pictures_that_programs_write_are_taken_whole_or_cut_off(form: str) -> None:
+def test_images_that_programs_write_are_taken_whole_or_cut_off(form: str) -> None:
     if form == "WEBP":
         pytest.importorskip("PIL._webp")
     whole = written(form, **({"progressive": True} if form == "JPEG" else {}))

@@ -176,7 +176,7 @@ def test_two_media_inputs_must_be_named(tmp_path: Path) -> None:
         (None, [[0, 1, 2], [3]]),
     ],
 )
-def test_pictures_fill_the_batch(tmp_path: Path, batch: Any, expected: list[list[float]]) -> None:
+def test_images_fill_the_batch(tmp_path: Path, batch: Any, expected: list[list[float]]) -> None:
     calls = list(calls_for(pictures(tmp_path, 4), model((batch, 2, 2, 3), record=SMALL), batch=3))
     assert firsts(calls) == expected
 
@@ -186,7 +186,7 @@ def test_a_batch_that_is_not_filled_is_refused(tmp_path: Path) -> None:
         feeds_for(pictures(tmp_path, 3), model((4, 2, 2, 3), record=SMALL))
 
 
-def test_pictures_of_several_sizes_run_apart(tmp_path: Path) -> None:
+def test_images_of_several_sizes_run_apart(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     paths = [*pictures(tmp_path, 2), *pictures(tmp_path / "b", 1, (5, 3))]
     free = model(("N", "h", "w", 3), record=ImageInput(None, None, layout="NHWC"))
@@ -257,7 +257,7 @@ def test_uint8_models_get_uint8(tmp_path: Path) -> None:
     assert feeds_for(pictures(tmp_path, 1), raw)["x"].dtype == np.uint8
 
 
-def test_pictures_are_read_one_run_at_a_time(tmp_path: Path) -> None:
+def test_images_are_read_one_run_at_a_time(tmp_path: Path) -> None:
     paths = pictures(tmp_path, 2)
     calls = calls_for(paths, model((1, 2, 2, 3), record=SMALL))
     next(calls)

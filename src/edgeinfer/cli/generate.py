@@ -58,7 +58,7 @@ def generate(
         raise UsageError("--system goes with --chat")
     if prompt == "-":
         prompt = sys.stdin.read()
-    from edgeinfer.runtime.llm.pictures import ImagePrompt, LocalImage
+    from edgeinfer.runtime.llm.images import ImagePrompt, LocalImage
 
     model, sampling = lm.split(given)
     with lm.opened(bundle, **model, sequences=number) as llm:

@@ -180,7 +180,7 @@ def content(text: str, images: Sequence[str]) -> Any:
     """Return the content of a message: a text, or its parts where images come with it."""
     if not images:
         return text
-    from edgeinfer.runtime.llm.pictures import LocalImage
+    from edgeinfer.runtime.llm.images import LocalImage
 
     pictures = [{"type": "image", "image": LocalImage(image)} for image in images]
     return [*pictures, {"type": "text", "text": text}]

@@ -1,4 +1,4 @@
-"""How pictures stand in prompts: ``vision/pictures.json`` of a bundle.
+"""How images stand in prompts: ``vision/images.json`` of a bundle.
 
 Next to it in ``vision/tower`` lies the vision tower with its projector, an ordinary bundle: one
 input, a tile of an image, (1, 3, side, side); one output, its embeddings, (1, rows, hidden).
@@ -14,7 +14,7 @@ from edgeinfer.bundle import documents
 from edgeinfer.records import dataclass
 
 FOLDER, TOWER = "vision", "tower"
-FILE_NAME = f"{FOLDER}/pictures.json"
+FILE_NAME = f"{FOLDER}/images.json"
 
 Resize = Literal["stretch", "crop", "tiles", "whole"]
 Filter = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]

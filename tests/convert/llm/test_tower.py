@@ -11,9 +11,9 @@ import pytest
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.pipeline.entry import export
+from edgeinfer.runtime.llm.images import ImagePrompt
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import SamplingParams
-from edgeinfer.runtime.llm.pictures import ImagePrompt
 from tests.convert.llm import pictured
 
 
@@ -31,7 +31,7 @@ def test_a_folder_becomes_a_bundle_that_sees(tmp_path: Path) -> None:
     judged = made.report.language["tvm-x86-64-v3-llm-fp32"]["images"]
     assert judged["float32"]["kl"] < 1e-5 < judged["uint8"]["kl"]
     with Bundle.open(made.path) as bundle:
-        assert "vision/pictures.json" in {f.path for f in bundle.manifest.extra_files}
+        assert "vision/images.json" in {f.path for f in bundle.manifest.extra_files}
         with bundle.part("vision/tower") as part:
             assert part.manifest.variants[0].accuracy["output"]["max_abs"] < 1e-4
             assert part.manifest.preprocessing["pixel_values"].kind == "image"

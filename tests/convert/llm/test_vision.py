@@ -18,7 +18,7 @@ from edgeinfer.convert.options import ConvertOptions
 from edgeinfer.convert.pipeline.request import check_request
 from edgeinfer.errors import SourceError, UsageError
 from edgeinfer.llm.step import PAGE, StepBatch
-from edgeinfer.runtime.llm.pictures import ImagePrompt, PictureReader
+from edgeinfer.runtime.llm.images import ImagePrompt, ImageReader
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.types import Array
 from tests.convert.llm import pictured
@@ -61,7 +61,7 @@ def test_logits_behind_pictures_are_those_of_transformers(
     given = source.read(folder)
     assert given.vision is not None
     module = tower.load(folder, given.vision)
-    reader = PictureReader(given.vision.pictures, lambda: _Tower(module))  # type: ignore[arg-type,return-value]
+    reader = ImageReader(given.vision.pictures, lambda: _Tower(module))  # type: ignore[arg-type,return-value]
     texts, _ = tokenizer.files(given)
     tokens = TextTokenizer(texts["tokenizer.json"].decode(), given.config.vocab, None)
     pictures = [PICTURE, PICTURE[::-1, :30]]

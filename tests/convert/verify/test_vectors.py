@@ -139,7 +139,7 @@ def test_streams_get_a_rate_a_frame_and_a_state() -> None:
     assert {v.feeds["state"].shape[1] for v in found} == {1, 2}
 
 
-def test_pictures_follow_the_record() -> None:
+def test_images_follow_the_record() -> None:
     record = ImageInput(64, 64, mean=(0.5,), std=(0.5,), scale=1 / 255)
     m = model("g (float[1, 3, 64, 64] x) => (float[1, 3, 64, 64] y) { y = Neg(x) }")
     natural = vectors(m, preprocessing={"x": record})[0].feeds["x"]

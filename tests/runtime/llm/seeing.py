@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeinfer.llm.vision import VisionInput
 from edgeinfer.runtime.llm.bundle import BundledModel
-from edgeinfer.runtime.llm.pictures import PictureReader
+from edgeinfer.runtime.llm.images import ImageReader
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.types import Array
 from tests.runtime.llm.test_llm import VOCAB, model
@@ -51,7 +51,7 @@ def seeing() -> BundledModel:
     plain = model()
     tokenizer = TextTokenizer(_tokenizer(), VOCAB, plain.generation.bos)
     tower: Any = ColourTower
-    return replace(plain, tokenizer=tokenizer, pictures=PictureReader(ABOUT, tower))
+    return replace(plain, tokenizer=tokenizer, pictures=ImageReader(ABOUT, tower))
 
 
 def coloured(level: int) -> Array:

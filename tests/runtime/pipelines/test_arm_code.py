@@ -80,7 +80,7 @@ for record in pickle.loads(bytes.fromhex(sys.argv[2])):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_pictures_and_boxes_are_right_there() -> None:
+def test_images_and_boxes_are_right_there() -> None:
     done = _run(RUN, functions.library(_wanted()))
     assert done == ["384 boxes by compiled code for cortex-a72"]
 

@@ -13,8 +13,8 @@ import httpx
 import numpy as np
 import pytest
 
+from edgeinfer.runtime.llm.images import ImageReader
 from edgeinfer.runtime.llm.llm import LLM
-from edgeinfer.runtime.llm.pictures import PictureReader
 from edgeinfer.runtime.serve import seeing as seeing_requests
 from edgeinfer.runtime.serve.meaning import Asking
 from edgeinfer.runtime.serve.options import RequestLimits
@@ -151,7 +151,7 @@ def test_who_leaves_has_no_further_images_read(
 ) -> None:
     asked: list[Asking] = []
     held, done = threading.Event(), threading.Event()
-    runs, read = [], PictureReader.read
+    runs, read = [], ImageReader.read
 
     class Recorded(Asking):
         def __init__(self) -> None:
@@ -171,7 +171,7 @@ def test_who_leaves_has_no_further_images_read(
 
     monkeypatch.setattr(seeing_requests, "Asking", Recorded)
     monkeypatch.setattr(ColourTower, "__call__", waits)
-    monkeypatch.setattr(PictureReader, "read", ends)
+    monkeypatch.setattr(ImageReader, "read", ends)
     content = [shown(level) for level in range(100, 106)]
     body = {"model": "tiny", "messages": [{"role": "user", "content": content}], **USAGE}
     with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=sees.url, timeout=1) as client:

@@ -148,7 +148,7 @@ def test_a_picture_is_taken_as_pixels_by_every_variant(tmp_path: Path, db: Profi
         ),
     ],
 )
-def test_pictures_that_cannot_be(asked: Any, fault: str, tmp_path: Path) -> None:
+def test_images_that_cannot_be(asked: Any, fault: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=fault):
         export(PICTURE, tmp_path, **asked)
 

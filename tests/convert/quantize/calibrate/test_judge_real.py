@@ -41,7 +41,7 @@ def test_labelled_pictures_are_accepted(photographs: Path) -> None:
     assert found.numbers["inputs"]["x"]["neighbours"] > 0.8
 
 
-def test_pictures_prepared_otherwise_are_refused(photographs: Path) -> None:
+def test_images_prepared_otherwise_are_refused(photographs: Path) -> None:
     """The record says -1..1; the samples are in 0..1."""
     data = open_data(photographs, [PICTURE], {"x": RECORD})
     wrong = [(f["x"] * 128 + 127) / 255 for f in data.feeds()]

@@ -16,15 +16,15 @@ from edgeinfer.errors import BundleError, InputError
 from edgeinfer.llm.vision import VisionInput
 from edgeinfer.media.image import open_image
 from edgeinfer.runtime.llm.chat import ChatTemplate
-from edgeinfer.runtime.llm.llm import LLM
-from edgeinfer.runtime.llm.params import SamplingParams
-from edgeinfer.runtime.llm.pictures import (
+from edgeinfer.runtime.llm.images import (
     ImagePrompt,
+    ImageReader,
     LocalImage,
-    PictureReader,
     from_address,
     separated,
 )
+from edgeinfer.runtime.llm.llm import LLM
+from edgeinfer.runtime.llm.params import SamplingParams
 from edgeinfer.types import Array
 from tests.runtime.llm.seeing import IMAGE, ROWS, ColourTower, coloured, seeing
 from tests.runtime.llm.test_llm import model
@@ -54,14 +54,14 @@ class Tower:
         self.is_closed = True
 
 
-def reader(about: VisionInput = TILES) -> tuple[PictureReader, list[Tower]]:
+def reader(about: VisionInput = TILES) -> tuple[ImageReader, list[Tower]]:
     opened: list[Tower] = []
 
     def open_tower() -> Any:
         opened.append(Tower())
         return opened[-1]
 
-    return PictureReader(about, open_tower), opened
+    return ImageReader(about, open_tower), opened
 
 
 def encode(text: str) -> list[int]:
@@ -137,7 +137,7 @@ def test_texts_of_pictures_are_those_of_transformers() -> None:
     assert CROP.text(0, 0) == "<image>" * 4
 
 
-def test_pictures_stand_where_the_prompt_has_them() -> None:
+def test_images_stand_where_the_prompt_has_them() -> None:
     ours, opened = reader(CROP)
     black, white = np.zeros((40, 40, 3), np.uint8), np.full((50, 40, 3), 255, np.uint8)
     read = ours.read(ImagePrompt("a<image>b<image>", [black, white]), encode, 100)
@@ -185,7 +185,7 @@ def test_of_a_picture_with_too_many_tiles_none_is_made(monkeypatch: pytest.Monke
     def prepared(*_: Any) -> Any:
         raise AssertionError("a tile was made")
 
-    monkeypatch.setattr("edgeinfer.runtime.llm.pictures.prepare", prepared)
+    monkeypatch.setattr("edgeinfer.runtime.llm.images.prepare", prepared)
     ours, _ = reader()
     prompt = ImagePrompt("", [np.zeros((64, 64, 3), np.uint8)])
     with pytest.raises(InputError, match="expected less than 20 tokens, received 20 or more"):
@@ -212,7 +212,7 @@ def test_who_left_is_asked_for_before_each_tile() -> None:
 @pytest.mark.parametrize(("side", "pixels"), [(32, 64), (33, 33), (7, 36), (32, 32), (31, 63)])
 def test_no_picture_has_more_tiles_than_its_record_says(side: int, pixels: int) -> None:
     about = replace(TILES, side=side, pixels=pixels)
-    ours = PictureReader(about, lambda: None)  # type: ignore[arg-type, return-value]
+    ours = ImageReader(about, lambda: None)  # type: ignore[arg-type, return-value]
     counts = [len(ours.tiled(np.zeros((*size, 3), np.uint8)).tiles) for size in SIZES]
     assert max(counts) == about.most_tiles
 
@@ -240,7 +240,7 @@ def png(array: Array) -> bytes:
     return out.getvalue()
 
 
-def test_pictures_are_taken_out_of_conversations() -> None:
+def test_images_are_taken_out_of_conversations() -> None:
     data = png(np.zeros((4, 4, 3), np.uint8))
     address = "data:image/png;base64," + base64.b64encode(data).decode()
     messages: list[dict[str, Any]] = [
@@ -295,7 +295,7 @@ def test_a_path_is_read_of_a_local_picture_alone(
         opened.append(given)
         return open_image(given)
 
-    monkeypatch.setattr("edgeinfer.runtime.llm.pictures.open_image", look)
+    monkeypatch.setattr("edgeinfer.runtime.llm.images.open_image", look)
     for given in (str(path), path):
         with pytest.raises(InputError, match="a text names no file here"):
             llm.request(ImagePrompt("<image>", [given]), SHORT)
@@ -362,7 +362,7 @@ def test_contents_get_the_form_that_a_template_shows(
         (lambda t: t.replace("32", "2"), "up to 1025 tiles, at most 1024 are taken"),
         (lambda t: t.replace("64", "4096").replace("32", "2049"), "up to 20992005 pixels in tiles"),
         (lambda t: t.replace('"rows": 4', '"rows": 16384'), "up to 81920 tokens, at most 65536"),
-        (lambda t: t[:40], "pictures.json"),
+        (lambda t: t[:40], "images.json"),
     ],
 )
 def test_a_damaged_record_is_refused(edit: Callable[[str], str], message: str) -> None:

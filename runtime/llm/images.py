@@ -1,4 +1,4 @@
-"""Pictures in prompts: from files to embeddings in the place of tokens."""
+"""Images in prompts: from files to embeddings in the place of tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.session import Session
 
 _KEPT_BYTES = 64 << 20
-"""Bytes of embeddings that are kept: each turn of a conversation has its pictures again."""
+"""Bytes of embeddings that are kept: each turn of a conversation has its images again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class LocalImage:
 
 @dataclass(frozen=True, slots=True)
 class ImagePrompt:
-    """A prompt with pictures.
+    """A prompt with images.
 
     Attributes:
         text: has the model's text for an image, such as ``<image>``, where each is; where it has
             none they come first.
-        images: Pictures in their order: ``LocalImage``, contents of files, arrays (height, width,
+        images: Images in their order: ``LocalImage``, contents of files, arrays (height, width,
             3) of uint8, or images of Pillow.
     """
 
@@ -77,7 +77,7 @@ class TiledImage:
 
 
 @dataclass(frozen=True, slots=True)
-class PicturedPrompt:
+class EmbeddedPrompt:
     """A prompt as the engine takes it.
 
     Attributes:
@@ -91,12 +91,12 @@ class PicturedPrompt:
     positions: tuple[int, ...]
 
 
-class PictureReader:
-    """Turns pictures into embeddings; threads wait for each other.
+class ImageReader:
+    """Turns images into embeddings; threads wait for each other.
 
     Args:
         about: what becomes of an image.
-        open_tower: opens the vision tower, at the first picture and after a sleep.
+        open_tower: opens the vision tower, at the first image and after a sleep.
     """
 
     def __init__(self, about: VisionInput, open_tower: Callable[[], Session]) -> None:
@@ -106,30 +106,30 @@ class PictureReader:
         self._lock = forks.lock()
         self._known: OrderedDict[bytes, Floats] = OrderedDict()
 
-    def opened(self, picture: AnyImage) -> Image.Image:
+    def opened(self, image: AnyImage) -> Image.Image:
         """Read an image.
 
         Raises:
-            InputError: it is no picture, or too large to be decoded safely.
+            InputError: it is no image, or too large to be decoded safely.
             UsageError: no such file.
             NotAvailableError: Pillow is not installed.
         """
-        _refuse_path(picture, "images")
-        return open_image(picture.path if isinstance(picture, LocalImage) else picture)
+        _refuse_path(image, "images")
+        return open_image(image.path if isinstance(image, LocalImage) else image)
 
-    def tiled(self, picture: AnyImage, go_on: Callable[[], None] = lambda: None) -> TiledImage:
+    def tiled(self, image: AnyImage, go_on: Callable[[], None] = lambda: None) -> TiledImage:
         """Bring an image to tiles, as the model's own processor does.
 
         Args:
-            picture: the image.
+            image: the image.
             go_on: Called before each tile; what it raises ends it.
 
         Raises:
-            InputError: it is no picture, or too large to be decoded safely.
+            InputError: it is no image, or too large to be decoded safely.
             UsageError: no such file.
             NotAvailableError: Pillow is not installed.
         """
-        about, opened = self.about, self.opened(picture)
+        about, opened = self.about, self.opened(image)
         rows, columns = _grid(opened.size, about)
         if about.resize in ("tiles", "whole"):
             parts = _tiles(opened, about)
@@ -157,11 +157,11 @@ class PictureReader:
         most: int,
         salt: bytes = b"",
         go_on: Callable[[], None] = lambda: None,
-    ) -> PicturedPrompt:
-        """Return the tokens of a prompt, and the embeddings of its pictures.
+    ) -> EmbeddedPrompt:
+        """Return the tokens of a prompt, and the embeddings of its images.
 
         Args:
-            prompt: Prompt with pictures.
+            prompt: Prompt with images.
             encode: makes tokens of a text.
             most: tokens that it may have.
             salt: embeddings that are kept are shared only where it is the same.
@@ -188,20 +188,20 @@ class PictureReader:
             if count >= most:
                 hint = "give fewer or smaller images"
                 raise InputError("images", f"less than {most} tokens", f"{count} or more", hint)
-            picture = self.tiled(opened, go_on)
+            tiled = self.tiled(opened, go_on)
             del opened
-            rows.append(self.embeddings(picture, salt, go_on))
-            parts += [picture.text, rest]
+            rows.append(self.embeddings(tiled, salt, go_on))
+            parts += [tiled.text, rest]
         tokens = encode("".join(parts))
         positions = tuple(i for i, token in enumerate(tokens) if token == self.about.token)
         if len(positions) != count:
             expected = f"{count} tokens {place}, of images alone"
             raise InputError("prompt", expected, str(len(positions)))
         made = np.concatenate(rows) if rows else None
-        return PicturedPrompt(tokens, made, positions)
+        return EmbeddedPrompt(tokens, made, positions)
 
     def fitted(
-        self, template: ChatTemplate, messages: Sequence[Message], has_pictures: bool
+        self, template: ChatTemplate, messages: Sequence[Message], has_images: bool
     ) -> list[Message]:
         """Bring contents to the form, texts or lists of parts, that the template shows.
 
@@ -215,7 +215,7 @@ class PictureReader:
             contents = [
                 [{"type": "text", "text": c}] if isinstance(c, str) else c for c in contents
             ]
-        elif has_pictures and not _shows(template, parts, place, 1):
+        elif has_images and not _shows(template, parts, place, 1):
             contents = [_joined(c, place) for c in contents]
         # What has none, as a call of a tool may, goes on without.
         return [
@@ -224,7 +224,7 @@ class PictureReader:
 
     def embeddings(
         self,
-        picture: TiledImage,
+        image: TiledImage,
         salt: bytes = b"",
         go_on: Callable[[], None] = lambda: None,
     ) -> Floats:
@@ -233,14 +233,14 @@ class PictureReader:
         Raises:
             BackendError: the tower cannot run here, or failed.
         """
-        key = picture.key + salt
+        key = image.key + salt
         with self._lock:
             found = self._known.get(key)
             if found is None:
                 if self._tower is None:
                     self._tower = self._open_tower()
                 made = []
-                for tile in picture.tiles:
+                for tile in image.tiles:
                     go_on()
                     made.append(self._tower(tile[None])[0])
                 found = np.ascontiguousarray(np.concatenate(made), np.float32)
@@ -254,23 +254,23 @@ class PictureReader:
             self._known.popitem(last=False)
 
     def close(self) -> None:
-        """Release the tower; the next picture opens it again."""
+        """Release the tower; the next image opens it again."""
         with self._lock:
             tower, self._tower = self._tower, None
             if tower is not None:
                 tower.close()
 
 
-def _one_tile(picture: Image.Image, about: VisionInput) -> Image.Image:
-    side, (width, height) = about.side, picture.size
+def _one_tile(image: Image.Image, about: VisionInput) -> Image.Image:
+    side, (width, height) = about.side, image.size
     if about.resize == "stretch":
-        return scaled(picture, (side, side), about.filter)
+        return scaled(image, (side, side), about.filter)
     # The longer side is cut off, the shorter one rounded down, as transformers does both.
     short, long = about.pixels, int(about.pixels * max(width, height) / min(width, height))
     _check_length(long)
     width, height = (short, long) if width <= height else (long, short)
     left, top = (width - side) // 2, (height - side) // 2
-    return scaled(picture, (width, height), about.filter).crop((left, top, left + side, top + side))
+    return scaled(image, (width, height), about.filter).crop((left, top, left + side, top + side))
 
 
 _LONGEST = 1 << 15
@@ -295,22 +295,22 @@ def _grid(size: tuple[int, int], about: VisionInput) -> tuple[int, int]:
     return (0, 0) if rows == columns == 1 else (rows, columns)
 
 
-def _tiles(picture: Image.Image, about: VisionInput) -> Iterator[Image.Image]:
+def _tiles(image: Image.Image, about: VisionInput) -> Iterator[Image.Image]:
     """Give tiles, row by row.
 
     The whole numbers are those of transformers' processor of Idefics 3.
     """
     side = about.side
-    rows, columns = _grid(picture.size, about)
-    picture = scaled(picture, _longer(picture.size, about.pixels), about.filter)
+    rows, columns = _grid(image.size, about)
+    image = scaled(image, _longer(image.size, about.pixels), about.filter)
     if about.resize == "tiles":
-        picture = scaled(picture, _multiples(picture.size, side), about.filter)
+        image = scaled(image, _multiples(image.size, side), about.filter)
     for row in range(rows):
         for column in range(columns):
             x, y = column * side, row * side
-            yield picture.crop((x, y, x + side, y + side))
+            yield image.crop((x, y, x + side, y + side))
     # An image of one tile has this size already.
-    yield picture if picture.size == (side, side) else scaled(picture, (side, side), about.filter)
+    yield image if image.size == (side, side) else scaled(image, (side, side), about.filter)
 
 
 def _longer(size: tuple[int, int], longest: int) -> tuple[int, int]:
@@ -344,7 +344,7 @@ _PROBE = "edgeinfer"
 
 
 def _shows(template: ChatTemplate, content: Any, place: str, count: int) -> bool:
-    """Whether a template shows the probe in a content of this form, and its pictures."""
+    """Whether a template shows the probe in a content of this form, and its images."""
     try:
         text = template.render([{"role": "user", "content": content}])
     except InputError:
@@ -378,12 +378,12 @@ def separated(
     """Take the images out of a conversation.
 
     Returns:
-        Messages whose parts say only that an image is there, and the pictures.
+        Messages whose parts say only that an image is there, and the images.
 
     Raises:
-        InputError: a part is no picture, or says where to fetch one.
+        InputError: a part is no image, or says where to fetch one.
     """
-    pictures: list[AnyImage] = []
+    images: list[AnyImage] = []
     made: list[Message] = []
     for index, message in enumerate(messages):
         content = message.get("content") if isinstance(message, Mapping) else None
@@ -392,16 +392,16 @@ def separated(
             for number, part in enumerate(content):
                 found = _picture(part, f"messages[{index}].content[{number}]")
                 if found is not None:
-                    pictures.append(found)
+                    images.append(found)
                     part = {"type": "image"}
                 parts.append(part)
             message = {**message, "content": parts}
         made.append(message)
-    return made, pictures
+    return made, images
 
 
 def _picture(part: Any, where: str) -> AnyImage | None:
-    """The picture of a part; None for a part of another kind."""
+    """The image of a part; None for a part of another kind."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "image":
         found = part.get("image")
@@ -415,15 +415,15 @@ def _picture(part: Any, where: str) -> AnyImage | None:
     return from_address(given.get("url") if isinstance(given, Mapping) else given, where)
 
 
-def _refuse_path(picture: AnyImage, where: str) -> None:
+def _refuse_path(image: AnyImage, where: str) -> None:
     """Refuse what may be a path of a stranger's.
 
     Raises:
         InputError: it is one, or a text.
     """
-    if isinstance(picture, str | os.PathLike):
+    if isinstance(image, str | os.PathLike):
         expected = "LocalImage(path), contents of a file, an array or an image of Pillow"
-        raise InputError(where, expected, repr(picture)[:60], "a text names no file here")
+        raise InputError(where, expected, repr(image)[:60], "a text names no file here")
 
 
 def from_address(address: Any, where: str) -> bytes:
