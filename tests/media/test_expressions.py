@@ -63,6 +63,13 @@ def test_what_the_library_reads_otherwise_is_refused(expression: str) -> None:
         _Reader(expression).whole()
 
 
+def test_digits_of_other_scripts_are_letters() -> None:
+    """As the library takes them; as a count of none, nothing here could fail, and no bound held."""
+    assert longest_text(["(.)*(.)*!{\N{ARABIC-INDIC DIGIT ZERO}}"]) == longest_text(
+        ["(.)*(.)*(?!)"]
+    )
+
+
 def test_a_choice_of_one_number_counts_twice() -> None:
     assert _Reader(r"(?:a{1}?){20}").whole().ways >= 1 << 20
 
