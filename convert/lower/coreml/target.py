@@ -139,7 +139,7 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
 
 
 def _hangs_on_rounding(node: ir.Node) -> bool:
-    """Whether the definition needs quotients that are right in the last bit."""
+    """Whether the definition is right only where the engine rounds quotients exactly."""
     return node.op_type == "Resize" and bool(near_by_rounding(node, fused=False))
 
 

@@ -40,7 +40,7 @@ _FEW = 8.0
 """What a count or a size reaches that nothing bounds."""
 
 _LEFT_OUT = -1e3
-"""What is added to scores that do not count is this far below zero at least."""
+"""Masks add this or less to the scores that they leave out."""
 
 _LENGTH = 64.0
 """Likewise of what is as long as a signal."""

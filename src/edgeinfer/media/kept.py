@@ -14,7 +14,7 @@ from edgeinfer import forks
 
 
 class Sized(Protocol):
-    """What says how many bytes its arrays have."""
+    """An object that says how many bytes its arrays take."""
 
     @property
     def nbytes(self) -> int:
