@@ -96,11 +96,8 @@ class ResidentSession:
             MemoryBudgetError: it does not fit.
             EdgeInferError: as ``load``.
         """
-        with self._guard:
-            # As ``_enter``, of each run.
-            if self._session is not None and not self._has_ended:
-                self.runs.add(run)
-                return self._session
+        if (session := self._enter(run)) is not None:
+            return session
         # One at a time, or two would count each other's memory; runs go on meanwhile.
         with self._runtime._loading:
             if (session := self._enter(run)) is not None:
